@@ -348,7 +348,10 @@ fn let_go(runtime: &Runtime, applied_to: Lsn, orphans: &mut Vec<Extent>) -> Resu
     runtime.run(|local| extent::free_leftovers(local, orphans))?;
     orphans.clear();
     runtime.engine.log_tasks.hold(applied_to);
-    runtime.run(|local| local.checkpoint(applied_to).map(drop))
+    runtime.run(|local| {
+        let checkpoints = &local.engine.checkpoints;
+        checkpoints.checkpoint(&local.worker, applied_to).map(drop)
+    })
 }
 
 /// Tasks that apply parts of a stretch.

@@ -746,7 +746,7 @@ impl Closer {
             .shared
             .writable()
             .and(flushed)
-            .and_then(|()| engine.last_checkpoint());
+            .and_then(|()| engine.checkpoints.last_checkpoint());
         #[cfg(any(test, feature = "simulation"))]
         if self.runtime.is_simulated() {
             let layout = recovery::compare::Layout::of(&engine.buffer, &engine.pagestore);

@@ -186,7 +186,9 @@ impl Source<'_> {
             .flush_older_than(&self.0.worker, engine.log.contiguous_lsn())?;
         // No checkpoint moves the start of the log meanwhile.
         let current = self.take_checkpoints()?;
-        let start = engine.recovery_start(|| self.0.worker.yield_now());
+        let start = engine
+            .checkpoints
+            .recovery_start(|| self.0.worker.yield_now());
         engine.log_tasks.hold(start);
         let superblock = current.superblock.clone();
         engine.checkpoints.give_back(current);

@@ -1,5 +1,6 @@
 //! The state of checkpoints: which one counts, what the next one has to write, and where a recovery would begin.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use super::log_device;
@@ -9,6 +10,7 @@ use crate::Error;
 use crate::canary::{self, Canary};
 use crate::log::{LogEnd, seal_tail};
 use crate::pagestore::{LowerParts, PageStore};
+use crate::runtime::{PerWorker, TaskId, Worker};
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicU64;
 
@@ -18,6 +20,8 @@ pub(crate) struct Checkpoints {
     pub(super) current: Mutex<Option<Box<CheckpointState>>>,
     /// Where the log ended when the last checkpoint began.
     pub(super) checkpointed_at: AtomicU64,
+    /// The checkpointer, parked, to be woken when there is work.
+    idle: PerWorker<Cell<Option<TaskId>>>,
     pub(super) pagestore: Arc<PageStore>,
     pub(super) lower: LowerParts,
 }
@@ -32,9 +36,16 @@ impl Checkpoints {
         Checkpoints {
             current: Mutex::new(Some(Box::new(current))),
             checkpointed_at: AtomicU64::new(0),
+            idle: PerWorker::new(&lower.workers, |_| Cell::new(None)),
             pagestore: Arc::clone(pagestore),
             lower,
         }
+    }
+
+    /// The checkpointer that is parked on this worker.
+    #[inline]
+    pub(crate) fn idle<'w>(&'w self, worker: &'w Worker) -> &'w Cell<Option<TaskId>> {
+        self.idle.of(worker)
     }
 
     /// Takes the right to write superblocks and checkpoints, with what the newest one is; `None` while another task has it.

@@ -70,7 +70,11 @@ fn checkpoint(engine: &Engine) {
         (0..rng_steps(engine)).for_each(|_| local.worker.yield_now());
         // Most of the mapping table has changed.
         (0..IDLE_IDS / 504).for_each(|page| engine.buffer.changes.map_pages().mark_page(page));
-        local.checkpoint(engine.log.next()).unwrap();
+        local
+            .engine
+            .checkpoints
+            .checkpoint(&local.worker, engine.log.next())
+            .unwrap();
     });
 }
 
@@ -193,7 +197,9 @@ fn lost_beside_a_checkpoint() -> usize {
     });
     let now = |local: &WorkerState| {
         local
-            .checkpoint(local.engine.log.next())
+            .engine
+            .checkpoints
+            .checkpoint(&local.worker, local.engine.log.next())
             .unwrap()
             .is_whole()
     };
@@ -216,7 +222,9 @@ fn lost_between_record_and_mark() -> usize {
     let tree = simulation.store().create_tree("late").unwrap();
     let first = |local: &WorkerState| {
         local
-            .checkpoint(local.engine.log.next())
+            .engine
+            .checkpoints
+            .checkpoint(&local.worker, local.engine.log.next())
             .unwrap()
             .is_whole()
     };
@@ -226,7 +234,11 @@ fn lost_between_record_and_mark() -> usize {
         while local.engine.pagestore.provisional().is_empty() {
             local.worker.yield_now();
         }
-        local.checkpoint(local.engine.log.next()).unwrap()
+        local
+            .engine
+            .checkpoints
+            .checkpoint(&local.worker, local.engine.log.next())
+            .unwrap()
     };
     assert!(in_task(&simulation, 0, second).join().unwrap().is_whole());
     inserted.join().unwrap().unwrap();
@@ -251,7 +263,11 @@ fn risen_between_record_and_mark() -> usize {
             .engine
             .pagestore
             .log_free(&local.worker, &[value.token()], &[]);
-        let whole = local.checkpoint(local.engine.log.next()).unwrap();
+        let whole = local
+            .engine
+            .checkpoints
+            .checkpoint(&local.worker, local.engine.log.next())
+            .unwrap();
         assert!(whole.is_whole());
         value
     });
@@ -266,7 +282,12 @@ fn risen_between_record_and_mark() -> usize {
         while place() != Place::Free || engine.log.next() == before {
             local.worker.yield_now();
         }
-        local.checkpoint(engine.log.next()).unwrap().is_whole()
+        local
+            .engine
+            .checkpoints
+            .checkpoint(&local.worker, engine.log.next())
+            .unwrap()
+            .is_whole()
     };
     assert!(in_task(&simulation, 0, second).join().unwrap());
     freed.join().unwrap();
@@ -294,7 +315,7 @@ fn what_holds_the_log_cuts_no_late_record_off() {
         let record = engine.log.newest_record();
         tree.insert(b"c", &[1; 100]).unwrap();
         // Until nothing else holds the log.
-        while engine.recovery_start(|| ()) <= record {
+        while engine.checkpoints.recovery_start(|| ()) <= record {
             engine
                 .buffer
                 .flush_older_than(&local.worker, engine.log.contiguous_lsn())
@@ -303,9 +324,9 @@ fn what_holds_the_log_cuts_no_late_record_off() {
             local.worker.yield_now();
         }
         engine.buffer.changes.add_late(&[(since, record)]);
-        assert!(engine.recovery_start(|| ()) > record);
+        assert!(engine.checkpoints.recovery_start(|| ()) > record);
         engine.log_tasks.hold(floor);
-        assert_eq!(engine.recovery_start(|| ()), since);
+        assert_eq!(engine.checkpoints.recovery_start(|| ()), since);
         engine.log_tasks.release();
     });
     work.join().unwrap();
@@ -347,7 +368,14 @@ fn risen_from_between_two_records() -> usize {
     let store = simulation.store().clone();
     let copied = in_task(&simulation, 0, move |local| {
         let engine = &local.engine;
-        assert!(local.checkpoint(engine.log.next()).unwrap().is_whole());
+        assert!(
+            local
+                .engine
+                .checkpoints
+                .checkpoint(&local.worker, engine.log.next())
+                .unwrap()
+                .is_whole()
+        );
         let ids = PageId::FIRST_FREE.0..engine.pagestore.high_water();
         let places = ids.map(|id| (PageId(id), engine.buffer.pool.mapping.place(PageId(id))));
         let mut chunks = places.filter_map(|(id, place)| match place {
@@ -379,7 +407,14 @@ fn risen_from_between_two_records() -> usize {
         drop(slot);
         other.join().unwrap().unwrap();
         assert!(engine.log_tasks.oldest_end() > end);
-        assert!(local.checkpoint(end).unwrap().is_whole());
+        assert!(
+            local
+                .engine
+                .checkpoints
+                .checkpoint(&local.worker, end)
+                .unwrap()
+                .is_whole()
+        );
         let start = engine.log.start();
         assert!(
             end < start && start < copied,
@@ -432,7 +467,14 @@ fn left_of_a_value_that_is_freed() -> (usize, usize) {
             .engine
             .pagestore
             .log_free(&local.worker, &[value.token()], &[]);
-        assert!(local.checkpoint(engine.log.next()).unwrap().is_whole());
+        assert!(
+            local
+                .engine
+                .checkpoints
+                .checkpoint(&local.worker, engine.log.next())
+                .unwrap()
+                .is_whole()
+        );
         let ids = extent::chunk_ids(local, value).unwrap();
         let pages = ids[1].0 / PER_PAGE..=ids[0].0 / PER_PAGE;
         pages.for_each(|page| engine.buffer.changes.map_pages().mark_page(page));
@@ -452,7 +494,9 @@ fn left_of_a_value_that_is_freed() -> (usize, usize) {
     let changes = in_task(&simulation, 0, move |local| {
         assert!(
             local
-                .checkpoint(local.engine.log.next())
+                .engine
+                .checkpoints
+                .checkpoint(&local.worker, local.engine.log.next())
                 .unwrap()
                 .is_whole()
         );
@@ -500,7 +544,11 @@ fn lost_in_pages_of_an_open_token() -> usize {
         tree.insert(&key(number), &[2; 900]).unwrap();
     }
     let checkpoint = |local: &WorkerState| {
-        let whole = local.checkpoint(local.engine.log.next()).unwrap();
+        let whole = local
+            .engine
+            .checkpoints
+            .checkpoint(&local.worker, local.engine.log.next())
+            .unwrap();
         assert!(whole.is_whole());
     };
     in_task(&simulation, 0, checkpoint).join().unwrap();
@@ -540,9 +588,8 @@ fn no_superblock_is_written_once_a_write_has_failed() {
         let mut current = engine.checkpoints.current.lock().take().unwrap();
         let before = current.superblock.sequence;
         engine.shared.poison(Error::LogOverrun);
-        let start = engine.recovery_start(|| ());
-        let outcome = crate::checkpoint::writer::write(
-            engine,
+        let start = engine.checkpoints.recovery_start(|| ());
+        let outcome = engine.checkpoints.write(
             &mut current,
             &crate::checkpoint::writer::CheckpointIo::Task(&local.worker),
             start,
@@ -579,7 +626,9 @@ fn other_tasks_have_turns_while_all_frames_are_looked_at() {
     let look = in_task(&simulation, 0, move |local| {
         let engine = &local.engine;
         let before = turns.load(Ordering::Relaxed);
-        engine.recovery_start(|| local.worker.yield_now());
+        engine
+            .checkpoints
+            .recovery_start(|| local.worker.yield_now());
         let taken = turns.load(Ordering::Relaxed) - before;
         done.store(true, Ordering::Relaxed);
         (taken, u64::from(engine.buffer.pool.frames.used()))
@@ -653,7 +702,9 @@ fn the_changes_of_a_batch_that_failed_hold_the_log() {
         let engine = simulation.engine();
         let frames = &engine.buffer.pool.frames;
         let held = (0..frames.count()).filter_map(|frame| frames.header(frame).oldest_change());
-        assert!(engine.recovery_start(|| ()).0 <= held.min().map_or(u64::MAX, |lsn| lsn.0));
+        assert!(
+            engine.checkpoints.recovery_start(|| ()).0 <= held.min().map_or(u64::MAX, |lsn| lsn.0)
+        );
         // A change beside the failed write may have made a frame's oldest change a newer one.
         batches += u32::from(engine.buffer.changes.is_held());
     }

@@ -98,7 +98,13 @@ impl Stepped {
     /// Takes the idle checkpointer away, so that no space is freed.
     fn hide_checkpointer(&mut self) -> TaskId {
         loop {
-            if let Some(task) = self.locals[0].idle_checkpointer.take() {
+            if let Some(task) = self
+                .runtime
+                .engine
+                .checkpoints
+                .idle(&self.locals[0].worker)
+                .take()
+            {
                 return task;
             }
             self.step();
@@ -270,7 +276,10 @@ fn a_full_area_makes_commits_wait_for_the_checkpoint() {
         run.step();
     }
     assert_eq!(book.acknowledged.lock().len(), done, "all wait");
-    run.locals[0].idle_checkpointer.set(Some(checkpointer));
+    engine
+        .checkpoints
+        .idle(&run.locals[0].worker)
+        .set(Some(checkpointer));
     run.run_until(|| book.ended.load(Ordering::SeqCst) == 20);
     assert_eq!(book.acknowledged.lock().len(), 40_000);
     run.end();

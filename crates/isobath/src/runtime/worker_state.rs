@@ -16,7 +16,7 @@ use crate::engine::{Engine, PoolHandle};
 use crate::log::LOG_WRITERS;
 use crate::pagestore::{PageStore, STALL_PERIOD, WRITERS};
 use crate::runtime::registered::Registered;
-use crate::runtime::{BackgroundHandler, Limits, TaskId, Worker};
+use crate::runtime::{BackgroundHandler, Limits, Worker};
 
 /// A worker and its share of the engine; belongs to the thread that steps it.
 pub(crate) struct WorkerState {
@@ -24,8 +24,6 @@ pub(crate) struct WorkerState {
     pub(crate) worker: Worker,
     pub(crate) engine: Arc<Engine>,
     pub(crate) pool: PoolHandle,
-    /// The checkpointer, parked, to be woken when there is work.
-    pub(crate) idle_checkpointer: Cell<Option<TaskId>>,
     /// System tasks that still run.
     pub(crate) system_tasks: Cell<usize>,
     /// Log writers that still run.
@@ -86,7 +84,6 @@ impl WorkerState {
         })?;
         let local = Rc::new(WorkerState {
             worker,
-            idle_checkpointer: Cell::new(None),
             system_tasks: Cell::new(0),
             log_writers: Cell::new(0),
             registered: Registered::new(&engine),
@@ -119,7 +116,7 @@ impl WorkerState {
             let local = Rc::downgrade(self);
             self.spawn_system(move || {
                 if let Some(local) = local.upgrade() {
-                    local.checkpointer();
+                    local.engine.checkpoints.run_checkpointer(&local.worker);
                 }
             });
         }
@@ -230,16 +227,6 @@ impl WorkerState {
             self.worker.tasks_suspended_at(),
         ) + &self.engine.pagestore.describe()
     }
-
-    fn wake_checkpointer(&self, stopping: bool) -> bool {
-        let engine = &self.engine;
-        let wakes = self.idle_checkpointer.get().is_some()
-            && (stopping || engine.checkpoint_is_due() || engine.checkpoints.log_grows());
-        if wakes && let Some(task) = self.idle_checkpointer.take() {
-            self.worker.make_ready(task);
-        }
-        wakes
-    }
 }
 
 impl BackgroundHandler for WorkerState {
@@ -254,7 +241,7 @@ impl BackgroundHandler for WorkerState {
         self.register_used();
         let stopping = self.engine.workers.is_stopping();
         progress |= self.engine.pagestore.poll(&self.worker, stopping);
-        progress |= self.wake_checkpointer(stopping);
+        progress |= self.engine.checkpoints.poll(&self.worker, stopping);
         if self.engine.publishing.is_on() {
             self.publish_stats();
         }
