@@ -208,6 +208,7 @@ pub use backup::{BackupOptions, BackupReport, RestoreReport, Watch};
 pub use bounds::KeyRange;
 #[cfg(any(test, feature = "simulation"))]
 pub use canary::Canary;
+pub use engine::{OperationFuture, TaskHandle, TaskPanic};
 pub use error::{
     BackupError, BackupFileError, Error, LoadError, OpenError, RestoreError, StorageError,
     TransactionError,
@@ -219,7 +220,7 @@ pub use output::OutputFile;
 pub use page::{PAGE_SIZE, PageCorruption};
 pub use pagestore::PageTrace;
 pub use paths::StorePaths;
-pub use runtime::{OperationFuture, TaskHandle, TaskPanic, sleep_until, yield_now};
+pub use runtime::{sleep_until, yield_now};
 pub use salvage::{SalvageOptions, SalvageReport, SalvagedTree, salvage, salvage_volume};
 pub use shared::Durability;
 #[cfg(any(test, feature = "simulation"))]

@@ -9,13 +9,13 @@ use crate::btree::{Decision, Tree, ValueKind, ValueRef};
 use crate::buffer::Reservation;
 use crate::canary::{self, Canary};
 use crate::context::WriteContext;
-use crate::engine::TaskContext;
+use crate::engine::{Job, Runtime, TaskContext, TaskHandle, WorkerState};
 use crate::extent::{self, Extent};
 use crate::log::record::{Body, Operation, Token, decode};
 use crate::log::{Reader, ReservationClass};
 use crate::page::{Lsn, PAGE_SIZE, PageId};
 use crate::recovery::{Plan, log_reader, unknown_record};
-use crate::runtime::{Job, Runtime, TaskHandle, WorkerState, block_on};
+use crate::runtime::block_on;
 use crate::shared::Counters;
 use crate::{Error, trace};
 

@@ -12,9 +12,8 @@ use crate::btree::{Cursor, Descriptor, Direction, Tree, TreeId, ValueKind, Value
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
 use crate::context::WriteContext;
-use crate::engine::TaskContext;
+use crate::engine::{TaskContext, WorkerState};
 use crate::page::{PageId, get_u32, get_u64, put_u32, put_u64};
-use crate::runtime::WorkerState;
 use crate::txn::commit::{self, Change, CommitContext};
 use crate::txn::key_hash;
 use crate::txn::unseen::Visibility;

@@ -9,8 +9,7 @@ use crate::api::record::read_entry;
 use crate::api::transaction::scan_seen;
 use crate::api::tree::{Tree, Wanted};
 use crate::btree::{Cursor, Direction, ValueKind};
-use crate::engine::{InlineContext, TaskContext};
-use crate::runtime::Runtime;
+use crate::engine::{InlineContext, Runtime, TaskContext};
 use crate::{Error, Record};
 
 /// Records of the first batch; each is twice as long as the one before, up to the longest, so that a range that is left

@@ -3,9 +3,8 @@
 use super::tree::TreeState;
 use crate::Error;
 use crate::btree::{self, ValueKind, ValueRef};
-use crate::engine::TaskContext;
+use crate::engine::{TaskContext, WorkerState};
 use crate::extent::{self, Extent};
-use crate::runtime::WorkerState;
 use crate::shared::Counters;
 use crate::txn::commit;
 

@@ -9,11 +9,10 @@ use crate::Error;
 use crate::buffer::{Place, Stretch};
 use crate::checkpoint::writer::CheckpointState;
 use crate::checkpoint::{Superblock, log_area};
-use crate::engine::Engine;
+use crate::engine::{Engine, WorkerState};
 use crate::log::record::Token;
 use crate::page::{self, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u64, offset};
 use crate::pagestore::Pins;
-use crate::runtime::WorkerState;
 use crate::shared::{Address, Counters};
 
 /// Bytes of pages that one task copies at a time.

@@ -13,11 +13,10 @@ use super::source::{CopyBatch, DeadKept, RoundStart, Source};
 use super::{BackupOptions, BackupReport, Watch};
 use crate::backup::MapEntry;
 use crate::canary::{self, Canary};
-use crate::engine::Engine;
+use crate::engine::{Engine, Runtime};
 use crate::error::{BackupFileError, Error};
 use crate::output::{OutputFile, with_suffix};
 use crate::page::{Lsn, put_u32, put_u64};
-use crate::runtime::Runtime;
 use crate::shared::{Address, uuid};
 use crate::trace;
 

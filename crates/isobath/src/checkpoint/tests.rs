@@ -9,12 +9,11 @@ use isobath_io::{
 
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
-use crate::engine::Engine;
+use crate::engine::{Engine, WorkerState};
 use crate::extent::{self, ExtentWriter};
 use crate::log::record::{Copied, Mapped};
 use crate::page::{Lsn, PageId};
 use crate::recovery::{open, read_superblock};
-use crate::runtime::WorkerState;
 use crate::shared::Address;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::{

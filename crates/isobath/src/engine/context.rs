@@ -5,14 +5,13 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::Engine;
+use super::{Engine, WorkerState};
 use crate::Error;
 use crate::buffer::{Buffer, BufferPool, Exclusive, Reservation, Restart};
 use crate::context::{ReadContext, WriteContext};
 use crate::log::record::Token;
 use crate::log::{Log, LogReservation};
 use crate::page::{Lsn, PageId};
-use crate::runtime::WorkerState;
 use crate::types::TreeId;
 
 /// Other ready tasks from which on a lookup lets them run whenever it waits for

@@ -1,10 +1,18 @@
-//! The engine: the parts, put together.
+//! The engine: the parts, put together, the workers that run them, and how work gets to these.
 
 mod context;
 pub(crate) mod publish;
+mod task_handle;
+mod threads;
+mod worker_state;
 
 pub(crate) use context::{InlineContext, PoolHandle, TaskContext};
 pub(crate) use publish::Publisher;
+pub use task_handle::{OperationFuture, TaskHandle, TaskPanic};
+pub(crate) use threads::{Job, Runtime};
+#[cfg(any(test, feature = "simulation"))]
+pub(crate) use worker_state::Interrupted;
+pub(crate) use worker_state::WorkerState;
 
 use std::any::Any;
 use std::sync::Arc;

@@ -13,13 +13,12 @@ use isobath_io::AlignedBuf;
 use crate::Error;
 use crate::buffer::{Place, Stretch};
 use crate::canary::{self, Canary};
-use crate::engine::Engine;
+use crate::engine::{Engine, WorkerState};
 use crate::log::record::Token;
 use crate::page::{
     self, HEADER_SIZE, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u32, get_u64, offset,
     put_u32, put_u64,
 };
-use crate::runtime::WorkerState;
 use crate::shared::{Address, Config, Counters};
 pub(crate) use write::{ExtentWriter, write_all};
 

@@ -10,10 +10,10 @@ use super::{
 use crate::Error;
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
+use crate::engine::WorkerState;
 use crate::log::record::{Copied, Mapped, Token};
 use crate::page::{self, HEADER_SIZE, Lsn, PageId, PageKind, offset, put_u32};
 use crate::pagestore::Request;
-use crate::runtime::WorkerState;
 use crate::shared::Counters;
 
 /// Bytes of chunks that are written together, and named by one record.

@@ -6,10 +6,9 @@ use std::task::Waker;
 use isobath_io::Volume;
 
 use crate::canary::Canary;
-use crate::engine::Engine;
+use crate::engine::{Engine, WorkerState};
 use crate::log::{ReservationClass, ReservationRequest};
 use crate::page::Lsn;
-use crate::runtime::WorkerState;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::{Durability, Options, Simulation, Stuck, TaskHandle};
 

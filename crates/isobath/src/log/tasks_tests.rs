@@ -9,11 +9,11 @@ use isobath_flash::rng::Rng;
 use isobath_io::{Fault, FaultDevice, FaultPlan, FaultRule, IoErrorKind, Op, Survivors, Trigger};
 use isobath_io::{Volume, VolumeOptions};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Runtime, WorkerState};
 use crate::log::record::Kind;
 use crate::log::{Reader, ReservationClass};
 use crate::page::Lsn;
-use crate::runtime::{Runtime, TaskId, WorkerState, clock};
+use crate::runtime::{TaskId, clock};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::{Durability, Error, Options};

@@ -7,10 +7,9 @@ use isobath_flash::rng::Rng;
 use isobath_io::Volume;
 
 use super::driver::Driver;
-use crate::engine::Engine;
+use crate::engine::{Engine, Runtime, TaskHandle, WorkerState};
 use crate::recovery::compare::Layout;
 use crate::recovery::{self, EngineParts, Plan};
-use crate::runtime::{Runtime, TaskHandle, WorkerState};
 use crate::sync::atomic::Ordering;
 use crate::sync::interrupt;
 use crate::{Error, Options, Store};

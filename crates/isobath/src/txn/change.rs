@@ -6,9 +6,10 @@ use super::versions::KeyRef;
 use crate::Error;
 use crate::btree::{Decision, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
+use crate::engine::WorkerState;
 use crate::extent::Extent;
 use crate::log::record::Token;
-use crate::runtime::{Patience, WorkerState};
+use crate::runtime::Patience;
 
 /// One key's change.
 #[derive(Clone, Copy)]

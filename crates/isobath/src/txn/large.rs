@@ -23,12 +23,12 @@ use crate::Error;
 use crate::btree::{self, Change, Rewrite, Rewritten, Tree, ValueKind};
 use crate::canary::{self, Canary};
 use crate::context::WriteContext;
-use crate::engine::{Engine, TaskContext};
+use crate::engine::{Engine, TaskContext, WorkerState};
 use crate::extent::{self, Extent};
 use crate::log::record::{Kind, Token, structure_body};
 use crate::log::{ReservationClass, Slot};
 use crate::page::{Lsn, PAGE_SIZE, PageId};
-use crate::runtime::{Patience, WorkerState};
+use crate::runtime::Patience;
 use crate::shared::Counters;
 
 /// How full new pages are made on average, in percent, as those of a bulk load.

@@ -8,7 +8,8 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-use crate::runtime::{TaskRef, WorkerState};
+use crate::engine::WorkerState;
+use crate::runtime::TaskRef;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 

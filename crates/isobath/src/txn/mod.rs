@@ -41,12 +41,11 @@ use std::sync::Arc;
 
 use crate::btree::{Descriptor, TreeId};
 use crate::canary::{self, Canary};
-use crate::engine::Engine;
+use crate::engine::{Engine, WorkerState};
 use crate::extent::{self, Extent};
 use crate::log::record::Token;
 use crate::log::{Log, Tracker};
 use crate::page::Lsn;
-use crate::runtime::WorkerState;
 use crate::shared::Config;
 use crate::shared::Durability;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};

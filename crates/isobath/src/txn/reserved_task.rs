@@ -6,11 +6,10 @@ use std::cell::Cell;
 use crate::Error;
 use crate::buffer::{BufferPool, Exclusive, Reservation, Restart};
 use crate::context::{ReadContext, WriteContext};
-use crate::engine::TaskContext;
+use crate::engine::{TaskContext, WorkerState};
 use crate::log::record::Token;
 use crate::log::{Log, LogReservation};
 use crate::page::{Lsn, PageId};
-use crate::runtime::WorkerState;
 
 /// A task with some pages reserved ahead; it releases those that it did not use when
 /// this is dropped.

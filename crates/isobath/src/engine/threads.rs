@@ -7,11 +7,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use crate::engine::{Engine, PoolHandle};
+use super::{Engine, PoolHandle};
+use crate::engine::{TaskHandle, TaskPanic, WorkerState};
 use crate::error::panic_message;
-use crate::runtime::{
-    TaskHandle, TaskPanic, Urgency, Work, WorkerPool, WorkerState, block_on, overflow,
-};
+use crate::runtime::{Urgency, Work, WorkerPool, block_on, overflow};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::{Error, small};
@@ -433,7 +432,7 @@ impl Runtime {
         self.workers.admission.closing.store(true, Ordering::SeqCst);
         self.workers.stop();
         if self.simulated {
-            crate::sim::drive_to_end();
+            crate::sync::drive_to_end();
         }
         for thread in self.threads.lock().drain(..) {
             // A worker's panic was printed by its thread; there is no result to take.

@@ -11,11 +11,10 @@ use std::time::Duration;
 
 use isobath_io::IoError;
 
+use super::{Engine, PoolHandle};
 use crate::Error;
-use crate::engine::{Engine, PoolHandle};
 use crate::log::LOG_WRITERS;
 use crate::pagestore::{PageStore, STALL_PERIOD, WRITERS};
-use crate::runtime::registered::Registered;
 use crate::runtime::{BackgroundHandler, Limits, Worker};
 
 /// A worker and its share of the engine; belongs to the thread that steps it.
@@ -28,7 +27,6 @@ pub(crate) struct WorkerState {
     pub(crate) system_tasks: Cell<usize>,
     /// Log writers that still run.
     log_writers: Cell<usize>,
-    pub(crate) registered: Registered,
 }
 
 thread_local! {
@@ -86,7 +84,6 @@ impl WorkerState {
             worker,
             system_tasks: Cell::new(0),
             log_writers: Cell::new(0),
-            registered: Registered::new(&engine),
             pool: PoolHandle::of(&engine),
             engine,
         });
@@ -238,7 +235,6 @@ impl BackgroundHandler for WorkerState {
     fn poll_background(&self, _worker: &Worker) -> bool {
         let mut progress = false;
         progress |= self.engine.buffer.poll(&self.worker);
-        self.register_used();
         let stopping = self.engine.workers.is_stopping();
         progress |= self.engine.pagestore.poll(&self.worker, stopping);
         progress |= self.engine.checkpoints.poll(&self.worker, stopping);
