@@ -11,8 +11,9 @@ use crate::api::tree::TreeState;
 use crate::btree::{Cursor, Descriptor, Direction, Tree, TreeId, ValueKind, ValueRef};
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
+use crate::context::TaskContext;
 use crate::context::WriteContext;
-use crate::engine::{TaskContext, WorkerState};
+use crate::engine::WorkerState;
 use crate::page::{PageId, get_u32, get_u64, put_u32, put_u64};
 use crate::txn::commit::{self, Change, CommitContext};
 use crate::txn::key_hash;
@@ -145,7 +146,13 @@ pub(crate) fn add(
         ..entry(&key, Some(&value))
     };
     let durability = local.engine.shared.config.durability;
-    let named = commit::change_one(local, naming, durability, |old| old.is_none());
+    let named = commit::change_one(
+        &local.engine.transactions,
+        local,
+        naming,
+        durability,
+        |old| old.is_none(),
+    );
     if matches!(named, Ok(true)) {
         return Ok(());
     }
@@ -179,6 +186,7 @@ fn change(
     precondition: impl FnMut(Option<ValueRef<'_>>) -> bool,
 ) -> Result<bool, Error> {
     commit::change_one(
+        &local.engine.transactions,
         local,
         entry(key, value),
         local.engine.shared.config.durability,
@@ -250,6 +258,7 @@ fn remove_name(local: &WorkerState, name: &str, tree: Tree) -> Result<bool, Erro
     let changes = [entry(&mark, Some(&value)), entry(&key, None)];
     let durability = local.engine.shared.config.durability;
     commit::change_all(
+        &local.engine.transactions,
         local,
         &changes,
         CommitContext {
@@ -296,6 +305,7 @@ fn forget_dropped(local: &WorkerState, tree: Tree) -> Result<(), Error> {
     let durability = local.engine.shared.config.durability;
     let precondition = &mut |_, _: Option<ValueRef<'_>>| Ok(true);
     commit::change_all(
+        &local.engine.transactions,
         local,
         &[entry(&mark, None)],
         context,

@@ -3,7 +3,8 @@
 use super::tree::TreeState;
 use crate::Error;
 use crate::btree::{self, ValueKind, ValueRef};
-use crate::engine::{TaskContext, WorkerState};
+use crate::context::TaskContext;
+use crate::engine::WorkerState;
 use crate::extent::{self, Extent};
 use crate::shared::Counters;
 use crate::txn::commit;
@@ -162,7 +163,13 @@ fn put_in_task(
     length: usize,
 ) -> Result<(), Error> {
     let durability = local.engine.shared.config.durability;
-    commit::change_one(local, tree.change(key, Some(value)), durability, |_| true)?;
+    commit::change_one(
+        &local.engine.transactions,
+        local,
+        tree.change(key, Some(value)),
+        durability,
+        |_| true,
+    )?;
     let bytes = key.len() + length;
     Counters::add(&local.engine.shared.counters.user_bytes, bytes as u64);
     Ok(())
@@ -175,7 +182,13 @@ pub(super) fn remove_in_task(
 ) -> Result<bool, Error> {
     let durability = local.engine.shared.config.durability;
     let change = tree.change(key, None);
-    let existed = commit::change_one(local, change, durability, |old| old.is_some())?;
+    let existed = commit::change_one(
+        &local.engine.transactions,
+        local,
+        change,
+        durability,
+        |old| old.is_some(),
+    )?;
     Counters::add(&local.engine.shared.counters.user_bytes, key.len() as u64);
     Ok(existed)
 }

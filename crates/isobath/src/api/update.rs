@@ -6,7 +6,8 @@ use crate::api::record::{Newest, read_newest};
 use crate::api::tree::{Tree, TreeState, check_key, check_value};
 use crate::bounds::KeyRange;
 use crate::btree::{self, ValueKind, ValueRef};
-use crate::engine::{InlineContext, WorkerState};
+use crate::context::InlineContext;
+use crate::engine::WorkerState;
 use crate::shared::Counters;
 use crate::txn::commit::{self, CommitContext};
 use crate::{Error, Record, extent};
@@ -271,10 +272,16 @@ impl Tree {
             let change = self.state.change(key, None);
             let durability = local.engine.shared.config.durability;
             let mut is_same = false;
-            commit::change_one(local, change, durability, |now| {
-                is_same = read.is(now);
-                false
-            })?;
+            commit::change_one(
+                &local.engine.transactions,
+                local,
+                change,
+                durability,
+                |now| {
+                    is_same = read.is(now);
+                    false
+                },
+            )?;
             Ok(is_same)
         })
     }
@@ -298,9 +305,13 @@ fn replace_in_task(
 ) -> Result<bool, Error> {
     let durability = local.engine.shared.config.durability;
     let swap = |value: Option<ValueRef<'_>>| {
-        commit::change_one(local, tree.change(key, value), durability, |now| {
-            read.is(now)
-        })
+        commit::change_one(
+            &local.engine.transactions,
+            local,
+            tree.change(key, value),
+            durability,
+            |now| read.is(now),
+        )
     };
     let swapped = match new {
         Some(new) if !btree::fits_inline(key.len(), new.len()) => {
@@ -327,6 +338,7 @@ fn remove_all(local: &WorkerState, tree: &Arc<TreeState>, keys: &[Vec<u8>]) -> R
     let mut had = vec![false; keys.len()];
     let durability = local.engine.shared.config.durability;
     commit::change_all(
+        &local.engine.transactions,
         local,
         &changes,
         CommitContext::default(),

@@ -1,12 +1,10 @@
 //! The engine: the parts, put together, the workers that run them, and how work gets to these.
 
-mod context;
 pub(crate) mod publish;
 mod task_handle;
 mod threads;
 mod worker_state;
 
-pub(crate) use context::{InlineContext, PoolHandle, TaskContext};
 pub(crate) use publish::Publisher;
 pub use task_handle::{OperationFuture, TaskHandle, TaskPanic};
 pub(crate) use threads::{Job, Runtime};
@@ -20,6 +18,7 @@ use std::sync::Arc;
 use crate::Error;
 use crate::buffer::Buffer;
 use crate::checkpoint::Checkpoints;
+use crate::context::{OldValues, TaskParts, TaskWorker};
 use crate::error::panic_message;
 use crate::log::{Log, LogTasks};
 use crate::pagestore::{LowerParts, PageStore, WRITING_TASKS};
@@ -38,7 +37,7 @@ pub(crate) struct Engine {
     pub(crate) buffer: Arc<Buffer>,
     pub(crate) pagestore: Arc<PageStore>,
     pub(crate) checkpoints: Checkpoints,
-    pub(crate) opening: Opening,
+    pub(crate) opening: Arc<Opening>,
     pub(crate) transactions: Transactions,
     pub(crate) publishing: Publishing,
 }
@@ -79,7 +78,7 @@ impl Engine {
         let engine = Arc::new(Engine {
             transactions: Transactions::new(&shared.config, &log, log_tasks.commits()),
             checkpoints: Checkpoints::new(parts.current, lower, &pagestore),
-            opening: Opening::new(&shared),
+            opening: Arc::new(Opening::new(&shared)),
             publishing: Publishing::default(),
             shared,
             workers: pool,
@@ -93,6 +92,18 @@ impl Engine {
         engine.log.set_recovering(!plan.is_empty());
         engine.buffer.changes.add_late(&plan.late);
         (engine, plan)
+    }
+
+    /// What tasks of a worker use of it.
+    fn task_parts(&self) -> TaskParts {
+        TaskParts {
+            shared: Arc::clone(&self.shared),
+            log: Arc::clone(&self.log),
+            log_tasks: Arc::clone(&self.log_tasks),
+            buffer: Arc::clone(&self.buffer),
+            pagestore: Arc::clone(&self.pagestore),
+            opening: Arc::clone(&self.opening),
+        }
     }
 
     /// Releases the volume and the memory, whatever handles remain; the workers have stopped.
@@ -113,5 +124,11 @@ impl Engine {
             message: format!("a worker: {}", panic_message(payload)),
         });
         self.workers.die();
+    }
+}
+
+impl OldValues for Engine {
+    fn give_way(&self, local: &TaskWorker) -> bool {
+        self.transactions.free_old_values(local)
     }
 }

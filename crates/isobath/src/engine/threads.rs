@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use super::{Engine, PoolHandle};
-use crate::engine::{TaskHandle, TaskPanic, WorkerState};
+use super::{Engine, TaskHandle, TaskPanic, WorkerState};
+use crate::context::PoolHandle;
 use crate::error::panic_message;
 use crate::runtime::{Urgency, Work, WorkerPool, block_on, overflow};
 use crate::sync::Mutex;
@@ -115,7 +115,7 @@ impl Runtime {
     pub(crate) fn start(engine: Arc<Engine>) -> Result<Runtime, Error> {
         let workers = engine.shared.config.workers;
         let runtime = Runtime {
-            pool: PoolHandle::of(&engine),
+            pool: PoolHandle::of(&engine.buffer),
             workers: Arc::clone(&engine.workers),
             engine,
             threads: Mutex::new(Vec::with_capacity(workers)),
@@ -137,7 +137,7 @@ impl Runtime {
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn simulated(engine: Arc<Engine>) -> Runtime {
         Runtime {
-            pool: PoolHandle::of(&engine),
+            pool: PoolHandle::of(&engine.buffer),
             workers: Arc::clone(&engine.workers),
             engine,
             threads: Mutex::new(Vec::new()),

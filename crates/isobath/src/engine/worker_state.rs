@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,18 +12,17 @@ use std::time::Duration;
 
 use isobath_io::IoError;
 
-use super::{Engine, PoolHandle};
+use super::Engine;
 use crate::Error;
+use crate::context::{OldValues, PoolHandle, TaskWorker};
 use crate::log::LOG_WRITERS;
 use crate::pagestore::{PageStore, STALL_PERIOD, WRITERS};
 use crate::runtime::{BackgroundHandler, Limits, Worker};
 
 /// A worker and its share of the engine; belongs to the thread that steps it.
 pub(crate) struct WorkerState {
-    /// Dropped before the engine: its channel waits for the reads that are in flight, into frames and buffers of the engine.
-    pub(crate) worker: Worker,
+    tasks: TaskWorker,
     pub(crate) engine: Arc<Engine>,
-    pub(crate) pool: PoolHandle,
     /// System tasks that still run.
     pub(crate) system_tasks: Cell<usize>,
     /// Log writers that still run.
@@ -49,6 +49,15 @@ impl Interrupted {
     pub(crate) fn go_on(self) {
         LOCAL.set(self.0);
         self.1.go_on();
+    }
+}
+
+impl Deref for WorkerState {
+    type Target = TaskWorker;
+
+    #[inline(always)]
+    fn deref(&self) -> &TaskWorker {
+        &self.tasks
     }
 }
 
@@ -81,10 +90,14 @@ impl WorkerState {
             source: Arc::new(source),
         })?;
         let local = Rc::new(WorkerState {
-            worker,
+            tasks: TaskWorker {
+                worker,
+                pool: PoolHandle::of(&engine.buffer),
+                parts: engine.task_parts(),
+                old_values: Arc::clone(&engine) as Arc<dyn OldValues>,
+            },
             system_tasks: Cell::new(0),
             log_writers: Cell::new(0),
-            pool: PoolHandle::of(&engine),
             engine,
         });
         if !local.engine.shared.config.read_only {

@@ -27,8 +27,7 @@ use super::versions::{CommitNumber, OldValue};
 use super::{COLLECT_STEP, MIN_COLLECT, Transactions};
 use crate::btree::{Decision, Descriptor, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
-use crate::context::WriteContext;
-use crate::engine::{TaskContext, WorkerState};
+use crate::context::{TaskContext, TaskWorker, WriteContext};
 use crate::log::record::{CommitBody, Kind, Operation, Token, operation_bytes};
 use crate::log::{LogReservation, Slot};
 use crate::page::{Lsn, PageId};
@@ -79,39 +78,40 @@ enum CurrentValues {
 /// Auto-commits one put or delete if `precondition`, which sees the key's current
 /// value, holds; it may be called several times, and its last answer is returned.
 pub(crate) fn change_one(
-    local: &WorkerState,
+    transactions: &Transactions,
+    local: &TaskWorker,
     change: Change<'_>,
     durability: Durability,
     mut precondition: impl FnMut(Option<ValueRef<'_>>) -> bool,
 ) -> Result<bool, Error> {
-    let engine = &local.engine;
-    let transactions = &engine.transactions;
+    let parts = &local.parts;
     TaskContext { local }.admit()?;
-    await_version_space(local)?;
-    let locked = transactions.locks.one(local, change.number());
-    if !engine.log.is_on() && transactions.snapshots.active() == 0 {
+    await_version_space(transactions, local)?;
+    let locked = transactions.locks.one(&local.worker, change.number());
+    if !parts.log.is_on() && transactions.snapshots.active() == 0 {
         change.await_load(local)?;
         let slot = transactions
             .tracker
-            .register(local.worker.index, &engine.log);
+            .register(local.worker.index, &parts.log);
         local.worker.preemption_point();
         if transactions.snapshots.active() == 0 && change.may_change()? {
             local.worker.preemption_point();
             let (went, dead) = apply_unversioned(local, &change, &mut precondition)?;
             // It has no LSN, but what it has replaced may have versions of later ones.
-            slot.ends_at(engine.log.next().0);
+            slot.ends_at(parts.log.next().0);
             drop(slot);
             drop(locked);
             if let Some(dead) = dead {
-                local.engine.transactions.free_large(local, &dead);
+                transactions.free_large(local, &dead);
             }
-            gc_after(local, 0);
+            gc_after(transactions, local, 0);
             return Ok(went);
         }
     }
     let changes = [change];
     let mut precondition = |_, old: Option<ValueRef<'_>>| Ok(precondition(old));
     let commit = Commit {
+        transactions,
         local,
         changes: &changes,
         context: CommitContext::default(),
@@ -120,16 +120,15 @@ pub(crate) fn change_one(
         is_too_much: false,
     };
     let outcome = commit.run()?;
-    finish(local, &changes, locked, outcome, durability)
+    finish(transactions, local, &changes, locked, outcome, durability)
 }
 
 /// Where commits that are not visible yet fill the version store, waits for them.
-fn await_version_space(local: &WorkerState) -> Result<(), Error> {
-    let transactions = &local.engine.transactions;
+fn await_version_space(transactions: &Transactions, local: &TaskWorker) -> Result<(), Error> {
     if transactions.visibility() == Visibility::Durable
         && transactions
             .versions
-            .is_full(transactions.old_values_limit(local.engine.pagestore.allocated_bytes()))
+            .is_full(transactions.old_values_limit(local.parts.pagestore.allocated_bytes()))
         && transactions.unseen.is_any()
     {
         transactions.await_durable(local)?;
@@ -142,18 +141,19 @@ fn await_version_space(local: &WorkerState) -> Result<(), Error> {
 /// Changes all keys or none. `changes` are of distinct keys. `precondition` sees the current
 /// value of each, by its index, and says whether the commit may go on.
 pub(crate) fn change_all(
-    local: &WorkerState,
+    transactions: &Transactions,
+    local: &TaskWorker,
     changes: &[Change<'_>],
     context: CommitContext<'_>,
     durability: Durability,
     precondition: &mut Precondition<'_>,
 ) -> Result<bool, Error> {
-    let transactions = &local.engine.transactions;
     TaskContext { local }.admit()?;
-    await_version_space(local)?;
+    await_version_space(transactions, local)?;
     let numbers = changes.iter().map(Change::number).collect();
-    let locked = transactions.locks.all(local, numbers);
+    let locked = transactions.locks.all(&local.worker, numbers);
     let outcome = Commit {
+        transactions,
         local,
         changes,
         context,
@@ -162,7 +162,7 @@ pub(crate) fn change_all(
         is_too_much: false,
     }
     .run()?;
-    finish(local, changes, locked, outcome, durability)
+    finish(transactions, local, changes, locked, outcome, durability)
 }
 
 /// Whether a commit may go on, given a key's current value and the index of its change.
@@ -204,7 +204,7 @@ impl Outcome<'_> {
 /// Without a log and without a snapshot no version is needed: the change is
 /// one step of the tree. The slot keeps snapshots from beginning until it is done.
 fn apply_unversioned(
-    local: &WorkerState,
+    local: &TaskWorker,
     change: &Change<'_>,
     precondition: &mut impl FnMut(Option<ValueRef<'_>>) -> bool,
 ) -> Result<(bool, Option<Descriptor>), Error> {
@@ -223,26 +223,26 @@ fn apply_unversioned(
     })?;
     if went {
         let confirmed: Vec<Token> = change.tokens().collect();
-        local.engine.pagestore.confirm_allocations(&confirmed, &[]);
+        local.parts.pagestore.confirm_allocations(&confirmed, &[]);
     }
     Ok((went, dead.filter(|_| went)))
 }
 
 fn finish(
-    local: &WorkerState,
+    transactions: &Transactions,
+    local: &TaskWorker,
     changes: &[Change<'_>],
     locked: Locked<'_>,
     mut outcome: Outcome<'_>,
     durability: Durability,
 ) -> Result<bool, Error> {
-    let transactions = &local.engine.transactions;
     let is_late = transactions.visibility() == Visibility::Durable;
     let locked = outcome.in_parts.is_some().then_some(locked);
     for dead in &outcome.dead {
         transactions.free_large(local, dead);
     }
     let Some(lsn) = outcome.lsn else {
-        gc_after(local, 0);
+        gc_after(transactions, local, 0);
         if outcome.is_early {
             transactions.await_durable(local)?;
         }
@@ -253,23 +253,23 @@ fn finish(
         if has_versions {
             transactions.release(changes.iter().map(Change::at), lsn);
         }
-        gc_after(local, changes.len());
+        gc_after(transactions, local, changes.len());
     };
     if !is_late {
         collect_garbage();
         if let Some(slot) = outcome.slot.take() {
-            wait_for_watermark(local, lsn)?;
+            wait_for_watermark(transactions, local, lsn)?;
             drop(slot);
         }
     }
     let seen = local
-        .engine
+        .parts
         .log_tasks
         .make_durable(&local.worker, lsn, durability)
-        .and_then(|()| await_earlier(local, lsn, durability))
-        .and_then(|()| wait_for_watermark(local, lsn));
+        .and_then(|()| await_earlier(transactions, local, lsn, durability))
+        .and_then(|()| wait_for_watermark(transactions, local, lsn));
     // One that is durable and that others may have seen has lasted, whatever has failed since.
-    let log = &local.engine.log;
+    let log = &local.parts.log;
     let has_lasted = || is_late && lsn < log.durable() && lsn < transactions.watermark(log);
     if seen.is_err() && !has_lasted() {
         outcome.stays_unseen(transactions, locked.as_ref());
@@ -285,39 +285,45 @@ fn finish(
 }
 
 /// A commit that need not be durable is seen behind those before it, which may have to be.
-fn await_earlier(local: &WorkerState, lsn: Lsn, durability: Durability) -> Result<(), Error> {
-    let transactions = &local.engine.transactions;
+fn await_earlier(
+    transactions: &Transactions,
+    local: &TaskWorker,
+    lsn: Lsn,
+    durability: Durability,
+) -> Result<(), Error> {
     let waits = durability != Durability::Synced
         && transactions.visibility() == Visibility::Durable
-        && transactions.watermark(&local.engine.log) <= lsn
+        && transactions.watermark(&local.parts.log) <= lsn
         && !canary::is_on(Canary::AcknowledgeEarly);
     if waits {
-        local.engine.log_tasks.wait_durable(&local.worker, lsn)
+        local.parts.log_tasks.wait_durable(&local.worker, lsn)
     } else {
         Ok(())
     }
 }
 
 /// Waits until every snapshot that begins sees the commit at `lsn`.
-pub(super) fn wait_for_watermark(local: &WorkerState, lsn: Lsn) -> Result<(), Error> {
-    let engine = &local.engine;
-    let transactions = &engine.transactions;
+pub(super) fn wait_for_watermark(
+    transactions: &Transactions,
+    local: &TaskWorker,
+    lsn: Lsn,
+) -> Result<(), Error> {
+    let parts = &local.parts;
     if transactions.tracker.reported() > lsn.0 {
         return Ok(());
     }
-    while transactions.watermark(&engine.log) <= lsn {
-        engine.shared.writable()?;
+    while transactions.watermark(&parts.log) <= lsn {
+        parts.shared.writable()?;
         local.worker.yield_now();
     }
     Ok(())
 }
 
 /// A commit pays for the versions that it added by collecting some more.
-fn gc_after(local: &WorkerState, added: usize) {
-    let transactions = &local.engine.transactions;
+fn gc_after(transactions: &Transactions, local: &TaskWorker, added: usize) {
     if !transactions.versions.is_empty() {
         transactions.gc_versions(MIN_COLLECT + 2 * added);
-        transactions.make_room(&local.engine);
+        transactions.make_room(&local.parts);
     }
     transactions.free_dead(local);
 }
@@ -345,7 +351,8 @@ struct Replaced {
 
 /// A commit whose keys are locked.
 struct Commit<'a, 'g> {
-    local: &'a WorkerState,
+    transactions: &'a Transactions,
+    local: &'a TaskWorker,
     changes: &'a [Change<'a>],
     context: CommitContext<'a>,
     durability: Durability,
@@ -356,7 +363,7 @@ struct Commit<'a, 'g> {
 
 impl<'a> Commit<'a, '_> {
     fn transactions(&self) -> &'a Transactions {
-        &self.local.engine.transactions
+        self.transactions
     }
 
     fn is_late(&self) -> bool {
@@ -509,7 +516,7 @@ impl<'a> Commit<'a, '_> {
             confirmed: self.changes.iter().flat_map(Change::tokens).collect(),
             ..Record::default()
         };
-        if !local.engine.log.is_on() {
+        if !local.parts.log.is_on() {
             return Ok(record);
         }
         for (at, peeked) in peeked.iter().enumerate() {
@@ -517,7 +524,7 @@ impl<'a> Commit<'a, '_> {
                 let extent = extent::decode(descriptor.bytes())?;
                 record.replaced.push(Replaced {
                     at,
-                    token: local.engine.log.stamp(local.worker.index).0,
+                    token: local.parts.log.stamp(local.worker.index).0,
                     chunks: extent::chunk_ids(local, extent)?,
                 });
             }
@@ -544,7 +551,7 @@ impl<'a> Commit<'a, '_> {
         publish: bool,
     ) -> Result<Option<Outcome<'a>>, Error> {
         let local = self.local;
-        let engine = &local.engine;
+        let parts = &local.parts;
         let record = self.record(&peeked)?;
         let reserved = ReservedTask::reserve_from(
             local,
@@ -552,19 +559,19 @@ impl<'a> Commit<'a, '_> {
             self.context.frees_space,
         )?;
         let bytes = record.body.bytes().len() as u64;
-        let log_tasks = &local.engine.log_tasks;
+        let log_tasks = &local.parts.log_tasks;
         let mut reservation =
             log_tasks.reserve_commit(&local.worker, bytes, self.growing(&peeked))?;
-        engine.shared.writable()?;
+        parts.shared.writable()?;
         let slot = self
             .transactions()
             .tracker
-            .register(local.worker.index, &engine.log);
+            .register(local.worker.index, &parts.log);
         local.worker.preemption_point();
         if !self.may_change(&peeked)? || !publish && self.must_publish() {
             return Ok(None);
         }
-        let unlogged = !publish && !engine.log.is_on();
+        let unlogged = !publish && !parts.log.is_on();
         let dead = if unlogged {
             extents_of(&peeked)
         } else {
@@ -616,7 +623,7 @@ impl<'a> Commit<'a, '_> {
                 .for_each(|old| extent::free_logged(local, lsn, &old.chunks)),
         }
         let lasts = is_late
-            && engine.log.is_on()
+            && parts.log.is_on()
             && self.durability == Durability::Synced
             && !canary::is_on(Canary::AcknowledgeEarly)
             && !canary::is_on(Canary::ShowEarly);
@@ -638,17 +645,17 @@ impl<'a> Commit<'a, '_> {
     }
 
     fn append(&self, slot: &Slot<'_>, record: &Record, publish: bool) -> Lsn {
-        let engine = &self.local.engine;
+        let parts = &self.local.parts;
         let body = record.body.bytes();
         let writer = self.local.worker.index;
-        engine.log.append(writer, Kind::Commit, &[body], |lsn| {
+        parts.log.append(writer, Kind::Commit, &[body], |lsn| {
             // A serializable commit keeps the watermark where it was before its
             // validation. A commit that changes what it has read, and came too late
             // to be seen, may get a lower LSN: no snapshot may see only that one.
             if self.context.reads.is_none() {
                 slot.is_at(lsn);
             }
-            engine
+            parts
                 .pagestore
                 .confirm_allocations(&record.confirmed, &record.ended);
             if publish {
@@ -656,7 +663,7 @@ impl<'a> Commit<'a, '_> {
                 // Were the store to end before they are freed, the next opening
                 // frees them.
                 for old in &record.replaced {
-                    engine.pagestore.add_provisional(old.token, &old.chunks);
+                    parts.pagestore.add_provisional(old.token, &old.chunks);
                 }
             }
         })
@@ -672,7 +679,7 @@ impl<'a> Commit<'a, '_> {
 
     /// Without a log a single change that fails has not happened: it needs no reservation.
     fn pages_to_reserve(&self, peeked: &[CurrentValue]) -> u64 {
-        if self.changes.len() > 1 || self.local.engine.log.is_on() {
+        if self.changes.len() > 1 || self.local.parts.log.is_on() {
             self.worst_pages(peeked)
         } else {
             0
@@ -742,8 +749,8 @@ impl<'a> Commit<'a, '_> {
 
     /// The record was appended, but the pages do not have all of it.
     fn fail(&self, slot: Slot<'_>, published: Option<CommitNumber>, error: &Error) {
-        let engine = &self.local.engine;
-        if self.changes.len() == 1 && !engine.log.is_on() {
+        let parts = &self.local.parts;
+        if self.changes.len() == 1 && !parts.log.is_on() {
             // Nothing has changed, and no record says that it would.
             self.cancel(published);
             return;
@@ -756,7 +763,7 @@ impl<'a> Commit<'a, '_> {
         }
         // The versions stay pending, so that no snapshot sees the part that is there.
         slot.abandon();
-        engine.shared.poison(error.clone());
+        parts.shared.poison(error.clone());
     }
 }
 

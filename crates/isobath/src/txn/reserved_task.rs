@@ -5,8 +5,7 @@ use std::cell::Cell;
 
 use crate::Error;
 use crate::buffer::{BufferPool, Exclusive, Reservation, Restart};
-use crate::context::{ReadContext, WriteContext};
-use crate::engine::{TaskContext, WorkerState};
+use crate::context::{ReadContext, TaskContext, TaskWorker, WriteContext};
 use crate::log::record::Token;
 use crate::log::{Log, LogReservation};
 use crate::page::{Lsn, PageId};
@@ -26,14 +25,14 @@ impl<'l> ReservedTask<'l> {
     ///
     /// [`Error::VolumeFull`].
     pub(crate) fn reserve_from(
-        local: &'l WorkerState,
+        local: &'l TaskWorker,
         pages: u64,
         from_reserve: bool,
     ) -> Result<ReservedTask<'l>, Error> {
         if from_reserve {
-            local.engine.pagestore.reserve_beyond_limit(pages);
+            local.parts.pagestore.reserve_beyond_limit(pages);
         } else if pages > 0 {
-            local.engine.pagestore.reserve_pages(&local.worker, pages)?;
+            local.parts.pagestore.reserve_pages(&local.worker, pages)?;
         }
         Ok(ReservedTask {
             task: TaskContext { local },
@@ -46,7 +45,7 @@ impl Drop for ReservedTask<'_> {
     fn drop(&mut self) {
         let pages = self.pages.get();
         if pages > 0 {
-            self.task.local.engine.pagestore.release_pages(pages);
+            self.task.local.parts.pagestore.release_pages(pages);
         }
     }
 }
@@ -87,7 +86,7 @@ impl WriteContext for ReservedTask<'_> {
         if missing > 0 {
             let local = self.task.local;
             local
-                .engine
+                .parts
                 .pagestore
                 .reserve_pages(&local.worker, missing)?;
             self.pages.set(self.pages.get() + missing);

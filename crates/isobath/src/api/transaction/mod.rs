@@ -515,7 +515,14 @@ impl Transaction {
                 frees_space: false,
                 ends: None,
             };
-            commit::change_all(local, &changes, context, durability, &mut |_, _| Ok(true))
+            commit::change_all(
+                &local.engine.transactions,
+                local,
+                &changes,
+                context,
+                durability,
+                &mut |_, _| Ok(true),
+            )
         });
         let user_bytes = self.writes.user_bytes();
         self.end(&runtime, result.map(|_| user_bytes))
@@ -535,7 +542,13 @@ impl Transaction {
             let trees = changes.trees();
             runtime.run(|local| {
                 let mut next = |at| changes.next(at);
-                large::commit_large(local, &trees, context, &mut next)
+                large::commit_large(
+                    &local.engine.transactions,
+                    local,
+                    &trees,
+                    context,
+                    &mut next,
+                )
             })?;
             Ok((changes.dead, changes.user_bytes))
         });

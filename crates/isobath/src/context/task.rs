@@ -5,25 +5,28 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Engine, WorkerState};
+use super::{ReadContext, WriteContext};
 use crate::Error;
 use crate::buffer::{Buffer, BufferPool, Exclusive, Reservation, Restart};
-use crate::context::{ReadContext, WriteContext};
 use crate::log::record::Token;
-use crate::log::{Log, LogReservation};
+use crate::log::{Log, LogReservation, LogTasks};
 use crate::page::{Lsn, PageId};
+use crate::pagestore::PageStore;
+use crate::recovery::Opening;
+use crate::runtime::Worker;
+use crate::shared::Shared;
 use crate::types::TreeId;
 
 /// Other ready tasks from which on a lookup lets them run whenever it waits for
 /// memory: going round fewer of them takes longer than a miss.
 const MIN_TURNS: usize = 4;
 
-/// The buffer pool, for lookups: these would otherwise load the engine's reference to it each time.
+/// The buffer pool, for lookups: these would otherwise load the store's reference to it each time.
 pub(crate) struct PoolHandle(Arc<Buffer>);
 
 impl PoolHandle {
-    pub(crate) fn of(engine: &Engine) -> PoolHandle {
-        PoolHandle(Arc::clone(&engine.buffer))
+    pub(crate) fn of(buffer: &Arc<Buffer>) -> PoolHandle {
+        PoolHandle(Arc::clone(buffer))
     }
 }
 
@@ -36,9 +39,34 @@ impl Deref for PoolHandle {
     }
 }
 
+/// The parts that tasks use to read and change trees and large values.
+pub(crate) struct TaskParts {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) log: Arc<Log>,
+    pub(crate) log_tasks: Arc<LogTasks>,
+    pub(crate) buffer: Arc<Buffer>,
+    pub(crate) pagestore: Arc<PageStore>,
+    pub(crate) opening: Arc<Opening>,
+}
+
+/// Who has large values that only snapshots read.
+pub(crate) trait OldValues {
+    /// The volume is full: frees some of them, and fails their snapshots; `false` where there are none.
+    fn give_way(&self, local: &TaskWorker) -> bool;
+}
+
+/// A worker, with what its tasks use.
+pub(crate) struct TaskWorker {
+    /// Dropped before the parts: its channel waits for the reads that are in flight, into frames and buffers of theirs.
+    pub(crate) worker: Worker,
+    pub(crate) pool: PoolHandle,
+    pub(crate) parts: TaskParts,
+    pub(crate) old_values: Arc<dyn OldValues>,
+}
+
 /// A task of a worker: waits by yielding.
 pub(crate) struct TaskContext<'l> {
-    pub(crate) local: &'l WorkerState,
+    pub(crate) local: &'l TaskWorker,
 }
 
 impl ReadContext for TaskContext<'_> {
@@ -63,14 +91,14 @@ impl ReadContext for TaskContext<'_> {
 
     fn read_ahead(&self, pages: &[PageId]) -> bool {
         self.local
-            .engine
+            .parts
             .buffer
             .read_ahead(&self.local.worker, pages)
     }
 
     fn leaf_records(&self, tree: TreeId) -> Option<usize> {
         self.local
-            .engine
+            .parts
             .buffer
             .leaf_records(&self.local.worker, tree)
     }
@@ -78,7 +106,7 @@ impl ReadContext for TaskContext<'_> {
     fn note_leaf_records(&self, tree: TreeId, records: usize) {
         let local = self.local;
         local
-            .engine
+            .parts
             .buffer
             .note_leaf_records(&local.worker, tree, records);
     }
@@ -95,7 +123,7 @@ impl ReadContext for TaskContext<'_> {
 
 impl WriteContext for TaskContext<'_> {
     fn log(&self) -> &Log {
-        &self.local.engine.log
+        &self.local.parts.log
     }
 
     fn writer(&self) -> usize {
@@ -104,30 +132,30 @@ impl WriteContext for TaskContext<'_> {
 
     fn reserve_for_structure(&self) -> Result<LogReservation<'_>, Error> {
         let local = self.local;
-        local.engine.log_tasks.reserve_for_structure(&local.worker)
+        local.parts.log_tasks.reserve_for_structure(&local.worker)
     }
 
     fn admit(&self) -> Result<(), Error> {
-        let engine = &self.local.engine;
-        engine.shared.writable()?;
-        let limit = || engine.buffer.dirty_limit(engine.pagestore.stored());
-        let is_full = || engine.buffer.pool.dirty.unwritten() > limit();
+        let parts = &self.local.parts;
+        parts.shared.writable()?;
+        let limit = || parts.buffer.dirty_limit(parts.pagestore.stored());
+        let is_full = || parts.buffer.pool.dirty.unwritten() > limit();
         while is_full() && self.local.worker.in_task() {
             let since = Instant::now();
-            let is_over = || !is_full() || engine.shared.is_poisoned();
-            let waited = engine
+            let is_over = || !is_full() || parts.shared.is_poisoned();
+            let waited = parts
                 .buffer
                 .wait_for_fewer_dirty(&self.local.worker, is_over);
             if waited {
-                engine.shared.counters.stalled(since.elapsed());
+                parts.shared.counters.stalled(since.elapsed());
             }
-            engine.shared.writable()?;
+            parts.shared.writable()?;
         }
         Ok(())
     }
 
     fn reserve(&self, pages: u32) -> Result<Reservation, Error> {
-        let (pagestore, reserved) = (&self.local.engine.pagestore, u64::from(pages));
+        let (pagestore, reserved) = (&self.local.parts.pagestore, u64::from(pages));
         pagestore.reserve_pages(&self.local.worker, reserved)?;
         self.take_reserved(pages)
             .inspect_err(|_| pagestore.release_pages(reserved))
@@ -135,25 +163,22 @@ impl WriteContext for TaskContext<'_> {
 
     fn release(&self, unused: Reservation) {
         let pages = self.release_taken(unused);
-        self.local.engine.pagestore.release_pages(pages);
+        self.local.parts.pagestore.release_pages(pages);
     }
 
     fn end(&self, page: &Exclusive<'_>) {
-        self.local.engine.pagestore.end_page(page);
+        self.local.parts.pagestore.end_page(page);
     }
 
     fn free(&self, page: Exclusive<'_>, record: Lsn) {
         let local = self.local;
-        local
-            .engine
-            .pagestore
-            .free_page(&local.worker, page, record);
+        local.parts.pagestore.free_page(&local.worker, page, record);
     }
 
     fn add_provisional(&self, token: Token, ids: &[PageId]) {
         let local = self.local;
         local
-            .engine
+            .parts
             .pagestore
             .log_provisional(&local.worker, token, ids);
     }
@@ -161,22 +186,22 @@ impl WriteContext for TaskContext<'_> {
     fn cancel_provisional(&self, token: Option<Token>, ids: &[PageId]) {
         let local = self.local;
         let _ = local
-            .engine
+            .parts
             .pagestore
             .log_free(&local.worker, token.as_slice(), ids);
     }
 
     fn confirmed(&self, tokens: &[Token], ended: &[PageId]) {
         self.local
-            .engine
+            .parts
             .pagestore
             .confirm_allocations(tokens, ended);
     }
 
     fn flush_older_than(&self, lsn: Lsn) -> Result<(), Error> {
-        if self.local.engine.log.is_on() {
+        if self.local.parts.log.is_on() {
             let local = self.local;
-            local.engine.buffer.flush_older_than(&local.worker, lsn)?;
+            local.parts.buffer.flush_older_than(&local.worker, lsn)?;
         }
         Ok(())
     }
@@ -186,12 +211,12 @@ impl TaskContext<'_> {
     /// [`WriteContext::reserve`] for pages whose space the caller has reserved,
     /// and keeps where this fails.
     pub(crate) fn take_reserved(&self, pages: u32) -> Result<Reservation, Error> {
-        let engine = &self.local.engine;
+        let parts = &self.local.parts;
         let mut taken = Vec::with_capacity(pages as usize);
         for _ in 0..pages {
-            match engine.pagestore.allocate_id(&engine.buffer.pool.mapping) {
+            match parts.pagestore.allocate_id(&parts.buffer.pool.mapping) {
                 Ok(id) => taken.push((
-                    self.local.engine.buffer.wait_for_frame(&self.local.worker),
+                    self.local.parts.buffer.wait_for_frame(&self.local.worker),
                     id,
                 )),
                 Err(error) => {
@@ -207,16 +232,16 @@ impl TaskContext<'_> {
 
     /// Gives frames and ids back; how many pages are still reserved for them.
     pub(crate) fn release_taken(&self, unused: Reservation) -> u64 {
-        let engine = &self.local.engine;
+        let parts = &self.local.parts;
         let unused = unused.into_unused();
         let pages = unused.len() as u64;
         for (frame, id) in unused {
             self.local
-                .engine
+                .parts
                 .buffer
                 .release_frame(&self.local.worker, frame);
-            let mapping = &engine.buffer.pool.mapping;
-            engine.pagestore.unallocate_id(mapping, id);
+            let mapping = &parts.buffer.pool.mapping;
+            parts.pagestore.unallocate_id(mapping, id);
         }
         pages
     }
@@ -276,17 +301,17 @@ impl ReadContext for InlineContext<'_> {
     }
 }
 
-impl WorkerState {
+impl TaskWorker {
     /// Waits, in a task, until page `id` is worth looking at again; see [`Buffer::load_page`](crate::buffer::Buffer::load_page).
     ///
     /// # Errors
     ///
     /// [`Error::CorruptPage`] or [`Error::PageRead`] where the page cannot be read, [`Error::ReaderOverrun`].
     pub(crate) fn load_page(&self, id: PageId) -> Result<(), Error> {
-        let engine = &self.engine;
-        let loaded = engine.buffer.load_page(&self.worker, id);
+        let parts = &self.parts;
+        let loaded = parts.buffer.load_page(&self.worker, id);
         loaded.map_err(|unread| {
-            engine
+            parts
                 .opening
                 .judge_read(unread.page, unread.address, unread.error)
         })
