@@ -6,8 +6,7 @@ use crate::Error;
 use crate::api::record::read_entry;
 use crate::api::tree::Tree;
 use crate::btree::{Cursor, Direction, ValueKind, ValueRef};
-use crate::context::ReadContext;
-use crate::context::{InlineContext, TaskContext};
+use crate::context::{InlineContext, ReadContext, TaskContext};
 use crate::txn::versions::Bounds;
 
 /// Reads the value of a record, wherever it is; whether the record is still there.

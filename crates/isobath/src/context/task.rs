@@ -9,12 +9,11 @@ use super::{ReadContext, WriteContext};
 use crate::Error;
 use crate::buffer::{Buffer, BufferPool, Exclusive, Reservation, Restart};
 use crate::log::record::Token;
-use crate::log::{Log, LogReservation, LogTasks};
+use crate::log::{Log, LogReservation};
 use crate::page::{Lsn, PageId};
-use crate::pagestore::PageStore;
+use crate::pagestore::{LowerParts, PageStore};
 use crate::recovery::Opening;
 use crate::runtime::Worker;
-use crate::shared::Shared;
 use crate::types::TreeId;
 
 /// Other ready tasks from which on a lookup lets them run whenever it waits for
@@ -39,14 +38,21 @@ impl Deref for PoolHandle {
     }
 }
 
-/// The parts that tasks use to read and change trees and large values.
+/// The parts that tasks use to read and change trees and large values; those below the page store as if they were its own.
+#[derive(Clone)]
 pub(crate) struct TaskParts {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) log: Arc<Log>,
-    pub(crate) log_tasks: Arc<LogTasks>,
-    pub(crate) buffer: Arc<Buffer>,
+    pub(crate) lower: LowerParts,
     pub(crate) pagestore: Arc<PageStore>,
     pub(crate) opening: Arc<Opening>,
+}
+
+impl Deref for TaskParts {
+    type Target = LowerParts;
+
+    #[inline(always)]
+    fn deref(&self) -> &LowerParts {
+        &self.lower
+    }
 }
 
 /// Who has large values that only snapshots read.
@@ -90,25 +96,18 @@ impl ReadContext for TaskContext<'_> {
     }
 
     fn read_ahead(&self, pages: &[PageId]) -> bool {
-        self.local
-            .parts
-            .buffer
-            .read_ahead(&self.local.worker, pages)
+        let TaskWorker { worker, parts, .. } = self.local;
+        parts.buffer.read_ahead(worker, pages)
     }
 
     fn leaf_records(&self, tree: TreeId) -> Option<usize> {
-        self.local
-            .parts
-            .buffer
-            .leaf_records(&self.local.worker, tree)
+        let TaskWorker { worker, parts, .. } = self.local;
+        parts.buffer.leaf_records(worker, tree)
     }
 
     fn note_leaf_records(&self, tree: TreeId, records: usize) {
-        let local = self.local;
-        local
-            .parts
-            .buffer
-            .note_leaf_records(&local.worker, tree, records);
+        let TaskWorker { worker, parts, .. } = self.local;
+        parts.buffer.note_leaf_records(worker, tree, records);
     }
 
     #[inline]
@@ -136,17 +135,14 @@ impl WriteContext for TaskContext<'_> {
     }
 
     fn admit(&self) -> Result<(), Error> {
-        let parts = &self.local.parts;
+        let TaskWorker { worker, parts, .. } = self.local;
         parts.shared.writable()?;
         let limit = || parts.buffer.dirty_limit(parts.pagestore.stored());
         let is_full = || parts.buffer.pool.dirty.unwritten() > limit();
-        while is_full() && self.local.worker.in_task() {
+        while is_full() && worker.in_task() {
             let since = Instant::now();
             let is_over = || !is_full() || parts.shared.is_poisoned();
-            let waited = parts
-                .buffer
-                .wait_for_fewer_dirty(&self.local.worker, is_over);
-            if waited {
+            if parts.buffer.wait_for_fewer_dirty(worker, is_over) {
                 parts.shared.counters.stalled(since.elapsed());
             }
             parts.shared.writable()?;
@@ -176,34 +172,26 @@ impl WriteContext for TaskContext<'_> {
     }
 
     fn add_provisional(&self, token: Token, ids: &[PageId]) {
-        let local = self.local;
-        local
-            .parts
-            .pagestore
-            .log_provisional(&local.worker, token, ids);
+        let TaskWorker { worker, parts, .. } = self.local;
+        parts.pagestore.log_provisional(worker, token, ids);
     }
 
     fn cancel_provisional(&self, token: Option<Token>, ids: &[PageId]) {
-        let local = self.local;
-        let _ = local
-            .parts
-            .pagestore
-            .log_free(&local.worker, token.as_slice(), ids);
+        let TaskWorker { worker, parts, .. } = self.local;
+        let _ = parts.pagestore.log_free(worker, token.as_slice(), ids);
     }
 
     fn confirmed(&self, tokens: &[Token], ended: &[PageId]) {
-        self.local
-            .parts
-            .pagestore
-            .confirm_allocations(tokens, ended);
+        let pagestore = &self.local.parts.pagestore;
+        pagestore.confirm_allocations(tokens, ended);
     }
 
     fn flush_older_than(&self, lsn: Lsn) -> Result<(), Error> {
-        if self.local.parts.log.is_on() {
-            let local = self.local;
-            local.parts.buffer.flush_older_than(&local.worker, lsn)?;
+        let TaskWorker { worker, parts, .. } = self.local;
+        match parts.log.is_on() {
+            true => parts.buffer.flush_older_than(worker, lsn),
+            false => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -211,14 +199,11 @@ impl TaskContext<'_> {
     /// [`WriteContext::reserve`] for pages whose space the caller has reserved,
     /// and keeps where this fails.
     pub(crate) fn take_reserved(&self, pages: u32) -> Result<Reservation, Error> {
-        let parts = &self.local.parts;
+        let TaskWorker { worker, parts, .. } = self.local;
         let mut taken = Vec::with_capacity(pages as usize);
         for _ in 0..pages {
             match parts.pagestore.allocate_id(&parts.buffer.pool.mapping) {
-                Ok(id) => taken.push((
-                    self.local.parts.buffer.wait_for_frame(&self.local.worker),
-                    id,
-                )),
+                Ok(id) => taken.push((parts.buffer.wait_for_frame(worker), id)),
                 Err(error) => {
                     self.release_taken(Reservation::new(taken));
                     return Err(error);
@@ -232,16 +217,14 @@ impl TaskContext<'_> {
 
     /// Gives frames and ids back; how many pages are still reserved for them.
     pub(crate) fn release_taken(&self, unused: Reservation) -> u64 {
-        let parts = &self.local.parts;
+        let TaskWorker { worker, parts, .. } = self.local;
         let unused = unused.into_unused();
         let pages = unused.len() as u64;
         for (frame, id) in unused {
-            self.local
-                .parts
-                .buffer
-                .release_frame(&self.local.worker, frame);
-            let mapping = &parts.buffer.pool.mapping;
-            parts.pagestore.unallocate_id(mapping, id);
+            parts.buffer.release_frame(worker, frame);
+            parts
+                .pagestore
+                .unallocate_id(&parts.buffer.pool.mapping, id);
         }
         pages
     }

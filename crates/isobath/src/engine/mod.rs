@@ -13,6 +13,7 @@ pub(crate) use worker_state::Interrupted;
 pub(crate) use worker_state::WorkerState;
 
 use std::any::Any;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::Error;
@@ -20,7 +21,7 @@ use crate::buffer::Buffer;
 use crate::checkpoint::Checkpoints;
 use crate::context::{OldValues, TaskParts, TaskWorker};
 use crate::error::panic_message;
-use crate::log::{Log, LogTasks};
+use crate::log::LogTasks;
 use crate::pagestore::{LowerParts, PageStore, WRITING_TASKS};
 use crate::recovery::{EngineParts, Opening, Plan};
 use crate::runtime::WorkerPool;
@@ -30,16 +31,20 @@ use publish::Publishing;
 
 /// The parts of a store that is open, each with the state that it owns (docs/decisions/0088).
 pub(crate) struct Engine {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) workers: Arc<WorkerPool>,
-    pub(crate) log: Arc<Log>,
-    pub(crate) log_tasks: Arc<LogTasks>,
-    pub(crate) buffer: Arc<Buffer>,
-    pub(crate) pagestore: Arc<PageStore>,
+    /// Those that tasks use; reached as if they were fields of this.
+    parts: TaskParts,
     pub(crate) checkpoints: Checkpoints,
-    pub(crate) opening: Arc<Opening>,
     pub(crate) transactions: Transactions,
     pub(crate) publishing: Publishing,
+}
+
+impl Deref for Engine {
+    type Target = TaskParts;
+
+    #[inline(always)]
+    fn deref(&self) -> &TaskParts {
+        &self.parts
+    }
 }
 
 impl Engine {
@@ -52,19 +57,17 @@ impl Engine {
         let retains = !parts.config.read_only && parts.volume.sees_pins();
         let volume = parts.volume.clone();
         let shared = Shared::new(parts.config, volume, parts.seqs, parts.recovering);
-        let shared = Arc::new(shared);
-        let pool = Arc::new(WorkerPool::new(workers));
+        let (shared, pool) = (Arc::new(shared), Arc::new(WorkerPool::new(workers)));
         let log = Arc::new(parts.log);
         let log_tasks = Arc::new(LogTasks::new(&shared, &pool, &log, &log_runs));
         let writers = workers * WRITING_TASKS;
         let buffer = Buffer::new(parts.pool, &shared, &pool, &log, &log_tasks, writers);
-        let buffer = Arc::new(buffer);
         let lower = LowerParts {
-            shared: Arc::clone(&shared),
-            workers: Arc::clone(&pool),
-            log: Arc::clone(&log),
-            log_tasks: Arc::clone(&log_tasks),
-            buffer: Arc::clone(&buffer),
+            shared,
+            workers: pool,
+            log,
+            log_tasks,
+            buffer: Arc::new(buffer),
         };
         let pagestore = Arc::new(PageStore::new(
             lower.clone(),
@@ -75,35 +78,22 @@ impl Engine {
             retains,
         ));
         pagestore.begin(parts.volume, superblock.sequence, superblock.clean);
+        let (config, commits) = (&lower.shared.config, lower.log_tasks.commits());
         let engine = Arc::new(Engine {
-            transactions: Transactions::new(&shared.config, &log, log_tasks.commits()),
-            checkpoints: Checkpoints::new(parts.current, lower, &pagestore),
-            opening: Arc::new(Opening::new(&shared)),
+            transactions: Transactions::new(config, &lower.log, commits),
+            checkpoints: Checkpoints::new(parts.current, lower.clone(), &pagestore),
             publishing: Publishing::default(),
-            shared,
-            workers: pool,
-            log,
-            log_tasks,
-            buffer,
-            pagestore,
+            parts: TaskParts {
+                opening: Arc::new(Opening::new(&lower.shared)),
+                lower,
+                pagestore,
+            },
         });
         plan.touched()
             .for_each(|page| engine.buffer.changes.mark(page));
         engine.log.set_recovering(!plan.is_empty());
         engine.buffer.changes.add_late(&plan.late);
         (engine, plan)
-    }
-
-    /// What tasks of a worker use of it.
-    fn task_parts(&self) -> TaskParts {
-        TaskParts {
-            shared: Arc::clone(&self.shared),
-            log: Arc::clone(&self.log),
-            log_tasks: Arc::clone(&self.log_tasks),
-            buffer: Arc::clone(&self.buffer),
-            pagestore: Arc::clone(&self.pagestore),
-            opening: Arc::clone(&self.opening),
-        }
     }
 
     /// Releases the volume and the memory, whatever handles remain; the workers have stopped.

@@ -93,7 +93,7 @@ impl WorkerState {
             tasks: TaskWorker {
                 worker,
                 pool: PoolHandle::of(&engine.buffer),
-                parts: engine.task_parts(),
+                parts: engine.parts.clone(),
                 old_values: Arc::clone(&engine) as Arc<dyn OldValues>,
             },
             system_tasks: Cell::new(0),

@@ -75,94 +75,94 @@ enum CurrentValues {
     TooMuch,
 }
 
-/// Auto-commits one put or delete if `precondition`, which sees the key's current
-/// value, holds; it may be called several times, and its last answer is returned.
-pub(crate) fn change_one(
-    transactions: &Transactions,
-    local: &TaskWorker,
-    change: Change<'_>,
-    durability: Durability,
-    mut precondition: impl FnMut(Option<ValueRef<'_>>) -> bool,
-) -> Result<bool, Error> {
-    let parts = &local.parts;
-    TaskContext { local }.admit()?;
-    await_version_space(transactions, local)?;
-    let locked = transactions.locks.one(&local.worker, change.number());
-    if !parts.log.is_on() && transactions.snapshots.active() == 0 {
-        change.await_load(local)?;
-        let slot = transactions
-            .tracker
-            .register(local.worker.index, &parts.log);
-        local.worker.preemption_point();
-        if transactions.snapshots.active() == 0 && change.may_change()? {
+impl Transactions {
+    /// Auto-commits one put or delete if `precondition`, which sees the key's current
+    /// value, holds; it may be called several times, and its last answer is returned.
+    pub(crate) fn change_one(
+        &self,
+        local: &TaskWorker,
+        change: Change<'_>,
+        mut precondition: impl FnMut(Option<ValueRef<'_>>) -> bool,
+    ) -> Result<bool, Error> {
+        let parts = &local.parts;
+        let durability = parts.shared.config.durability;
+        TaskContext { local }.admit()?;
+        self.await_version_space(local)?;
+        let locked = self.locks.one(&local.worker, change.number());
+        if !parts.log.is_on() && self.snapshots.active() == 0 {
+            change.await_load(local)?;
+            let slot = self.tracker.register(local.worker.index, &parts.log);
             local.worker.preemption_point();
-            let (went, dead) = apply_unversioned(local, &change, &mut precondition)?;
-            // It has no LSN, but what it has replaced may have versions of later ones.
-            slot.ends_at(parts.log.next().0);
-            drop(slot);
-            drop(locked);
-            if let Some(dead) = dead {
-                transactions.free_large(local, &dead);
+            if self.snapshots.active() == 0 && change.may_change()? {
+                local.worker.preemption_point();
+                let (went, dead) = apply_unversioned(local, &change, &mut precondition)?;
+                // It has no LSN, but what it has replaced may have versions of later ones.
+                slot.ends_at(parts.log.next().0);
+                drop(slot);
+                drop(locked);
+                if let Some(dead) = dead {
+                    self.free_large(local, &dead);
+                }
+                self.gc_after(local, 0);
+                return Ok(went);
             }
-            gc_after(transactions, local, 0);
-            return Ok(went);
         }
+        let changes = [change];
+        let mut precondition = |_, old: Option<ValueRef<'_>>| Ok(precondition(old));
+        let commit = Commit {
+            transactions: self,
+            local,
+            changes: &changes,
+            context: CommitContext::default(),
+            durability,
+            precondition: &mut precondition,
+            is_too_much: false,
+        };
+        let outcome = commit.run()?;
+        self.finish(local, &changes, locked, outcome, durability)
     }
-    let changes = [change];
-    let mut precondition = |_, old: Option<ValueRef<'_>>| Ok(precondition(old));
-    let commit = Commit {
-        transactions,
-        local,
-        changes: &changes,
-        context: CommitContext::default(),
-        durability,
-        precondition: &mut precondition,
-        is_too_much: false,
-    };
-    let outcome = commit.run()?;
-    finish(transactions, local, &changes, locked, outcome, durability)
-}
 
-/// Where commits that are not visible yet fill the version store, waits for them.
-fn await_version_space(transactions: &Transactions, local: &TaskWorker) -> Result<(), Error> {
-    if transactions.visibility() == Visibility::Durable
-        && transactions
-            .versions
-            .is_full(transactions.old_values_limit(local.parts.pagestore.allocated_bytes()))
-        && transactions.unseen.is_any()
-    {
-        transactions.await_durable(local)?;
-        transactions.collect_recent();
-        transactions.gc_versions(COLLECT_STEP);
+    /// Where commits that are not visible yet fill the version store, waits for them.
+    fn await_version_space(&self, local: &TaskWorker) -> Result<(), Error> {
+        if self.visibility() == Visibility::Durable
+            && self
+                .versions
+                .is_full(self.old_values_limit(local.parts.pagestore.allocated_bytes()))
+            && self.unseen.is_any()
+        {
+            self.await_durable(local)?;
+            self.collect_recent();
+            self.gc_versions(COLLECT_STEP);
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Changes all keys or none. `changes` are of distinct keys. `precondition` sees the current
-/// value of each, by its index, and says whether the commit may go on.
-pub(crate) fn change_all(
-    transactions: &Transactions,
-    local: &TaskWorker,
-    changes: &[Change<'_>],
-    context: CommitContext<'_>,
-    durability: Durability,
-    precondition: &mut Precondition<'_>,
-) -> Result<bool, Error> {
-    TaskContext { local }.admit()?;
-    await_version_space(transactions, local)?;
-    let numbers = changes.iter().map(Change::number).collect();
-    let locked = transactions.locks.all(&local.worker, numbers);
-    let outcome = Commit {
-        transactions,
-        local,
-        changes,
-        context,
-        durability,
-        precondition,
-        is_too_much: false,
+    /// Changes all keys or none. `changes` are of distinct keys. `precondition` sees the current
+    /// value of each, by its index, and says whether the commit may go on.
+    pub(crate) fn change_all(
+        &self,
+        local: &TaskWorker,
+        changes: &[Change<'_>],
+        context: CommitContext<'_>,
+        durability: Durability,
+        precondition: &mut Precondition<'_>,
+    ) -> Result<bool, Error> {
+        TaskContext { local }.admit()?;
+        self.await_version_space(local)?;
+        let numbers = changes.iter().map(Change::number).collect();
+        let locked = self.locks.all(&local.worker, numbers);
+        let outcome = Commit {
+            transactions: self,
+            local,
+            changes,
+            context,
+            durability,
+            precondition,
+            is_too_much: false,
+        }
+        .run()?;
+        self.finish(local, changes, locked, outcome, durability)
     }
-    .run()?;
-    finish(transactions, local, changes, locked, outcome, durability)
 }
 
 /// Whether a commit may go on, given a key's current value and the index of its change.
@@ -228,104 +228,102 @@ fn apply_unversioned(
     Ok((went, dead.filter(|_| went)))
 }
 
-fn finish(
-    transactions: &Transactions,
-    local: &TaskWorker,
-    changes: &[Change<'_>],
-    locked: Locked<'_>,
-    mut outcome: Outcome<'_>,
-    durability: Durability,
-) -> Result<bool, Error> {
-    let is_late = transactions.visibility() == Visibility::Durable;
-    let locked = outcome.in_parts.is_some().then_some(locked);
-    for dead in &outcome.dead {
-        transactions.free_large(local, dead);
-    }
-    let Some(lsn) = outcome.lsn else {
-        gc_after(transactions, local, 0);
-        if outcome.is_early {
-            transactions.await_durable(local)?;
+impl Transactions {
+    fn finish(
+        &self,
+        local: &TaskWorker,
+        changes: &[Change<'_>],
+        locked: Locked<'_>,
+        mut outcome: Outcome<'_>,
+        durability: Durability,
+    ) -> Result<bool, Error> {
+        let is_late = self.visibility() == Visibility::Durable;
+        let locked = outcome.in_parts.is_some().then_some(locked);
+        for dead in &outcome.dead {
+            self.free_large(local, dead);
         }
-        return Ok(false);
-    };
-    let has_versions = outcome.has_versions;
-    let collect_garbage = || {
-        if has_versions {
-            transactions.release(changes.iter().map(Change::at), lsn);
+        let Some(lsn) = outcome.lsn else {
+            self.gc_after(local, 0);
+            if outcome.is_early {
+                self.await_durable(local)?;
+            }
+            return Ok(false);
+        };
+        let has_versions = outcome.has_versions;
+        let collect_garbage = || {
+            if has_versions {
+                self.release(changes.iter().map(Change::at), lsn);
+            }
+            self.gc_after(local, changes.len());
+        };
+        if !is_late {
+            collect_garbage();
+            if let Some(slot) = outcome.slot.take() {
+                self.wait_for_watermark(local, lsn)?;
+                drop(slot);
+            }
         }
-        gc_after(transactions, local, changes.len());
-    };
-    if !is_late {
-        collect_garbage();
-        if let Some(slot) = outcome.slot.take() {
-            wait_for_watermark(transactions, local, lsn)?;
-            drop(slot);
+        let seen = local
+            .parts
+            .log_tasks
+            .make_durable(&local.worker, lsn, durability)
+            .and_then(|()| self.await_earlier(local, lsn, durability))
+            .and_then(|()| self.wait_for_watermark(local, lsn));
+        // One that is durable and that others may have seen has lasted, whatever has failed since.
+        let log = &local.parts.log;
+        let has_lasted = || is_late && lsn < log.durable() && lsn < self.watermark(log);
+        if seen.is_err() && !has_lasted() {
+            outcome.stays_unseen(self, locked.as_ref());
+            return seen.map(|()| false);
         }
+        drop(outcome);
+        drop(locked);
+        if is_late {
+            collect_garbage();
+        }
+        Counters::add(&self.counters.commits, 1);
+        Ok(true)
     }
-    let seen = local
-        .parts
-        .log_tasks
-        .make_durable(&local.worker, lsn, durability)
-        .and_then(|()| await_earlier(transactions, local, lsn, durability))
-        .and_then(|()| wait_for_watermark(transactions, local, lsn));
-    // One that is durable and that others may have seen has lasted, whatever has failed since.
-    let log = &local.parts.log;
-    let has_lasted = || is_late && lsn < log.durable() && lsn < transactions.watermark(log);
-    if seen.is_err() && !has_lasted() {
-        outcome.stays_unseen(transactions, locked.as_ref());
-        return seen.map(|()| false);
-    }
-    drop(outcome);
-    drop(locked);
-    if is_late {
-        collect_garbage();
-    }
-    Counters::add(&transactions.counters.commits, 1);
-    Ok(true)
-}
 
-/// A commit that need not be durable is seen behind those before it, which may have to be.
-fn await_earlier(
-    transactions: &Transactions,
-    local: &TaskWorker,
-    lsn: Lsn,
-    durability: Durability,
-) -> Result<(), Error> {
-    let waits = durability != Durability::Synced
-        && transactions.visibility() == Visibility::Durable
-        && transactions.watermark(&local.parts.log) <= lsn
-        && !canary::is_on(Canary::AcknowledgeEarly);
-    if waits {
-        local.parts.log_tasks.wait_durable(&local.worker, lsn)
-    } else {
+    /// A commit that need not be durable is seen behind those before it, which may have to be.
+    fn await_earlier(
+        &self,
+        local: &TaskWorker,
+        lsn: Lsn,
+        durability: Durability,
+    ) -> Result<(), Error> {
+        let waits = durability != Durability::Synced
+            && self.visibility() == Visibility::Durable
+            && self.watermark(&local.parts.log) <= lsn
+            && !canary::is_on(Canary::AcknowledgeEarly);
+        if waits {
+            local.parts.log_tasks.wait_durable(&local.worker, lsn)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Waits until every snapshot that begins sees the commit at `lsn`.
+    pub(super) fn wait_for_watermark(&self, local: &TaskWorker, lsn: Lsn) -> Result<(), Error> {
+        let parts = &local.parts;
+        if self.tracker.reported() > lsn.0 {
+            return Ok(());
+        }
+        while self.watermark(&parts.log) <= lsn {
+            parts.shared.writable()?;
+            local.worker.yield_now();
+        }
         Ok(())
     }
-}
 
-/// Waits until every snapshot that begins sees the commit at `lsn`.
-pub(super) fn wait_for_watermark(
-    transactions: &Transactions,
-    local: &TaskWorker,
-    lsn: Lsn,
-) -> Result<(), Error> {
-    let parts = &local.parts;
-    if transactions.tracker.reported() > lsn.0 {
-        return Ok(());
+    /// A commit pays for the versions that it added by collecting some more.
+    fn gc_after(&self, local: &TaskWorker, added: usize) {
+        if !self.versions.is_empty() {
+            self.gc_versions(MIN_COLLECT + 2 * added);
+            self.make_room(&local.parts);
+        }
+        self.free_dead(local);
     }
-    while transactions.watermark(&parts.log) <= lsn {
-        parts.shared.writable()?;
-        local.worker.yield_now();
-    }
-    Ok(())
-}
-
-/// A commit pays for the versions that it added by collecting some more.
-fn gc_after(transactions: &Transactions, local: &TaskWorker, added: usize) {
-    if !transactions.versions.is_empty() {
-        transactions.gc_versions(MIN_COLLECT + 2 * added);
-        transactions.make_room(&local.parts);
-    }
-    transactions.free_dead(local);
 }
 
 /// What is logged of a commit.

@@ -16,7 +16,7 @@
 //!
 //! Before step 5 nothing has happened that a recovery or a reader sees.
 
-use super::commit::{CommitContext, wait_for_watermark};
+use super::commit::CommitContext;
 use super::tree_status::Closed;
 use super::{Transactions, TreeStatus};
 use crate::Error;
@@ -83,54 +83,56 @@ struct LargeCommit<'a> {
     most: usize,
 }
 
-/// Commits the changes of `trees`, all or none, and durably.
-///
-/// # Errors
-///
-/// [`Error::TransactionTooLarge`] where the record, which has the roots, and 8 bytes for each page and each chunk that is replaced and for each large
-/// value, does not fit into the log, or the roots take too much of the pool; [`Error::Conflict`], [`Error::SnapshotTooOld`], [`Error::TreeDropped`],
-/// [`Error::VolumeFull`], those of `next` and of reading: nothing has changed then. [`Error::Poisoned`] or a failed write.
-pub(crate) fn commit_large(
-    transactions: &Transactions,
-    local: &TaskWorker,
-    trees: &[LargeTree<'_>],
-    context: CommitContext<'_>,
-    next: &mut NextChange<'_>,
-) -> Result<(), Error> {
-    let parts = &local.parts;
-    TaskContext { local }.admit()?;
-    check_trees(parts, trees.len())?;
-    let commit = LargeCommit {
-        transactions,
-        local,
-        trees,
-        context,
-        token: parts.log.stamp(local.worker.index).0,
-        most: (parts.log.record_limit() / 8) as usize,
-    };
-    let copies = &transactions.copies;
-    let _rewriting = copies.begin_rewriting(&parts.shared, &local.worker)?;
-    let closed = commit.close()?;
-    let mut built = Vec::new();
-    let done = commit
-        .rewrite(next, &mut built)
-        .and_then(|content| commit.prepare(&content).map(|body| (content, body)))
-        .and_then(|(content, body)| commit.write(&closed, &content, &body));
-    match done {
-        Ok(()) => {
-            drop(closed);
-            Counters::add(&transactions.counters.commits, 1);
-            Counters::add(&transactions.counters.large_commits, 1);
-            Ok(())
-        }
-        Err(error) => {
-            // Where the record may be in the log its pages stay.
-            if parts.shared.writable().is_ok() {
-                parts
-                    .pagestore
-                    .discard_pages(&local.worker, commit.token, built);
+impl Transactions {
+    /// Commits the changes of `trees`, all or none, and durably.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TransactionTooLarge`] where the record, which has the roots, and 8 bytes for each page and each chunk that is replaced and for each large
+    /// value, does not fit into the log, or the roots take too much of the pool; [`Error::Conflict`], [`Error::SnapshotTooOld`], [`Error::TreeDropped`],
+    /// [`Error::VolumeFull`], those of `next` and of reading: nothing has changed then. [`Error::Poisoned`] or a failed write.
+    pub(crate) fn commit_large(
+        &self,
+        local: &TaskWorker,
+        trees: &[LargeTree<'_>],
+        context: CommitContext<'_>,
+        next: &mut NextChange<'_>,
+    ) -> Result<(), Error> {
+        let parts = &local.parts;
+        TaskContext { local }.admit()?;
+        check_trees(parts, trees.len())?;
+        let commit = LargeCommit {
+            transactions: self,
+            local,
+            trees,
+            context,
+            token: parts.log.stamp(local.worker.index).0,
+            most: (parts.log.record_limit() / 8) as usize,
+        };
+        let copies = &self.copies;
+        let _rewriting = copies.begin_rewriting(&parts.shared, &local.worker)?;
+        let closed = commit.close()?;
+        let mut built = Vec::new();
+        let done = commit
+            .rewrite(next, &mut built)
+            .and_then(|content| commit.prepare(&content).map(|body| (content, body)))
+            .and_then(|(content, body)| commit.write(&closed, &content, &body));
+        match done {
+            Ok(()) => {
+                drop(closed);
+                Counters::add(&self.counters.commits, 1);
+                Counters::add(&self.counters.large_commits, 1);
+                Ok(())
             }
-            Err(error)
+            Err(error) => {
+                // Where the record may be in the log its pages stay.
+                if parts.shared.writable().is_ok() {
+                    parts
+                        .pagestore
+                        .discard_pages(&local.worker, commit.token, built);
+                }
+                Err(error)
+            }
         }
     }
 }
@@ -372,7 +374,7 @@ impl<'a> LargeCommit<'a> {
         }
         let ending = transactions.tracker.begin_ending(lsn);
         slot.is_applied(lsn);
-        if let Err(error) = wait_for_watermark(transactions, local, lsn) {
+        if let Err(error) = transactions.wait_for_watermark(local, lsn) {
             // No reader outside transactions sees it: single reads find the trees noted, scans find the commit in flight.
             if let Some(swap) = swap {
                 swap.keep();

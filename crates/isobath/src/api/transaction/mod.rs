@@ -24,9 +24,9 @@ use crate::engine::{OperationFuture, Runtime};
 use crate::error::{TransactionError, of_kind};
 use crate::shared::Counters;
 use crate::sync::Mutex;
-use crate::txn::commit::{self, CommitContext};
+use crate::txn::Dead;
+use crate::txn::commit::CommitContext;
 use crate::txn::serializable::ReadSet;
-use crate::txn::{Dead, large};
 use crate::{Durability, Error, Record, WriteBatch, extent, small};
 use scan::Source;
 use view::View;
@@ -515,8 +515,7 @@ impl Transaction {
                 frees_space: false,
                 ends: None,
             };
-            commit::change_all(
-                &local.engine.transactions,
+            local.engine.transactions.change_all(
                 local,
                 &changes,
                 context,
@@ -542,13 +541,8 @@ impl Transaction {
             let trees = changes.trees();
             runtime.run(|local| {
                 let mut next = |at| changes.next(at);
-                large::commit_large(
-                    &local.engine.transactions,
-                    local,
-                    &trees,
-                    context,
-                    &mut next,
-                )
+                let transactions = &local.engine.transactions;
+                transactions.commit_large(local, &trees, context, &mut next)
             })?;
             Ok((changes.dead, changes.user_bytes))
         });
