@@ -114,16 +114,7 @@ impl Runtime {
     /// The first worker's that has no channel or thread; the others are stopped.
     pub(crate) fn start(engine: Arc<Engine>) -> Result<Runtime, Error> {
         let workers = engine.shared.config.workers;
-        let runtime = Runtime {
-            pool: PoolHandle::of(&engine.buffer),
-            workers: Arc::clone(&engine.workers),
-            engine,
-            threads: Mutex::new(Vec::with_capacity(workers)),
-            next_worker: AtomicUsize::new(0),
-            simulated: false,
-            directory: std::env::temp_dir(),
-            generation: isobath_io::generation(),
-        };
+        let runtime = Runtime::new(engine, false);
         for index in 0..workers {
             if let Err(error) = runtime.start_worker(index) {
                 runtime.stop();
@@ -136,13 +127,17 @@ impl Runtime {
     /// The runtime of an engine whose workers a simulation steps.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn simulated(engine: Arc<Engine>) -> Runtime {
+        Runtime::new(engine, true)
+    }
+
+    fn new(engine: Arc<Engine>, simulated: bool) -> Runtime {
         Runtime {
             pool: PoolHandle::of(&engine.buffer),
             workers: Arc::clone(&engine.workers),
             engine,
-            threads: Mutex::new(Vec::new()),
+            threads: Mutex::default(),
             next_worker: AtomicUsize::new(0),
-            simulated: true,
+            simulated,
             directory: std::env::temp_dir(),
             generation: isobath_io::generation(),
         }

@@ -107,50 +107,30 @@ impl WorkerState {
     }
 
     fn start_system_tasks(self: &Rc<Self>) {
+        let is_logged = self.engine.log.is_on();
         for slot in PageStore::writer_slots(&self.worker) {
-            let local = Rc::downgrade(self);
-            self.spawn_system(move || {
-                if let Some(local) = local.upgrade() {
-                    local.engine.pagestore.run_writer(&local.worker, slot);
-                }
-            });
+            self.spawn_system(move |local| local.parts.pagestore.run_writer(&local.worker, slot));
         }
-        let local = Rc::downgrade(self);
-        self.spawn_system(move || {
-            if let Some(local) = local.upgrade() {
-                let is_last = || local.system_tasks.get() == 1;
-                local.engine.pagestore.run_cleaner(&local.worker, is_last);
-            }
+        self.spawn_system(|local| {
+            let is_last = || local.system_tasks.get() == 1;
+            local.parts.pagestore.run_cleaner(&local.worker, is_last);
         });
-        if self.worker.index == 0 && self.engine.log.is_on() {
-            let local = Rc::downgrade(self);
-            self.spawn_system(move || {
-                if let Some(local) = local.upgrade() {
-                    local.engine.checkpoints.run_checkpointer(&local.worker);
-                }
-            });
+        if self.worker.index == 0 && is_logged {
+            self.spawn_system(|local| local.engine.checkpoints.run_checkpointer(&local.worker));
         }
-        let log_writers = if self.engine.log.is_on() {
-            LOG_WRITERS
-        } else {
-            0
-        };
-        for _ in 0..log_writers {
-            let local = Rc::downgrade(self);
+        for _ in 0..if is_logged { LOG_WRITERS } else { 0 } {
             // Counted apart: they outlive the others, which may wait for the log.
             self.spawn_counted(
                 |local| &local.log_writers,
-                move || {
-                    if let Some(local) = local.upgrade() {
-                        let has_ended = || local.flushes_are_over();
-                        local.engine.log_tasks.run_writer(&local.worker, has_ended);
-                    }
+                |local| {
+                    let has_ended = || local.flushes_are_over();
+                    local.parts.log_tasks.run_writer(&local.worker, has_ended);
                 },
             );
         }
     }
 
-    fn spawn_system(self: &Rc<Self>, work: impl FnOnce() + 'static) {
+    fn spawn_system(self: &Rc<Self>, work: impl FnOnce(&WorkerState) + 'static) {
         self.spawn_counted(|local| &local.system_tasks, work);
     }
 
@@ -159,18 +139,16 @@ impl WorkerState {
     fn spawn_counted(
         self: &Rc<Self>,
         counter: fn(&WorkerState) -> &Cell<usize>,
-        work: impl FnOnce() + 'static,
+        work: impl FnOnce(&WorkerState) + 'static,
     ) {
         let local = Rc::downgrade(self);
         counter(self).set(counter(self).get() + 1);
         let started = self.worker.spawn_system(Box::new(move || {
-            let ended = catch_unwind(AssertUnwindSafe(work));
-            if let Some(local) = local.upgrade() {
-                if let Err(payload) = ended {
-                    local.engine.die(&*payload);
-                }
-                counter(&local).set(counter(&local).get() - 1);
+            let Some(local) = local.upgrade() else { return };
+            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| work(&local))) {
+                local.engine.die(&*payload);
             }
+            counter(&local).set(counter(&local).get() - 1);
         }));
         debug_assert!(started, "a slot for every system task");
     }
