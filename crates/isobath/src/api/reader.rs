@@ -92,7 +92,8 @@ fn open_at(
     checkpoint::open_log(volume, &mut superblock, paths, given)?;
     if superblock.clean {
         let store = Store::open_with(volume.clone(), superblock, paths, options)?;
-        engine_of(&store).reads_beside(volume.clone(), paths, false);
+        let opening = &engine_of(&store).opening;
+        opening.reads_beside(volume.clone(), paths, false);
         return Ok(store);
     }
     if !superblock.is_logged() {
@@ -111,7 +112,7 @@ fn open_at(
     let superblock = recovery::read_superblock(&over, paths)?;
     let store = Store::open_with(over, superblock, paths, options)?;
     let engine = engine_of(&store);
-    engine.reads_beside(volume.clone(), paths, true);
+    engine.opening.reads_beside(volume.clone(), paths, true);
     Counters::add(&engine.shared.counters.recovered_bytes, bytes);
     Counters::add(&engine.shared.counters.recovery_ns, took);
     Ok(store)

@@ -6,10 +6,9 @@ use std::task::Waker;
 use isobath_io::Volume;
 
 use crate::canary::Canary;
-use crate::engine::Engine;
+use crate::engine::{Engine, WorkerState};
 use crate::log::{ReservationClass, ReservationRequest};
 use crate::page::Lsn;
-use crate::runtime::WorkerState;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::{Durability, Options, Simulation, Stuck, TaskHandle};
 
@@ -90,7 +89,13 @@ fn change_some_pages(simulation: &Simulation) {
 fn filled_while_held() -> Result<u64, Stuck> {
     let mut simulation = simulation();
     let engine = Arc::clone(simulation.engine());
-    let now = |local: &WorkerState| local.checkpoint(local.engine.log.next()).unwrap();
+    let now = |local: &WorkerState| {
+        local
+            .engine
+            .checkpoints
+            .checkpoint(&local.worker, local.engine.log.next())
+            .unwrap()
+    };
     in_task(&engine, &simulation, now).join().unwrap();
     let start = engine.log.start();
     engine.log_tasks.hold(start);
@@ -135,7 +140,13 @@ fn filled_without_checkpoints() -> Result<u64, Stuck> {
 fn filled_behind_dirty_pages() -> Result<u64, Stuck> {
     let mut simulation = simulation();
     let engine = Arc::clone(simulation.engine());
-    let now = |local: &WorkerState| local.checkpoint(local.engine.log.next()).unwrap();
+    let now = |local: &WorkerState| {
+        local
+            .engine
+            .checkpoints
+            .checkpoint(&local.worker, local.engine.log.next())
+            .unwrap()
+    };
     in_task(&engine, &simulation, now).join().unwrap();
     let current = engine.checkpoints.take();
     change_some_pages(&simulation);

@@ -27,12 +27,10 @@ use super::versions::{CommitNumber, OldValue};
 use super::{COLLECT_STEP, MIN_COLLECT, Transactions};
 use crate::btree::{Decision, Descriptor, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
-use crate::context::WriteContext;
-use crate::engine::TaskContext;
+use crate::context::{TaskContext, TaskWorker, WriteContext};
 use crate::log::record::{CommitBody, Kind, Operation, Token, operation_bytes};
 use crate::log::{LogReservation, Slot};
 use crate::page::{Lsn, PageId};
-use crate::runtime::WorkerState;
 use crate::shared::Counters;
 use crate::shared::Durability;
 use crate::{Error, extent};
@@ -103,93 +101,94 @@ enum CurrentValues {
     TooMuch,
 }
 
-/// Auto-commits one put or delete if `precondition`, which sees the key's current
-/// value, holds; it may be called several times, and its last answer is returned.
-pub(crate) fn change_one(
-    local: &WorkerState,
-    change: Change<'_>,
-    durability: Durability,
-    mut precondition: impl FnMut(Option<ValueRef<'_>>) -> bool,
-) -> Result<bool, Error> {
-    let engine = &local.engine;
-    let transactions = &engine.transactions;
-    TaskContext { local }.admit()?;
-    await_version_space(local)?;
-    let locked = transactions.locks.one(local, change.number());
-    if !engine.log.is_on() && transactions.snapshots.active() == 0 {
-        change.await_load(local)?;
-        let slot = transactions
-            .tracker
-            .register(local.worker.index, &engine.log);
-        local.worker.preemption_point();
-        if transactions.snapshots.active() == 0 && change.may_change()? {
+impl Transactions {
+    /// Auto-commits one put or delete if `precondition`, which sees the key's current
+    /// value, holds; it may be called several times, and its last answer is returned.
+    pub(crate) fn change_one(
+        &self,
+        local: &TaskWorker,
+        change: Change<'_>,
+        mut precondition: impl FnMut(Option<ValueRef<'_>>) -> bool,
+    ) -> Result<bool, Error> {
+        let parts = &local.parts;
+        let durability = parts.shared.config.durability;
+        TaskContext { local }.admit()?;
+        self.await_version_space(local)?;
+        let locked = self.locks.one(&local.worker, change.number());
+        if !parts.log.is_on() && self.snapshots.active() == 0 {
+            change.await_load(local)?;
+            let slot = self.tracker.register(local.worker.index, &parts.log);
             local.worker.preemption_point();
-            let (went, dead) = apply_unversioned(local, &change, &mut precondition)?;
-            // It has no LSN, but what it has replaced may have versions of later ones.
-            slot.ends_at(engine.log.next().0);
-            drop(slot);
-            drop(locked);
-            if let Some(dead) = dead {
-                local.engine.transactions.free_large(local, &dead);
+            if self.snapshots.active() == 0 && change.may_change()? {
+                local.worker.preemption_point();
+                let (went, dead) = apply_unversioned(local, &change, &mut precondition)?;
+                // It has no LSN, but what it has replaced may have versions of later ones.
+                slot.ends_at(parts.log.next().0);
+                drop(slot);
+                drop(locked);
+                if let Some(dead) = dead {
+                    self.free_large(local, &dead);
+                }
+                self.gc_after(local, 0);
+                return Ok(went);
             }
-            gc_after(local, 0);
-            return Ok(went);
         }
+        let changes = [change];
+        let mut precondition = |_, old: Option<ValueRef<'_>>| Ok(precondition(old));
+        let commit = Commit {
+            transactions: self,
+            local,
+            changes: &changes,
+            context: CommitContext::default(),
+            durability,
+            precondition: &mut precondition,
+            is_too_much: false,
+        };
+        let outcome = commit.run()?;
+        self.finish(local, &changes, locked, outcome, durability)
     }
-    let changes = [change];
-    let mut precondition = |_, old: Option<ValueRef<'_>>| Ok(precondition(old));
-    let commit = Commit {
-        local,
-        changes: &changes,
-        context: CommitContext::default(),
-        durability,
-        precondition: &mut precondition,
-        is_too_much: false,
-    };
-    let outcome = commit.run()?;
-    finish(local, &changes, locked, outcome, durability)
-}
 
-/// Where commits that are not visible yet fill the version store, waits for them.
-fn await_version_space(local: &WorkerState) -> Result<(), Error> {
-    let transactions = &local.engine.transactions;
-    if transactions.visibility() == Visibility::Durable
-        && transactions
-            .versions
-            .is_full(transactions.old_values_limit(local.engine.pagestore.allocated_bytes()))
-        && transactions.unseen.is_any()
-    {
-        transactions.await_durable(local)?;
-        transactions.collect_recent();
-        transactions.gc_versions(COLLECT_STEP);
+    /// Where commits that are not visible yet fill the version store, waits for them.
+    fn await_version_space(&self, local: &TaskWorker) -> Result<(), Error> {
+        if self.visibility() == Visibility::Durable
+            && self
+                .versions
+                .is_full(self.old_values_limit(local.parts.pagestore.allocated_bytes()))
+            && self.unseen.is_any()
+        {
+            self.await_durable(local)?;
+            self.collect_recent();
+            self.gc_versions(COLLECT_STEP);
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Changes all keys or none. `changes` are of distinct keys. `precondition` sees the current
-/// value of each, by its index, and says whether the commit may go on.
-pub(crate) fn change_all(
-    local: &WorkerState,
-    changes: &[Change<'_>],
-    context: CommitContext<'_>,
-    durability: Durability,
-    precondition: &mut Precondition<'_>,
-) -> Result<bool, Error> {
-    let transactions = &local.engine.transactions;
-    TaskContext { local }.admit()?;
-    await_version_space(local)?;
-    let numbers = changes.iter().map(Change::number).collect();
-    let locked = transactions.locks.all(local, numbers);
-    let outcome = Commit {
-        local,
-        changes,
-        context,
-        durability,
-        precondition,
-        is_too_much: false,
+    /// Changes all keys or none. `changes` are of distinct keys. `precondition` sees the current
+    /// value of each, by its index, and says whether the commit may go on.
+    pub(crate) fn change_all(
+        &self,
+        local: &TaskWorker,
+        changes: &[Change<'_>],
+        context: CommitContext<'_>,
+        durability: Durability,
+        precondition: &mut Precondition<'_>,
+    ) -> Result<bool, Error> {
+        TaskContext { local }.admit()?;
+        self.await_version_space(local)?;
+        let numbers = changes.iter().map(Change::number).collect();
+        let locked = self.locks.all(&local.worker, numbers);
+        let outcome = Commit {
+            transactions: self,
+            local,
+            changes,
+            context,
+            durability,
+            precondition,
+            is_too_much: false,
+        }
+        .run()?;
+        self.finish(local, changes, locked, outcome, durability)
     }
-    .run()?;
-    finish(local, changes, locked, outcome, durability)
 }
 
 /// Whether a commit may go on, given a key's current value and the index of its change.
@@ -231,7 +230,7 @@ impl Outcome<'_> {
 /// Without a log and without a snapshot no version is needed: the change is
 /// one step of the tree. The slot keeps snapshots from beginning until it is done.
 fn apply_unversioned(
-    local: &WorkerState,
+    local: &TaskWorker,
     change: &Change<'_>,
     precondition: &mut impl FnMut(Option<ValueRef<'_>>) -> bool,
 ) -> Result<(bool, Option<Descriptor>), Error> {
@@ -250,103 +249,107 @@ fn apply_unversioned(
     })?;
     if went {
         let confirmed: Vec<Token> = change.tokens().collect();
-        local.engine.pagestore.confirm_allocations(&confirmed, &[]);
+        local.parts.pagestore.confirm_allocations(&confirmed, &[]);
     }
     Ok((went, dead.filter(|_| went)))
 }
 
-fn finish(
-    local: &WorkerState,
-    changes: &[Change<'_>],
-    locked: Locked<'_>,
-    mut outcome: Outcome<'_>,
-    durability: Durability,
-) -> Result<bool, Error> {
-    let transactions = &local.engine.transactions;
-    let is_late = transactions.visibility() == Visibility::Durable;
-    let locked = outcome.in_parts.is_some().then_some(locked);
-    for dead in &outcome.dead {
-        transactions.free_large(local, dead);
-    }
-    let Some(lsn) = outcome.lsn else {
-        gc_after(local, 0);
-        if outcome.is_early {
-            transactions.await_durable(local)?;
+impl Transactions {
+    fn finish(
+        &self,
+        local: &TaskWorker,
+        changes: &[Change<'_>],
+        locked: Locked<'_>,
+        mut outcome: Outcome<'_>,
+        durability: Durability,
+    ) -> Result<bool, Error> {
+        let is_late = self.visibility() == Visibility::Durable;
+        let locked = outcome.in_parts.is_some().then_some(locked);
+        for dead in &outcome.dead {
+            self.free_large(local, dead);
         }
-        return Ok(false);
-    };
-    let has_versions = outcome.has_versions;
-    let collect_garbage = || {
-        if has_versions {
-            transactions.release(changes.iter().map(Change::at), lsn);
+        let Some(lsn) = outcome.lsn else {
+            self.gc_after(local, 0);
+            if outcome.is_early {
+                self.await_durable(local)?;
+            }
+            return Ok(false);
+        };
+        let has_versions = outcome.has_versions;
+        let collect_garbage = || {
+            if has_versions {
+                self.release(changes.iter().map(Change::at), lsn);
+            }
+            self.gc_after(local, changes.len());
+        };
+        if !is_late {
+            collect_garbage();
+            if let Some(slot) = outcome.slot.take() {
+                self.wait_for_watermark(local, lsn)?;
+                drop(slot);
+            }
         }
-        gc_after(local, changes.len());
-    };
-    if !is_late {
-        collect_garbage();
-        if let Some(slot) = outcome.slot.take() {
-            wait_for_watermark(local, lsn)?;
-            drop(slot);
+        let seen = local
+            .parts
+            .log_tasks
+            .make_durable(&local.worker, lsn, durability)
+            .and_then(|()| self.await_earlier(local, lsn, durability))
+            .and_then(|()| self.wait_for_watermark(local, lsn));
+        // One that is durable and that others may have seen has lasted, whatever has failed since.
+        let log = &local.parts.log;
+        let has_lasted = || is_late && lsn < log.durable() && lsn < self.watermark(log);
+        if seen.is_err() && !has_lasted() {
+            outcome.stays_unseen(self, locked.as_ref());
+            return seen.map(|()| false);
         }
+        drop(outcome);
+        drop(locked);
+        if is_late {
+            collect_garbage();
+        }
+        Counters::add(&self.counters.commits, 1);
+        Ok(true)
     }
-    let seen = local
-        .engine
-        .log_tasks
-        .make_durable(&local.worker, lsn, durability)
-        .and_then(|()| await_earlier(local, lsn, durability))
-        .and_then(|()| wait_for_watermark(local, lsn));
-    // One that is durable and that others may have seen has lasted, whatever has failed since.
-    let log = &local.engine.log;
-    let has_lasted = || is_late && lsn < log.durable() && lsn < transactions.watermark(log);
-    if seen.is_err() && !has_lasted() {
-        outcome.stays_unseen(transactions, locked.as_ref());
-        return seen.map(|()| false);
-    }
-    drop(outcome);
-    drop(locked);
-    if is_late {
-        collect_garbage();
-    }
-    Counters::add(&transactions.counters.commits, 1);
-    Ok(true)
-}
 
-/// A commit that need not be durable is seen behind those before it, which may have to be.
-fn await_earlier(local: &WorkerState, lsn: Lsn, durability: Durability) -> Result<(), Error> {
-    let transactions = &local.engine.transactions;
-    let waits = durability != Durability::Synced
-        && transactions.visibility() == Visibility::Durable
-        && transactions.watermark(&local.engine.log) <= lsn
-        && !canary::is_on(Canary::AcknowledgeEarly);
-    if waits {
-        local.engine.log_tasks.wait_durable(&local.worker, lsn)
-    } else {
+    /// A commit that need not be durable is seen behind those before it, which may have to be.
+    fn await_earlier(
+        &self,
+        local: &TaskWorker,
+        lsn: Lsn,
+        durability: Durability,
+    ) -> Result<(), Error> {
+        let waits = durability != Durability::Synced
+            && self.visibility() == Visibility::Durable
+            && self.watermark(&local.parts.log) <= lsn
+            && !canary::is_on(Canary::AcknowledgeEarly);
+        if waits {
+            local.parts.log_tasks.wait_durable(&local.worker, lsn)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Waits until every snapshot that begins sees the commit at `lsn`.
+    pub(super) fn wait_for_watermark(&self, local: &TaskWorker, lsn: Lsn) -> Result<(), Error> {
+        let parts = &local.parts;
+        if self.tracker.reported() > lsn.0 {
+            return Ok(());
+        }
+        while self.watermark(&parts.log) <= lsn {
+            parts.shared.writable()?;
+            local.worker.yield_now();
+        }
         Ok(())
     }
-}
 
-/// Waits until every snapshot that begins sees the commit at `lsn`.
-pub(super) fn wait_for_watermark(local: &WorkerState, lsn: Lsn) -> Result<(), Error> {
-    let engine = &local.engine;
-    let transactions = &engine.transactions;
-    if transactions.tracker.reported() > lsn.0 {
-        return Ok(());
+    /// A commit pays for the versions that it added by collecting some more.
+    fn gc_after(&self, local: &TaskWorker, added: usize) {
+        if !self.versions.is_empty() {
+            self.gc_versions(MIN_COLLECT + 2 * added);
+            self.make_room(&local.parts);
+        }
+        self.free_dead(local);
     }
-    while transactions.watermark(&engine.log) <= lsn {
-        engine.shared.writable()?;
-        local.worker.yield_now();
-    }
-    Ok(())
-}
-
-/// A commit pays for the versions that it added by collecting some more.
-fn gc_after(local: &WorkerState, added: usize) {
-    let transactions = &local.engine.transactions;
-    if !transactions.versions.is_empty() {
-        transactions.gc_versions(MIN_COLLECT + 2 * added);
-        transactions.make_room(&local.engine);
-    }
-    transactions.free_dead(local);
 }
 
 /// What is logged of a commit.
@@ -372,7 +375,8 @@ struct Replaced {
 
 /// A commit whose keys are locked.
 struct Commit<'a, 'g> {
-    local: &'a WorkerState,
+    transactions: &'a Transactions,
+    local: &'a TaskWorker,
     changes: &'a [Change<'a>],
     context: CommitContext<'a>,
     durability: Durability,
@@ -383,7 +387,7 @@ struct Commit<'a, 'g> {
 
 impl<'a> Commit<'a, '_> {
     fn transactions(&self) -> &'a Transactions {
-        &self.local.engine.transactions
+        self.transactions
     }
 
     fn is_late(&self) -> bool {
@@ -532,7 +536,7 @@ impl<'a> Commit<'a, '_> {
     ///
     /// [`Error::TransactionTooLarge`] where the log has no space for these, either.
     fn splits(&self, peeked: &[CurrentValue], bytes: u64) -> Result<Splits, Error> {
-        let log = &self.local.engine.log;
+        let log = &self.local.parts.log;
         let growing = self.growing(peeked);
         let limit = log.split_limit().max(1);
         if growing <= limit || canary::is_on(Canary::SplitBeyondLog) {
@@ -585,7 +589,7 @@ impl<'a> Commit<'a, '_> {
             confirmed: self.changes.iter().flat_map(Change::tokens).collect(),
             ..Record::default()
         };
-        if !local.engine.log.is_on() {
+        if !local.parts.log.is_on() {
             return Ok(record);
         }
         for (at, peeked) in peeked.iter().enumerate() {
@@ -593,7 +597,7 @@ impl<'a> Commit<'a, '_> {
                 let extent = extent::decode(descriptor.bytes())?;
                 record.replaced.push(Replaced {
                     at,
-                    token: local.engine.log.stamp(local.worker.index).0,
+                    token: local.parts.log.stamp(local.worker.index).0,
                     chunks: extent::chunk_ids(local, extent)?,
                 });
             }
@@ -620,7 +624,7 @@ impl<'a> Commit<'a, '_> {
         publish: bool,
     ) -> Result<Option<Outcome<'a>>, Error> {
         let local = self.local;
-        let engine = &local.engine;
+        let parts = &local.parts;
         let record = self.record(&peeked)?;
         let reserved = ReservedTask::reserve_from(
             local,
@@ -628,19 +632,19 @@ impl<'a> Commit<'a, '_> {
             self.context.frees_space,
         )?;
         let bytes = record.body.bytes().len() as u64;
-        let log_tasks = &local.engine.log_tasks;
+        let log_tasks = &local.parts.log_tasks;
         let splits = self.splits(&peeked, bytes)?;
         let mut reservation = log_tasks.reserve_commit(&local.worker, bytes, splits.count)?;
-        engine.shared.writable()?;
+        parts.shared.writable()?;
         let slot = self
             .transactions()
             .tracker
-            .register(local.worker.index, &engine.log);
+            .register(local.worker.index, &parts.log);
         local.worker.preemption_point();
         if !self.may_change(&peeked)? || !publish && self.must_publish() {
             return Ok(None);
         }
-        let unlogged = !publish && !engine.log.is_on();
+        let unlogged = !publish && !parts.log.is_on();
         let dead = if unlogged {
             extents_of(&peeked)
         } else {
@@ -692,7 +696,7 @@ impl<'a> Commit<'a, '_> {
                 .for_each(|old| extent::free_logged(local, lsn, &old.chunks)),
         }
         let lasts = is_late
-            && engine.log.is_on()
+            && parts.log.is_on()
             && self.durability == Durability::Synced
             && !canary::is_on(Canary::AcknowledgeEarly)
             && !canary::is_on(Canary::ShowEarly);
@@ -714,17 +718,17 @@ impl<'a> Commit<'a, '_> {
     }
 
     fn append(&self, slot: &Slot<'_>, record: &Record, publish: bool) -> Lsn {
-        let engine = &self.local.engine;
+        let parts = &self.local.parts;
         let body = record.body.bytes();
         let writer = self.local.worker.index;
-        engine.log.append(writer, Kind::Commit, &[body], |lsn| {
+        parts.log.append(writer, Kind::Commit, &[body], |lsn| {
             // A serializable commit keeps the watermark where it was before its
             // validation. A commit that changes what it has read, and came too late
             // to be seen, may get a lower LSN: no snapshot may see only that one.
             if self.context.reads.is_none() {
                 slot.is_at(lsn);
             }
-            engine
+            parts
                 .pagestore
                 .confirm_allocations(&record.confirmed, &record.ended);
             if publish {
@@ -732,7 +736,7 @@ impl<'a> Commit<'a, '_> {
                 // Were the store to end before they are freed, the next opening
                 // frees them.
                 for old in &record.replaced {
-                    engine.pagestore.add_provisional(old.token, &old.chunks);
+                    parts.pagestore.add_provisional(old.token, &old.chunks);
                 }
             }
         })
@@ -748,7 +752,7 @@ impl<'a> Commit<'a, '_> {
 
     /// Without a log a single change that fails has not happened: it needs no reservation.
     fn pages_to_reserve(&self, peeked: &[CurrentValue]) -> u64 {
-        if self.changes.len() > 1 || self.local.engine.log.is_on() {
+        if self.changes.len() > 1 || self.local.parts.log.is_on() {
             self.worst_pages(peeked)
         } else {
             0
@@ -820,8 +824,8 @@ impl<'a> Commit<'a, '_> {
 
     /// The record was appended, but the pages do not have all of it.
     fn fail(&self, slot: Slot<'_>, published: Option<CommitNumber>, error: &Error) {
-        let engine = &self.local.engine;
-        if self.changes.len() == 1 && !engine.log.is_on() {
+        let parts = &self.local.parts;
+        if self.changes.len() == 1 && !parts.log.is_on() {
             // Nothing has changed, and no record says that it would.
             self.cancel(published);
             return;
@@ -834,7 +838,7 @@ impl<'a> Commit<'a, '_> {
         }
         // The versions stay pending, so that no snapshot sees the part that is there.
         slot.abandon();
-        engine.shared.poison(error.clone());
+        parts.shared.poison(error.clone());
     }
 }
 
