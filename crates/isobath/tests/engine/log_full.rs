@@ -1,7 +1,7 @@
 //! Logs that are much too small for what is written: writers slow down and wait
 //! for each other's checkpoints; each wait ends, and no writer waits alone.
 
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::big_endian_bytes)]
 
 use super::common;
 
