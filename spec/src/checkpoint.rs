@@ -3,7 +3,7 @@
 use crate::{Checkpoint, Lsn, Rule, State, Superblock};
 
 impl State {
-    /// The next step of the checkpoint that is being written (`WorkerState::checkpoint`, `checkpoint::write`).
+    /// The next step of the checkpoint that is being written (`Checkpoints::checkpoint`, `Checkpoints::write`).
     pub(super) fn checkpoint(&mut self, broken: Option<Rule>) -> Option<()> {
         let Some(mut checkpoint) = self.checkpoint.take() else {
             self.left.checkpoints = self.left.checkpoints.checked_sub(1)?;

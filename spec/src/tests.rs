@@ -102,7 +102,7 @@ fn loss_without(rule: Rule, bounds: Bounds) -> Option<Vec<Action>> {
     };
     let finish = HasDiscoveries::AnyFailures;
     let checker = protocol.checker().threads(2).finish_when(finish);
-    let checker = checker.spawn_dfs().join();
+    let checker = checker.spawn_bfs().join();
     let lost = ALWAYS.iter().find_map(|name| checker.discovery(name))?;
     Some(lost.into_actions())
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 #[test]
 fn stores_under_everything_at_once_hold_what_their_threads_know() {
-    let minutes = std::env::var("ISOBATH_STRESS_MINUTES").unwrap_or_else(|_| "0.5".to_owned());
+    let minutes = std::env::var("ISOBATH_STRESS_MINUTES").unwrap_or_else(|_| "0.25".to_owned());
     let output = Command::new(env!("CARGO_BIN_EXE_xtask"))
         .args(["stress", "--every", "2", "--minutes", &minutes])
         .output()

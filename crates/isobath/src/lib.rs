@@ -181,10 +181,12 @@ mod engine;
 mod error;
 mod extent;
 mod log;
+mod output;
 mod page;
 mod pagestore;
 mod paths;
 mod recovery;
+mod replay;
 mod runtime;
 mod salvage;
 mod shared;
@@ -198,14 +200,15 @@ mod types;
 
 pub use api::{
     CheckReport, Compaction, CompareAndSwapError, EncodeKey, Isolation, Key, Loader, Options,
-    OutputFile, Progress, Range, RangeStream, Savepoint, Snapshot, Stat, StatKind, Stats, Store,
-    Transaction, TransactionOptions, TransactionRange, TransactionWriter, Tree, TreeInfo,
-    TreeStats, TypedRange, TypedTree, Value, ValueReader, ValueWriter, WriteBatch,
+    Progress, Range, RangeStream, Savepoint, Snapshot, Stat, StatKind, Stats, Store, Transaction,
+    TransactionOptions, TransactionRange, TransactionWriter, Tree, TreeInfo, TreeStats, TypedRange,
+    TypedTree, Value, ValueReader, ValueWriter, WriteBatch,
 };
 pub use backup::{BackupOptions, BackupReport, RestoreReport, Watch};
 pub use bounds::KeyRange;
 #[cfg(any(test, feature = "simulation"))]
 pub use canary::Canary;
+pub use engine::{OperationFuture, TaskHandle, TaskPanic};
 pub use error::{
     BackupError, BackupFileError, Error, LoadError, OpenError, RestoreError, StorageError,
     TransactionError,
@@ -213,10 +216,11 @@ pub use error::{
 pub use isobath_flash::policy::PolicyKind;
 pub use isobath_io::{Backend, DirectMode, Volume, ignore_file_size_signal};
 pub use log::MAX_TRANSACTION_BYTES;
+pub use output::OutputFile;
 pub use page::{PAGE_SIZE, PageCorruption};
 pub use pagestore::PageTrace;
 pub use paths::StorePaths;
-pub use runtime::{OperationFuture, TaskHandle, TaskPanic, sleep_until, yield_now};
+pub use runtime::{sleep_until, yield_now};
 pub use salvage::{SalvageOptions, SalvageReport, SalvagedTree, salvage, salvage_volume};
 pub use shared::Durability;
 #[cfg(any(test, feature = "simulation"))]

@@ -244,6 +244,15 @@ pub(crate) fn verify(image: &[u8], id: PageId, segment_seq: u64) -> Result<(), P
     Ok(())
 }
 
+/// Whether `image` is the chunk `id` of the value with `stamp`, as it was written into the segment whose sequence number
+/// was `seq` then.
+pub(crate) fn is_chunk(image: &[u8], id: PageId, stamp: Lsn, seq: u64) -> bool {
+    image.len() >= HEADER_SIZE
+        && verify(image, id, seq).is_ok()
+        && image[offset::KIND] == PageKind::Chunk as u8
+        && get_u64(image, offset::LSN) == stamp.0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

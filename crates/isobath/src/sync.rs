@@ -83,6 +83,20 @@ pub(crate) mod bytes {
     pub(crate) fn point() {}
 }
 
+#[cfg(any(test, feature = "simulation"))]
+pub(crate) use interrupt::{drive, drive_to_end};
+
+/// Takes a step of the simulation that this thread runs; there is none.
+#[cfg(not(any(test, feature = "simulation")))]
+#[inline(always)]
+pub(crate) fn drive() -> bool {
+    false
+}
+
+/// Steps the simulation that this thread runs until its workers have ended.
+#[cfg(not(any(test, feature = "simulation")))]
+pub(crate) fn drive_to_end() {}
+
 /// Hash tables whose order is the same in every run, so that simulations repeat.
 pub(crate) type HashMap<K, V> =
     std::collections::HashMap<K, V, std::hash::BuildHasherDefault<std::hash::DefaultHasher>>;

@@ -137,7 +137,7 @@ fn setting(name: &str) -> Option<f64> {
 fn sequences_leave_what_the_model_says() {
     let first = setting("ISOBATH_SEQUENCES_SEED");
     let minutes = setting("ISOBATH_SEQUENCES_MINUTES");
-    let minutes = minutes.unwrap_or(if first.is_some() { 0.0 } else { 0.4 });
+    let minutes = minutes.unwrap_or(if first.is_some() { 0.0 } else { 0.2 });
     let limit = Duration::from_secs_f64(minutes * 60.0);
     let began = Instant::now();
     let first = first.map_or(1, |seed| seed as u64);

@@ -16,7 +16,7 @@ use futures_core::stream::{FusedStream, Stream};
 
 use crate::api::tree::Tree;
 use crate::bounds::KeyRange;
-use crate::runtime::OperationFuture;
+use crate::engine::OperationFuture;
 use crate::{Error, Range, Record, Store, Transaction, TransactionOptions};
 
 /// Records that a task of a [`RangeStream`] fetches at a time.

@@ -11,11 +11,10 @@ use crate::api::tree::TreeState;
 use crate::btree::{Cursor, Descriptor, Direction, Tree, TreeId, ValueKind, ValueRef};
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
-use crate::context::WriteContext;
-use crate::engine::TaskContext;
+use crate::context::{TaskContext, WriteContext};
+use crate::engine::WorkerState;
 use crate::page::{PageId, get_u32, get_u64, put_u32, put_u64};
-use crate::runtime::WorkerState;
-use crate::txn::commit::{self, Change, CommitContext};
+use crate::txn::commit::{Change, CommitContext};
 use crate::txn::key_hash;
 use crate::txn::unseen::Visibility;
 use crate::txn::versions::OldValue;
@@ -145,8 +144,8 @@ pub(crate) fn add(
         confirms: Some(token),
         ..entry(&key, Some(&value))
     };
-    let durability = local.engine.shared.config.durability;
-    let named = commit::change_one(local, naming, durability, |old| old.is_none());
+    let transactions = &local.engine.transactions;
+    let named = transactions.change_one(local, naming, |old| old.is_none());
     if matches!(named, Ok(true)) {
         return Ok(());
     }
@@ -179,12 +178,8 @@ fn change(
     value: Option<&[u8]>,
     precondition: impl FnMut(Option<ValueRef<'_>>) -> bool,
 ) -> Result<bool, Error> {
-    commit::change_one(
-        local,
-        entry(key, value),
-        local.engine.shared.config.durability,
-        precondition,
-    )
+    let transactions = &local.engine.transactions;
+    transactions.change_one(local, entry(key, value), precondition)
 }
 
 fn next_id(local: &WorkerState) -> Result<TreeId, Error> {
@@ -250,7 +245,7 @@ fn remove_name(local: &WorkerState, name: &str, tree: Tree) -> Result<bool, Erro
     let (mark, key, value) = (dropping_key(tree.id), name_key(name)?, encode(tree));
     let changes = [entry(&mark, Some(&value)), entry(&key, None)];
     let durability = local.engine.shared.config.durability;
-    commit::change_all(
+    local.engine.transactions.change_all(
         local,
         &changes,
         CommitContext {
@@ -296,7 +291,7 @@ fn forget_dropped(local: &WorkerState, tree: Tree) -> Result<(), Error> {
     };
     let durability = local.engine.shared.config.durability;
     let precondition = &mut |_, _: Option<ValueRef<'_>>| Ok(true);
-    commit::change_all(
+    local.engine.transactions.change_all(
         local,
         &[entry(&mark, None)],
         context,

@@ -7,10 +7,10 @@ use crate::api::catalog;
 use crate::api::store::Progress;
 use crate::btree::{Tree, Visitor};
 use crate::buffer::Place;
-use crate::engine::TaskContext;
+use crate::context::TaskContext;
+use crate::engine::WorkerState;
 use crate::extent::{self, ExtentReader};
 use crate::page::{PAGE_SIZE, PageId};
-use crate::runtime::WorkerState;
 use crate::shared::Address;
 
 /// Looks at the live bytes of segments, of which one has to find them right.

@@ -5,8 +5,8 @@ use crate::Error;
 use crate::api::record::get_in_task;
 use crate::api::tree::Tree;
 use crate::btree::{Batch, Lookup, ValueKind};
+use crate::engine::{Job, WorkerState};
 use crate::page::PageId;
-use crate::runtime::{Job, WorkerState};
 use crate::txn::Verdict;
 use crate::txn::versions::OldValue;
 

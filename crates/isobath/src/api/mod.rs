@@ -1,6 +1,7 @@
 //! What users call: stores, named trees, transactions, streams, futures.
 
 pub(crate) mod asynchronous;
+mod backup;
 pub(crate) mod batch;
 pub(crate) mod bulk;
 pub(crate) mod catalog;
@@ -8,7 +9,6 @@ pub(crate) mod check;
 pub(crate) mod load;
 pub(crate) mod many;
 pub(crate) mod options;
-pub(crate) mod output;
 pub(crate) mod range;
 pub(crate) mod reader;
 pub(crate) mod record;
@@ -28,7 +28,6 @@ pub use batch::WriteBatch;
 pub use check::CheckReport;
 pub use load::Loader;
 pub use options::Options;
-pub use output::OutputFile;
 pub use range::Range;
 pub use stats::{Stat, StatKind, Stats};
 pub use store::{Progress, Store, TreeInfo};

@@ -9,8 +9,8 @@ use crate::api::record::read_entry;
 use crate::api::transaction::scan_seen;
 use crate::api::tree::{Tree, Wanted};
 use crate::btree::{Cursor, Direction, ValueKind};
-use crate::engine::{InlineContext, TaskContext};
-use crate::runtime::Runtime;
+use crate::context::{InlineContext, TaskContext};
+use crate::engine::Runtime;
 use crate::{Error, Record};
 
 /// Records of the first batch; each is twice as long as the one before, up to the longest, so that a range that is left
@@ -97,7 +97,7 @@ impl Range {
                     let tree = self.tree.state.tree.id;
                     engine
                         .transactions
-                        .check_atomic_visibility(engine, tree, entry.key)?;
+                        .check_atomic_visibility(&engine.shared, tree, entry.key)?;
                     batch.push(entry.key.to_vec(), entry.value.bytes.to_vec());
                 }
                 Ok(Some(entry)) => {
@@ -127,7 +127,11 @@ impl Range {
                         break;
                     };
                     let transactions = &local.engine.transactions;
-                    transactions.check_atomic_visibility(&local.engine, inner.id, entry.key)?;
+                    transactions.check_atomic_visibility(
+                        &local.engine.shared,
+                        inner.id,
+                        entry.key,
+                    )?;
                     let mut bytes = Vec::new();
                     if read_entry(local, inner, entry.key, entry.value, &mut bytes)? {
                         batch.push(entry.key.to_vec(), bytes);

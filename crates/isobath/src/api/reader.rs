@@ -36,14 +36,17 @@ pub(crate) fn open(
     loop {
         let volume = volume()?;
         let superblock = recovery::pin_newest(&volume, paths)?;
-        let sequence = superblock.sequence;
+        let (sequence, is_closed) = (superblock.sequence, superblock.clean);
         let error = match open_at(&volume, superblock, paths, options) {
             Ok(store) => return Ok(store),
             Err(error) => error,
         };
         let newest = recovery::read_superblock(&volume, paths);
         let has_moved = newest.is_ok_and(|newest| newest.sequence != sequence);
-        if !may_be_overtaken(&error) || !has_moved && !volume.has_writer() {
+        // A store that was closed needs no recovery: what its log says more comes from a writer that has opened it since.
+        let is_opened = is_closed && matches!(error, Error::NeedsRecovery { .. });
+        let is_overtaken = may_be_overtaken(&error) || is_opened;
+        if !is_overtaken || !has_moved && !volume.has_writer() {
             return Err(error);
         }
         if attempt == ATTEMPTS {
@@ -89,7 +92,8 @@ fn open_at(
     checkpoint::open_log(volume, &mut superblock, paths, given)?;
     if superblock.clean {
         let store = Store::open_with(volume.clone(), superblock, paths, options)?;
-        engine_of(&store).reads_beside(volume.clone(), paths, false);
+        let opening = &engine_of(&store).opening;
+        opening.reads_beside(volume.clone(), paths, false);
         return Ok(store);
     }
     if !superblock.is_logged() {
@@ -108,7 +112,7 @@ fn open_at(
     let superblock = recovery::read_superblock(&over, paths)?;
     let store = Store::open_with(over, superblock, paths, options)?;
     let engine = engine_of(&store);
-    engine.reads_beside(volume.clone(), paths, true);
+    engine.opening.reads_beside(volume.clone(), paths, true);
     Counters::add(&engine.shared.counters.recovered_bytes, bytes);
     Counters::add(&engine.shared.counters.recovery_ns, took);
     Ok(store)

@@ -3,11 +3,10 @@
 use super::tree::TreeState;
 use crate::Error;
 use crate::btree::{self, ValueKind, ValueRef};
-use crate::engine::TaskContext;
+use crate::context::TaskContext;
+use crate::engine::WorkerState;
 use crate::extent::{self, Extent};
-use crate::runtime::WorkerState;
 use crate::shared::Counters;
-use crate::txn::commit;
 
 /// Times that a read starts over because a large value was replaced in between.
 const REREADS: usize = 10_000;
@@ -162,8 +161,8 @@ fn put_in_task(
     value: ValueRef<'_>,
     length: usize,
 ) -> Result<(), Error> {
-    let durability = local.engine.shared.config.durability;
-    commit::change_one(local, tree.change(key, Some(value)), durability, |_| true)?;
+    let transactions = &local.engine.transactions;
+    transactions.change_one(local, tree.change(key, Some(value)), |_| true)?;
     let bytes = key.len() + length;
     Counters::add(&local.engine.shared.counters.user_bytes, bytes as u64);
     Ok(())
@@ -174,9 +173,9 @@ pub(super) fn remove_in_task(
     tree: &TreeState,
     key: &[u8],
 ) -> Result<bool, Error> {
-    let durability = local.engine.shared.config.durability;
+    let transactions = &local.engine.transactions;
     let change = tree.change(key, None);
-    let existed = commit::change_one(local, change, durability, |old| old.is_some())?;
+    let existed = transactions.change_one(local, change, |old| old.is_some())?;
     Counters::add(&local.engine.shared.counters.user_bytes, key.len() as u64);
     Ok(existed)
 }

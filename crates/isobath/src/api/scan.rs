@@ -6,8 +6,7 @@ use crate::Error;
 use crate::api::record::read_entry;
 use crate::api::tree::Tree;
 use crate::btree::{Cursor, Direction, ValueKind, ValueRef};
-use crate::context::ReadContext;
-use crate::engine::{InlineContext, TaskContext};
+use crate::context::{InlineContext, ReadContext, TaskContext};
 use crate::txn::versions::Bounds;
 
 /// Reads the value of a record, wherever it is; whether the record is still there.
@@ -122,8 +121,11 @@ impl<'t> Scan<'t> {
             let mut failed = Ok(());
             let goes_on = self.cursor.visit_leaf(ctx, |entry| {
                 if in_parts {
-                    failed =
-                        transactions.check_atomic_visibility(engine, tree.state.tree.id, entry.key);
+                    failed = transactions.check_atomic_visibility(
+                        &engine.shared,
+                        tree.state.tree.id,
+                        entry.key,
+                    );
                     if failed.is_err() {
                         return false;
                     }

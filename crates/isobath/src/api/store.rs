@@ -1,7 +1,8 @@
 //! A store: opening, closing, and its trees.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::fs::Metadata;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use isobath_io::Volume;
@@ -14,15 +15,14 @@ use crate::api::{catalog, reader};
 use crate::btree::TreeId;
 use crate::canary::{self, Canary};
 use crate::checkpoint::Superblock;
-use crate::engine::Publisher;
+use crate::engine::{Engine, Publisher, Runtime, TaskHandle};
 use crate::error::{OpenError, TransactionError, of_kind};
 use crate::pagestore::PageTrace;
 use crate::paths::StorePaths;
 use crate::recovery::Plan;
-use crate::runtime::{Runtime, TaskHandle};
-use crate::shared::Config;
+use crate::shared::{Config, uuid};
 use crate::sync::Mutex;
-use crate::{Error, Options, WriteBatch, checkpoint, extent, recovery, trace};
+use crate::{Error, Options, OutputFile, WriteBatch, checkpoint, extent, recovery, replay, trace};
 
 /// Progress of long work: how much is done of how much, in the unit that the
 /// work documents. The total may grow.
@@ -195,15 +195,10 @@ impl Store {
         options: &Options,
     ) -> Result<Store, Error> {
         let store_id = uuid();
-        let opened = recovery::create(
-            volume,
-            config,
-            options.frames(),
-            options.policy()?,
-            store_id,
-        )?;
-        let runtime = Runtime::start(Arc::clone(&opened.engine))?;
-        Store::created(runtime, opened.plan, paths)
+        let (frames, policy) = (options.frames(), options.policy()?);
+        let parts = recovery::create(volume, config, frames, policy, store_id)?;
+        let (engine, plan) = Engine::new(parts);
+        Store::created(Runtime::start(engine)?, plan, paths)
     }
 
     /// Opens an existing store; `paths` in the order of its creation. One that
@@ -262,11 +257,10 @@ impl Store {
         checkpoint::open_log(&volume, &mut superblock, paths, given)?;
         config.sizes = superblock.sizes;
         let policy = options.policy_of(&superblock)?;
-        let mut opened =
-            recovery::open(volume, superblock, paths, config, options.frames(), policy)?;
-        opened.plan.listener = options.on_recovery.0.clone();
-        let runtime = Runtime::start(Arc::clone(&opened.engine))?;
-        let store = Store::opened(runtime, opened.plan, paths.to_vec())?;
+        let parts = recovery::open(volume, superblock, paths, config, options.frames(), policy)?;
+        let (engine, mut plan) = Engine::new(parts);
+        plan.listener = options.on_recovery.0.clone();
+        let store = Store::opened(Runtime::start(engine)?, plan, paths.to_vec())?;
         let segments = store.0.runtime.engine.pagestore.segments();
         trace::tell!(info, "the store is open", segments = segments);
         Ok(store)
@@ -301,8 +295,8 @@ impl Store {
     ) -> Result<Store, Error> {
         let read_only = runtime.engine.shared.config.read_only;
         if !read_only {
-            let recovered =
-                recovery::mark_open(&runtime.engine, &plan).and_then(|()| plan.run(&runtime));
+            let marked = runtime.engine.checkpoints.mark_open(plan.log_end());
+            let recovered = marked.and_then(|()| replay::run(plan, &runtime));
             if let Err(error) = recovered {
                 runtime.stop();
                 return Err(error);
@@ -697,6 +691,22 @@ impl Store {
         checkpoint::log_path(&self.0.runtime.engine.shared.config.log_path, &self.0.paths)
     }
 
+    /// Begins to write the file `path`, which is none of this store's; see [`OutputFile::create`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`OutputFile::create`]; [`Error::Closed`].
+    pub fn output_file(&self, path: &Path, overwrite: bool) -> Result<OutputFile, Error> {
+        OutputFile::create_beside(&self.0.runtime.engine.shared.volume()?, path, overwrite)
+    }
+
+    /// Whether `file` is one of the files or block devices that the store lies on, its log's included, by whatever name.
+    #[must_use]
+    pub fn holds(&self, file: &Metadata) -> bool {
+        let volume = self.0.runtime.engine.shared.volume();
+        volume.is_ok_and(|volume| volume.holds(file))
+    }
+
     /// The volume's files, in order; none for a store in memory.
     #[must_use]
     pub fn paths(&self) -> &[PathBuf] {
@@ -735,12 +745,11 @@ impl Closer {
             .shared
             .writable()
             .and(flushed)
-            .and_then(|()| engine.last_checkpoint());
+            .and_then(|()| engine.checkpoints.last_checkpoint());
         #[cfg(any(test, feature = "simulation"))]
         if self.runtime.is_simulated() {
-            engine
-                .opening
-                .note_layout(crate::recovery::compare::Layout::of(engine));
+            let layout = recovery::compare::Layout::of(&engine.buffer, &engine.pagestore);
+            engine.opening.note_layout(layout);
         }
         engine.release();
         closed
@@ -765,19 +774,4 @@ impl Drop for Shared {
             let _ = thread.spawn(move || closer.close());
         }
     }
-}
-
-/// A random (version 4) UUID, for a new store or backup.
-pub(crate) fn uuid() -> [u8; 16] {
-    let mut bytes = [0; 16];
-    let random = std::fs::File::open("/dev/urandom")
-        .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes));
-    if random.is_err() {
-        // The identity serves messages only; time is unique enough.
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        bytes = now.map_or([0; 16], |now| now.as_nanos().to_le_bytes());
-    }
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    bytes
 }

@@ -1,7 +1,7 @@
 //! What a tree says of itself.
 
 use crate::btree::{self, Sample};
-use crate::engine::TaskContext;
+use crate::context::TaskContext;
 use crate::page::PAGE_SIZE;
 use crate::{Error, Tree};
 

@@ -6,10 +6,10 @@ use crate::api::record::{Newest, read_newest};
 use crate::api::tree::{Tree, TreeState, check_key, check_value};
 use crate::bounds::KeyRange;
 use crate::btree::{self, ValueKind, ValueRef};
-use crate::engine::InlineContext;
-use crate::runtime::WorkerState;
+use crate::context::InlineContext;
+use crate::engine::WorkerState;
 use crate::shared::Counters;
-use crate::txn::commit::{self, CommitContext};
+use crate::txn::commit::CommitContext;
 use crate::{Error, Record, extent};
 
 /// Why [`Tree::compare_and_swap`] has changed nothing: the key has another value.
@@ -270,9 +270,9 @@ impl Tree {
         }
         self.run(|local| {
             let change = self.state.change(key, None);
-            let durability = local.engine.shared.config.durability;
+            let transactions = &local.engine.transactions;
             let mut is_same = false;
-            commit::change_one(local, change, durability, |now| {
+            transactions.change_one(local, change, |now| {
                 is_same = read.is(now);
                 false
             })?;
@@ -297,11 +297,9 @@ fn replace_in_task(
     read: &Read,
     new: Option<&[u8]>,
 ) -> Result<bool, Error> {
-    let durability = local.engine.shared.config.durability;
+    let transactions = &local.engine.transactions;
     let swap = |value: Option<ValueRef<'_>>| {
-        commit::change_one(local, tree.change(key, value), durability, |now| {
-            read.is(now)
-        })
+        transactions.change_one(local, tree.change(key, value), |now| read.is(now))
     };
     let swapped = match new {
         Some(new) if !btree::fits_inline(key.len(), new.len()) => {
@@ -327,7 +325,7 @@ fn remove_all(local: &WorkerState, tree: &Arc<TreeState>, keys: &[Vec<u8>]) -> R
     let changes: Vec<_> = keys.iter().map(|key| tree.change(key, None)).collect();
     let mut had = vec![false; keys.len()];
     let durability = local.engine.shared.config.durability;
-    commit::change_all(
+    local.engine.transactions.change_all(
         local,
         &changes,
         CommitContext::default(),

@@ -1,6 +1,5 @@
 //! What an open store is asked to do for itself: checkpoints, giving space back.
 
-use crate::runtime::WorkerState;
 use crate::{Error, Store};
 
 /// What [`Store::compact`] has gained. Sizes are bytes.
@@ -27,7 +26,8 @@ impl Store {
     /// [`Error::NeedsLog`] for a store without a log, which has one checkpoint: when it is closed; [`Error::ReadOnly`],
     /// [`Error::Poisoned`], [`Error::Closed`]; [`Error::Io`], after which the store is poisoned.
     pub fn checkpoint(&self) -> Result<(), Error> {
-        self.runtime().run(WorkerState::checkpoint_now)
+        self.runtime()
+            .run(|local| local.engine.checkpoints.checkpoint_now(&local.worker))
     }
 
     /// Packs what is stored towards the beginning of the volume and gives the space behind it back to the file system: after
@@ -57,7 +57,11 @@ impl Store {
     ///
     /// As for [`Store::checkpoint`]; [`Error::Volume`] where cutting a file fails, after which the store is poisoned.
     pub fn compact(&self) -> Result<Compaction, Error> {
-        let shrunk = self.runtime().run(WorkerState::shrink)?;
+        let shrunk = self.runtime().run(|local| {
+            let end_versions = || local.engine.transactions.gc(local);
+            let checkpoints = &local.engine.checkpoints;
+            checkpoints.shrink(&local.worker, &end_versions)
+        })?;
         Ok(Compaction {
             bytes_before: shrunk.before,
             bytes_after: shrunk.after,

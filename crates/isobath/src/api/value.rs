@@ -8,7 +8,7 @@ use crate::api::record::{insert_in_task, put_extent};
 use crate::api::tree::{Tree, check_value};
 use crate::btree::{ValueKind, fits_inline};
 use crate::buffer::{ReadBuffer, SharedBuffer};
-use crate::engine::TaskContext;
+use crate::context::TaskContext;
 use crate::extent::{self, Extent, ExtentReader, ExtentWriter, READ_AHEAD, payload_bytes};
 use crate::sync::Mutex;
 

@@ -6,9 +6,9 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::api::output::{OutputFile, failed, unfinished, with_suffix};
 use crate::backup::MapEntry;
 use crate::error::{BackupFileError, Error};
+use crate::output::{OutputFile, failed, unfinished, with_suffix};
 use crate::page::{PAGE_SIZE, get_u32, get_u64, put_u32, put_u64};
 
 /// The format that this version writes, and the newest that it reads.

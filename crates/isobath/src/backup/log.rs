@@ -4,7 +4,8 @@
 use isobath_io::Volume;
 
 use super::file::{BlockWriter, Kind as BlockKind, Scratch};
-use crate::backup::{MapEntry, RoundStart};
+use super::source::RoundStart;
+use crate::backup::MapEntry;
 use crate::canary::{self, Canary};
 use crate::error::Error;
 use crate::log::record::{Body, Copied, Kind, Mapped, decode, mapping_body};

@@ -1,7 +1,7 @@
 //! Making a store of backups: the copies go to new places, the log behind them, and an ordinary recovery does the rest.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use isobath_io::{AlignedBuf, Volume};
 
@@ -9,7 +9,6 @@ use super::file::{BackupFile, Blocks, Kind, MAP_ENTRIES, decode_entries};
 use super::log::RECORD_HEADER;
 use super::take::STATE_BYTES;
 use super::{RestoreReport, Watch};
-use crate::api::store::{Store, uuid};
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
 use crate::checkpoint::format::{self, Array, Sink, words_per_page};
@@ -20,8 +19,7 @@ use crate::log::record::{self, Body, Copied, Mapped, mapping_body};
 use crate::log::{BLOCK, HEADER_BYTES, Rewriter};
 use crate::page::{self, Lsn, PAGE_SIZE, PageId, PageKind, get_u32, get_u64, offset, put_u64};
 use crate::pagestore::{Entry, summaries};
-use crate::shared::{Address, MAX_LENGTH, SegmentSizes};
-use crate::{Options, PAGE_SIZE as PAGE};
+use crate::shared::{Address, MAX_LENGTH, SegmentSizes, uuid};
 
 /// Says that a word holds an address, and no longer the version that is looked for.
 const PLACED: u64 = 1 << 63;
@@ -30,46 +28,8 @@ const CHECKPOINT: u64 = 1;
 /// Segments beside those of the log that a store has at least.
 const MIN_SEGMENTS: u32 = 32;
 
-/// See [`Store::restore`].
-pub(super) fn restore(
-    backups: &[&Path],
-    paths: Vec<PathBuf>,
-    options: &Options,
-    watch: Watch<'_>,
-) -> Result<RestoreReport, Error> {
-    let options = &checked(options)?;
-    let chain = open_chain(backups)?;
-    let volume = Volume::create(&paths, &options.volume_options())?;
-    let made = restore_chain(&chain, volume.clone(), paths, options, watch);
-    if made.is_err() {
-        volume.undo_creation();
-    }
-    made
-}
-
-/// See [`Store::restore_on_volume`].
-pub(super) fn restore_on(
-    backups: &[&Path],
-    volume: Volume,
-    options: &Options,
-    watch: Watch<'_>,
-) -> Result<RestoreReport, Error> {
-    let options = &checked(options)?;
-    let chain = open_chain(backups)?;
-    restore_chain(&chain, volume, Vec::new(), options, watch)
-}
-
-/// The options that a restored store is opened with. It has its log on its own volume.
-fn checked(options: &Options) -> Result<Options, Error> {
-    options.config()?;
-    match options.is_read_only() {
-        true => Err(Error::ReadOnly),
-        false => Ok(options.clone().with_log_on_volume()),
-    }
-}
-
 /// Opens backups that follow one another.
-fn open_chain(paths: &[&Path]) -> Result<Vec<BackupFile>, Error> {
+pub(crate) fn open_chain(paths: &[&Path]) -> Result<Vec<BackupFile>, Error> {
     let mut chain: Vec<BackupFile> = Vec::with_capacity(paths.len());
     for path in paths {
         let file = BackupFile::open(path)?;
@@ -104,26 +64,6 @@ fn open_chain(paths: &[&Path]) -> Result<Vec<BackupFile>, Error> {
         });
     }
     Ok(chain)
-}
-
-fn restore_chain(
-    chain: &[BackupFile],
-    volume: Volume,
-    paths: Vec<PathBuf>,
-    options: &Options,
-    watch: Watch<'_>,
-) -> Result<RestoreReport, Error> {
-    let report = build(chain, &volume, watch)?;
-    // Recovery reads the log and every page that it concerns; a store that cannot be opened is none.
-    let opened = Store::open_on(volume.clone(), paths, options).and_then(Store::close);
-    if let Err(error) = opened {
-        // On a volume of the caller's it would stay.
-        for at in SUPERBLOCK_OFFSETS {
-            let _ = volume.write_at(at, &[0; PAGE_SIZE]);
-        }
-        return Err(error);
-    }
-    Ok(report)
 }
 
 /// What the last backup says beside its pages.
@@ -195,7 +135,11 @@ fn read_map(file: &BackupFile) -> Result<Vec<u64>, Error> {
 }
 
 /// Puts everything onto the volume, the superblocks last.
-fn build(chain: &[BackupFile], volume: &Volume, watch: Watch<'_>) -> Result<RestoreReport, Error> {
+pub(crate) fn build(
+    chain: &[BackupFile],
+    volume: &Volume,
+    watch: Watch<'_>,
+) -> Result<RestoreReport, Error> {
     let Some(last) = chain.last() else {
         return Ok(RestoreReport::default());
     };
@@ -444,7 +388,7 @@ impl Image {
             return Err(Refused::Malformed("a page does not match its own checksum"));
         }
         let is_chunk = match PageKind::from_byte(image[offset::KIND]) {
-            Some(PageKind::Leaf | PageKind::Inner) if length == PAGE => false,
+            Some(PageKind::Leaf | PageKind::Inner) if length == PAGE_SIZE => false,
             Some(PageKind::Chunk) => true,
             _ => return Err(Refused::Malformed("a page is of a wrong kind")),
         };

@@ -7,17 +7,13 @@ use isobath_io::AlignedBuf;
 
 use crate::Error;
 use crate::buffer::{Place, Stretch};
-use crate::canary::{self, Canary};
 use crate::checkpoint::writer::CheckpointState;
 use crate::checkpoint::{Superblock, log_area};
-use crate::engine::Engine;
+use crate::engine::{Engine, WorkerState};
 use crate::log::record::Token;
 use crate::page::{self, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u64, offset};
 use crate::pagestore::Pins;
-
-use crate::runtime::{Patience, WorkerState};
 use crate::shared::{Address, Counters};
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Bytes of pages that one task copies at a time.
 const BATCH_BYTES: usize = 4 << 20;
@@ -27,73 +23,6 @@ const RUN_BYTES: u32 = 256 << 10;
 const DEPTH: usize = 32;
 /// Mapping words that are looked at under one lock.
 const LOOKS: usize = 64;
-
-/// What a backup under way asks of others.
-#[derive(Default)]
-pub(crate) struct BackupState {
-    /// There is one.
-    running: AtomicBool,
-    /// It has not copied yet all that it is going to have.
-    copying: AtomicBool,
-    /// Large transactions that rewrite trees, or ask whether they may.
-    rewriting: AtomicUsize,
-}
-
-/// While a large transaction rewrites trees: no backup copies the store meanwhile.
-pub(crate) struct Rewriting<'e>(&'e Engine);
-
-impl Drop for Rewriting<'_> {
-    fn drop(&mut self) {
-        self.0.backup.rewriting.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-impl WorkerState {
-    /// Waits until no backup copies the store, and keeps the next one from copying. A backup may have copies of pages that
-    /// are older than its log, for the log repeats what has changed in them; where a tree was rewritten it does not.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Poisoned`].
-    pub(crate) fn begin_rewriting(&self) -> Result<Rewriting<'_>, Error> {
-        let engine = &*self.engine;
-        let mut patience = Patience::default();
-        loop {
-            engine.backup.rewriting.fetch_add(1, Ordering::SeqCst);
-            let rewriting = Rewriting(engine);
-            let may = !engine.backup.copying.load(Ordering::SeqCst);
-            if may || canary::is_on(Canary::RewriteBesideBackups) {
-                return Ok(rewriting);
-            }
-            drop(rewriting);
-            engine.shared.writable()?;
-            patience.wait(&self.worker);
-        }
-    }
-}
-
-impl Engine {
-    /// Begins a backup; `false` if one is under way.
-    pub(crate) fn begin_backup(&self) -> bool {
-        let begins = !self.backup.running.swap(true, Ordering::SeqCst);
-        if begins {
-            self.backup.copying.store(true, Ordering::SeqCst);
-        }
-        begins
-    }
-
-    /// The backup needs nothing more of the store.
-    pub(crate) fn backup_has_copied(&self) {
-        self.backup.copying.store(false, Ordering::SeqCst);
-    }
-
-    /// Ends a backup.
-    pub(crate) fn end_backup(&self) {
-        self.log_tasks.release();
-        self.backup_has_copied();
-        self.backup.running.store(false, Ordering::SeqCst);
-    }
-}
 
 /// What a backup knows of one page id: where the copy that it has lay, and that copy's version. All zero where it has
 /// none.
@@ -116,7 +45,7 @@ impl MapEntry {
 
 /// Where one round over all pages begins.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct RoundStart {
+pub(super) struct RoundStart {
     /// A recovery from the copies of the pass reads the log from here.
     pub(crate) start: Lsn,
     /// Ids of pages that existed then are below this.
@@ -147,7 +76,7 @@ struct PageToCopy {
 }
 
 /// Copies of some pages, and what is now known of all ids that were looked at.
-pub(crate) struct CopyBatch {
+pub(super) struct CopyBatch {
     /// One for each id, in order.
     pub(crate) entries: Vec<MapEntry>,
     bytes: AlignedBuf,
@@ -158,7 +87,7 @@ pub(crate) struct CopyBatch {
 }
 
 impl CopyBatch {
-    pub(crate) fn new() -> CopyBatch {
+    pub(super) fn new() -> CopyBatch {
         CopyBatch {
             entries: Vec::new(),
             bytes: AlignedBuf::new(BATCH_BYTES),
@@ -168,7 +97,7 @@ impl CopyBatch {
     }
 
     /// The images to keep, as they are on the volume.
-    pub(crate) fn images(&self) -> impl Iterator<Item = &[u8]> {
+    pub(super) fn images(&self) -> impl Iterator<Item = &[u8]> {
         self.wanted
             .iter()
             .zip(&self.fresh)
@@ -184,7 +113,7 @@ impl CopyBatch {
 }
 
 /// Until this is dropped, obsolete pages stay readable and no checkpoint is written.
-pub(crate) struct DeadKept {
+pub(super) struct DeadKept {
     engine: Arc<Engine>,
     current: Option<Box<CheckpointState>>,
     /// The segments that stay readable; `None` while all do.
@@ -195,7 +124,7 @@ pub(crate) struct DeadKept {
 
 impl DeadKept {
     /// From now on only the segments of `places` stay readable: others may be freed.
-    pub(crate) fn keep_only(&mut self, places: impl Iterator<Item = Address>) {
+    pub(super) fn keep_only(&mut self, places: impl Iterator<Item = Address>) {
         if self.pinned.is_some() {
             return;
         }
@@ -217,15 +146,18 @@ impl Drop for DeadKept {
     }
 }
 
-impl WorkerState {
+/// What a worker's task reads of the store for a backup.
+pub(super) struct Source<'l>(pub(super) &'l WorkerState);
+
+impl Source<'_> {
     /// Takes the right to write checkpoints, once it is free.
     fn take_checkpoints(&self) -> Result<Box<CheckpointState>, Error> {
         loop {
-            if let Some(current) = self.engine.checkpoints.take() {
+            if let Some(current) = self.0.engine.checkpoints.take() {
                 return Ok(current);
             }
-            self.engine.shared.writable()?;
-            self.worker.yield_now();
+            self.0.engine.shared.writable()?;
+            self.0.worker.yield_now();
         }
     }
 
@@ -234,8 +166,8 @@ impl WorkerState {
     /// # Errors
     ///
     /// [`Error::BackupNeedsLog`] for a store that is open for writing and logs nothing; [`Error::Poisoned`].
-    pub(crate) fn begin_pass(&self) -> Result<RoundStart, Error> {
-        let engine = &self.engine;
+    pub(super) fn begin_pass(&self) -> Result<RoundStart, Error> {
+        let engine = &self.0.engine;
         if engine.shared.config.read_only {
             let start = Lsn(engine.log.next().0.next_multiple_of(PAGE_SIZE as u64));
             let superblock = engine.checkpoints.superblock().ok_or(Error::Closed)?;
@@ -245,20 +177,17 @@ impl WorkerState {
             return Err(Error::BackupNeedsLog);
         }
         // Those that begin from here on see that a backup is under way.
-        let mut patience = Patience::default();
-        while engine.backup.rewriting.load(Ordering::SeqCst) > 0
-            && !canary::is_on(Canary::RewriteBesideBackups)
-        {
-            engine.shared.writable()?;
-            patience.wait(&self.worker);
-        }
+        let copies = &engine.transactions.copies;
+        copies.await_rewriting(&engine.shared, &self.0.worker)?;
         engine.log_tasks.release();
         engine
             .buffer
-            .flush_older_than(&self.worker, engine.log.contiguous_lsn())?;
+            .flush_older_than(&self.0.worker, engine.log.contiguous_lsn())?;
         // No checkpoint moves the start of the log meanwhile.
         let current = self.take_checkpoints()?;
-        let start = engine.recovery_start(|| self.worker.yield_now());
+        let start = engine
+            .checkpoints
+            .recovery_start(|| self.0.worker.yield_now());
         engine.log_tasks.hold(start);
         let superblock = current.superblock.clone();
         engine.checkpoints.give_back(current);
@@ -271,7 +200,7 @@ impl WorkerState {
         superblock: &Superblock,
         provisional: Vec<(Token, Vec<PageId>)>,
     ) -> RoundStart {
-        let engine = &self.engine;
+        let engine = &self.0.engine;
         let vouched = if start >= engine.log.first() {
             superblock.open_epoch
         } else {
@@ -295,8 +224,8 @@ impl WorkerState {
     /// # Errors
     ///
     /// [`Error::Poisoned`].
-    pub(crate) fn end_passes(&self) -> Result<DeadKept, Error> {
-        let engine = &self.engine;
+    pub(super) fn end_passes(&self) -> Result<DeadKept, Error> {
+        let engine = &self.0.engine;
         let mut kept = DeadKept {
             engine: Arc::clone(engine),
             current: Some(self.take_checkpoints()?),
@@ -304,7 +233,7 @@ impl WorkerState {
             end: Lsn(0),
         };
         engine.pagestore.retain_obsolete();
-        engine.log_tasks.wait_all_durable(&self.worker)?;
+        engine.log_tasks.wait_all_durable(&self.0.worker)?;
         kept.end = engine.log.durable();
         Ok(kept)
     }
@@ -315,7 +244,7 @@ impl WorkerState {
     /// # Errors
     ///
     /// [`Error::CorruptPage`], or a failed read.
-    pub(crate) fn copy_some(
+    pub(super) fn copy_some(
         &self,
         first: u64,
         known: &[MapEntry],
@@ -326,12 +255,13 @@ impl WorkerState {
         for (group, known) in known.chunks(LOOKS).enumerate() {
             let first = first + (group * LOOKS) as u64;
             let look = |pins: &mut Pins<'_>| self.pin_group(pins, first, known, &mut bytes, batch);
-            if !self.engine.pagestore.pin_places(look) {
+            if !self.0.engine.pagestore.pin_places(look) {
                 break;
             }
         }
         let result = self.read_wanted(batch);
-        self.engine
+        self.0
+            .engine
             .pagestore
             .unpin_all(batch.wanted.iter().map(|wanted| wanted.address.segment()));
         result
@@ -348,12 +278,12 @@ impl WorkerState {
     ) -> bool {
         for (known, id) in known.iter().zip(first..) {
             let page = PageId(id);
-            let place = Place::from_word(self.engine.buffer.stored_word(page));
+            let place = Place::from_word(self.0.engine.buffer.stored_word(page));
             let Place::Stored(address) = place else {
                 batch.entries.push(MapEntry::default());
                 continue;
             };
-            let seq = self.engine.shared.seq_of(address);
+            let seq = self.0.engine.shared.seq_of(address);
             if known.address == address.to_raw() && known.seq == seq {
                 batch.entries.push(*known);
                 continue;
@@ -384,7 +314,7 @@ impl WorkerState {
     /// # Errors
     ///
     /// [`Error::CorruptPage`], or a failed read.
-    pub(crate) fn copy_at(
+    pub(super) fn copy_at(
         &self,
         places: &[(PageId, MapEntry)],
         batch: &mut CopyBatch,
@@ -423,7 +353,7 @@ impl WorkerState {
         let mut rest = &batch.wanted[..];
         let mut bytes = batch.bytes.as_mut_slice();
         while !rest.is_empty() {
-            let read = self.worker.io_scope(|io| {
+            let read = self.0.worker.io_scope(|io| {
                 for _ in 0..DEPTH {
                     let Some(first) = rest.first() else {
                         break;
@@ -440,7 +370,8 @@ impl WorkerState {
                         count += 1;
                     }
                     let into = bytes.split_off_mut(..length as usize).unwrap_or_default();
-                    self.engine
+                    self.0
+                        .engine
                         .buffer
                         .start_read(io, Stretch { start, length }, into);
                     rest = &rest[count..];
@@ -448,16 +379,19 @@ impl WorkerState {
             });
             read.map_err(Error::Io)?;
         }
-        Counters::add(&self.engine.shared.counters.bytes_read, at as u64);
+        Counters::add(&self.0.engine.shared.counters.bytes_read, at as u64);
         for wanted in &batch.wanted {
             let image = &batch.bytes[wanted.at..wanted.at + wanted.address.length() as usize];
             verify(image, wanted).map_err(|corruption| {
                 let error = Error::CorruptPage {
                     page: wanted.page.0,
-                    offset: self.engine.shared.offset_of(wanted.address),
+                    offset: self.0.engine.shared.offset_of(wanted.address),
                     corruption,
                 };
-                self.engine.judge_read(wanted.page, wanted.address, error)
+                self.0
+                    .engine
+                    .opening
+                    .judge_read(wanted.page, wanted.address, error)
             })?;
             let version = get_u64(image, offset::LSN);
             let entry = &mut batch.entries[wanted.entry];

@@ -9,16 +9,15 @@ use super::file::{
     encode_entries,
 };
 use super::log::LogPart;
+use super::source::{CopyBatch, DeadKept, RoundStart, Source};
 use super::{BackupOptions, BackupReport, Watch};
-use crate::api::output::{OutputFile, with_suffix};
-use crate::api::store::{Store, uuid};
-use crate::backup::{CopyBatch, DeadKept, MapEntry, RoundStart};
+use crate::backup::MapEntry;
 use crate::canary::{self, Canary};
-use crate::engine::Engine;
+use crate::engine::{Engine, Runtime};
 use crate::error::{BackupFileError, Error};
+use crate::output::{OutputFile, with_suffix};
 use crate::page::{Lsn, put_u32, put_u64};
-use crate::runtime::Runtime;
-use crate::shared::Address;
+use crate::shared::{Address, uuid};
 use crate::trace;
 
 /// Rounds at most: the last one keeps the log, however long it grows meanwhile.
@@ -34,8 +33,8 @@ const PROVISIONAL_WORDS: usize = 1 << 16;
 pub(super) const STATE_BYTES: usize = 48;
 
 /// Makes a backup; see [`crate::Store::backup`].
-pub(super) fn take(
-    store: &Store,
+pub(crate) fn take(
+    runtime: &Runtime,
     to: &Path,
     options: &BackupOptions,
     watch: Watch<'_>,
@@ -51,11 +50,11 @@ pub(super) fn take(
         });
     }
     let _span = trace::span!("backup");
-    let runtime = store.runtime();
     // The store does not close meanwhile.
     let _attended = runtime.attend()?;
     let _running = Running::begin(&runtime.engine)?;
-    let output = store.output_file(to, options.overwrite)?;
+    let volume = runtime.engine.shared.volume()?;
+    let output = OutputFile::create_beside(&volume, to, options.overwrite)?;
     if !output.is_regular() && !options.unverified {
         return Err(Error::BadOption {
             option: "verify",
@@ -63,7 +62,7 @@ pub(super) fn take(
         });
     }
     let report = make(runtime, &output, base.as_ref(), watch)?;
-    runtime.engine.backup_has_copied();
+    runtime.engine.transactions.copies.has_copied();
     if !options.unverified {
         verify(output.path(), watch)?;
     }
@@ -84,7 +83,7 @@ struct Running<'e>(&'e Engine);
 
 impl Running<'_> {
     fn begin(engine: &Engine) -> Result<Running<'_>, Error> {
-        if engine.begin_backup() {
+        if engine.transactions.copies.begin() {
             Ok(Running(engine))
         } else {
             Err(Error::BackupRunning)
@@ -94,7 +93,8 @@ impl Running<'_> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.0.end_backup();
+        self.0.log_tasks.release();
+        self.0.transactions.copies.end();
     }
 }
 
@@ -114,7 +114,7 @@ fn make(
     base: Option<&BackupFile>,
     watch: Watch<'_>,
 ) -> Result<BackupReport, Error> {
-    let mut pass = runtime.run_urgently(|local| local.begin_pass())?;
+    let mut pass = runtime.run_urgently(|local| Source(local).begin_pass())?;
     let header = header(&runtime.engine, &pass, base)?;
     let mut taking = Taking {
         runtime,
@@ -139,7 +139,7 @@ fn make(
             break map;
         }
         known = Known::Round(map);
-        pass = runtime.run_urgently(|local| local.begin_pass())?;
+        pass = runtime.run_urgently(|local| Source(local).begin_pass())?;
         report.rounds += 1;
     };
     report.store_pages = taking.write_map(&map)?;
@@ -152,7 +152,7 @@ fn make(
 fn header(engine: &Engine, pass: &RoundStart, base: Option<&BackupFile>) -> Result<Header, Error> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     // What was replayed in memory is another timeline: its versions and places mean something else than the writer's.
-    let replayed = engine.was_replayed();
+    let replayed = engine.opening.was_replayed();
     let mut header = Header {
         store_id: if replayed { uuid() } else { pass.store_id },
         id: uuid(),
@@ -251,8 +251,9 @@ impl Taking<'_, '_> {
             while at < window.len() {
                 let batch = &mut self.batch;
                 let rest = &window[at..];
-                self.runtime
-                    .run_urgently(|local| local.copy_some(first + at as u64, rest, batch))?;
+                self.runtime.run_urgently(|local| {
+                    Source(local).copy_some(first + at as u64, rest, batch)
+                })?;
                 at += self.batch.entries.len();
                 map.append(&self.batch.entries)?;
                 self.write_images()?;
@@ -312,7 +313,9 @@ impl Taking<'_, '_> {
             return Ok(Some(0));
         }
         self.wait_for_records()?;
-        let kept = self.runtime.run_urgently(|local| local.end_passes())?;
+        let kept = self
+            .runtime
+            .run_urgently(|local| Source(local).end_passes())?;
         // Not before: should the log move to another area from here on, then behind what is copied.
         let area = engine.log.area().ok_or(Error::Closed)?;
         let volume = engine.shared.volume()?;
@@ -366,7 +369,7 @@ impl Taking<'_, '_> {
             }
             let (batch, rest) = (&mut self.batch, &missing[done..]);
             self.runtime
-                .run_urgently(|local| local.copy_at(rest, batch))?;
+                .run_urgently(|local| Source(local).copy_at(rest, batch))?;
             for ((page, _), entry) in rest.iter().zip(&self.batch.entries) {
                 map.set(page.0, *entry)?;
             }

@@ -167,7 +167,7 @@ impl ChangeTracker {
 
 impl Buffer {
     /// The oldest change that no durable copy contains, as of now and of
-    /// `complete`, which was read before. For `pause` see [`Engine::recovery_start`](crate::engine::Engine::recovery_start).
+    /// `complete`, which was read before. For `pause` see `Checkpoints::recovery_start`.
     pub(crate) fn oldest_unflushed(&self, complete: Lsn, pause: impl FnMut()) -> Lsn {
         if canary::is_on(Canary::CutLogEarly) {
             return complete;

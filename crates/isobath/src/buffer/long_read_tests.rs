@@ -8,8 +8,8 @@ use isobath_io::{Fault, FaultDevice, FaultPlan, FaultRule, IoErrorKind, Op, Trig
 
 use crate::buffer::Place;
 use crate::canary::Canary;
+use crate::engine::WorkerState;
 use crate::page::{PAGE_SIZE, PageId};
-use crate::runtime::WorkerState;
 use crate::{Options, Simulation, Tree};
 
 const RECORDS: u32 = 400;

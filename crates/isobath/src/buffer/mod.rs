@@ -30,6 +30,7 @@ mod page_miss;
 #[cfg(test)]
 mod page_miss_tests;
 mod read_buffers;
+mod registered;
 mod replacement;
 mod words;
 mod worker_frames;

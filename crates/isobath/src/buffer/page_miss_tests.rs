@@ -8,10 +8,10 @@ use isobath_io::{FaultDevice, FaultPlan, Volume};
 use crate::btree::ValueKind;
 use crate::buffer::Place;
 use crate::canary::Canary;
-use crate::engine::TaskContext;
+use crate::context::TaskContext;
+use crate::engine::WorkerState;
 use crate::extent::{self, Extent};
 use crate::page::PageId;
-use crate::runtime::WorkerState;
 use crate::{Error, How, Options, Simulation, Switches, Tree};
 
 fn simulation(seed: u64) -> Simulation {

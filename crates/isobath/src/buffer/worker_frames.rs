@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::leaf_records::LeafRecords;
 use super::long_read::LongReads;
 use super::page_miss::{FailedRead, Loads, PageWaiter, Unsound};
+use super::registered::Registered;
 use crate::buffer::{Buffer, FrameId};
 use crate::runtime::{TaskId, Worker};
 use crate::shared::Counters;
@@ -29,6 +30,7 @@ pub(super) struct Own {
     /// Failed page reads that their tasks have not received yet.
     pub(super) failures: RefCell<Vec<FailedRead>>,
     pub(super) unsound: RefCell<Unsound>,
+    registered: Registered,
 }
 
 impl Own {
@@ -45,6 +47,7 @@ impl Own {
             page_waiters: RefCell::new(Vec::new()),
             failures: RefCell::new(Vec::new()),
             unsound: RefCell::default(),
+            registered: Registered::new(frames as u32),
         }
     }
 }
@@ -162,7 +165,9 @@ impl Buffer {
             self.replenish(worker, 0);
         }
         let woke = self.wake_frame_waiters(worker);
-        self.wake_page_waiters(worker) || woke
+        let woke = self.wake_page_waiters(worker) || woke;
+        self.register_used(worker, &own.registered);
+        woke
     }
 
     /// How long a worker may sleep.

@@ -21,4 +21,3 @@ pub(crate) use superblock::{
     ArrayRoot, FORMAT_VERSION, MAX_PATH_BYTES, OFFSETS as SUPERBLOCK_OFFSETS, Superblock,
     Unreadable,
 };
-pub(crate) use writer::CheckpointState;

@@ -1,10 +1,10 @@
 //! Where a recovery has to start reading the log (docs/decisions/0014).
 
+use super::Checkpoints;
 use crate::canary::{self, Canary};
-use crate::engine::Engine;
 use crate::page::Lsn;
 
-impl Engine {
+impl Checkpoints {
     /// Where a recovery from a checkpoint that begins now has to start reading the
     /// log, or earlier. Called by who has the right to write checkpoints.
     ///
@@ -13,17 +13,17 @@ impl Engine {
     /// to the mapping table. These are read in the same order, so that each change
     /// is seen at least once, however long that takes; see docs/decisions/0014. So `pause` may yield.
     pub(crate) fn recovery_start(&self, pause: impl FnMut()) -> Lsn {
-        let complete = self.log.contiguous_lsn();
+        let complete = self.lower.log.contiguous_lsn();
         let start = match canary::is_on(Canary::IgnoreUnapplied) {
             true => complete,
-            false => self.log_tasks.oldest_commit(complete),
+            false => self.lower.log_tasks.oldest_commit(complete),
         };
-        let start = self.buffer.oldest_unflushed(start, pause);
+        let start = self.lower.buffer.oldest_unflushed(start, pause);
         // Whatever moves it back may move it into the range of a late record.
-        let start = start.min(self.log_tasks.floor());
-        let start = self.buffer.before_late_records(start);
+        let start = start.min(self.lower.log_tasks.floor());
+        let start = self.lower.buffer.before_late_records(start);
         // A floor may be older than what it holds back. The checkpoint before this
         // needed nothing older, so neither does this; and the log has nothing older.
-        start.max(self.log.start())
+        start.max(self.lower.log.start())
     }
 }

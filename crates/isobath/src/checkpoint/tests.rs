@@ -9,12 +9,11 @@ use isobath_io::{
 
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
-use crate::engine::Engine;
+use crate::engine::{Engine, WorkerState};
 use crate::extent::{self, ExtentWriter};
 use crate::log::record::{Copied, Mapped};
 use crate::page::{Lsn, PageId};
 use crate::recovery::{open, read_superblock};
-use crate::runtime::WorkerState;
 use crate::shared::Address;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::{
@@ -70,7 +69,11 @@ fn checkpoint(engine: &Engine) {
         (0..rng_steps(engine)).for_each(|_| local.worker.yield_now());
         // Most of the mapping table has changed.
         (0..IDLE_IDS / 504).for_each(|page| engine.buffer.changes.map_pages().mark_page(page));
-        local.checkpoint(engine.log.next()).unwrap();
+        local
+            .engine
+            .checkpoints
+            .checkpoint(&local.worker, engine.log.next())
+            .unwrap();
     });
 }
 
@@ -113,9 +116,7 @@ fn opened_after_crash(device: &Arc<FaultDevice>) -> Arc<Engine> {
     let mut config = options().config().unwrap();
     config.sizes = superblock.sizes;
     let (frames, policy) = (options().frames(), options().policy().unwrap());
-    open(image, superblock, &[], config, frames, policy)
-        .unwrap()
-        .engine
+    Engine::new(open(image, superblock, &[], config, frames, policy).unwrap()).0
 }
 
 /// What a crash would have misplaced after some round of a run.
@@ -195,7 +196,9 @@ fn lost_beside_a_checkpoint() -> usize {
     });
     let now = |local: &WorkerState| {
         local
-            .checkpoint(local.engine.log.next())
+            .engine
+            .checkpoints
+            .checkpoint(&local.worker, local.engine.log.next())
             .unwrap()
             .is_whole()
     };
@@ -218,7 +221,9 @@ fn lost_between_record_and_mark() -> usize {
     let tree = simulation.store().create_tree("late").unwrap();
     let first = |local: &WorkerState| {
         local
-            .checkpoint(local.engine.log.next())
+            .engine
+            .checkpoints
+            .checkpoint(&local.worker, local.engine.log.next())
             .unwrap()
             .is_whole()
     };
@@ -228,7 +233,11 @@ fn lost_between_record_and_mark() -> usize {
         while local.engine.pagestore.provisional().is_empty() {
             local.worker.yield_now();
         }
-        local.checkpoint(local.engine.log.next()).unwrap()
+        local
+            .engine
+            .checkpoints
+            .checkpoint(&local.worker, local.engine.log.next())
+            .unwrap()
     };
     assert!(in_task(&simulation, 0, second).join().unwrap().is_whole());
     inserted.join().unwrap().unwrap();
@@ -253,7 +262,11 @@ fn risen_between_record_and_mark() -> usize {
             .engine
             .pagestore
             .log_free(&local.worker, &[value.token()], &[]);
-        let whole = local.checkpoint(local.engine.log.next()).unwrap();
+        let whole = local
+            .engine
+            .checkpoints
+            .checkpoint(&local.worker, local.engine.log.next())
+            .unwrap();
         assert!(whole.is_whole());
         value
     });
@@ -268,7 +281,12 @@ fn risen_between_record_and_mark() -> usize {
         while place() != Place::Free || engine.log.next() == before {
             local.worker.yield_now();
         }
-        local.checkpoint(engine.log.next()).unwrap().is_whole()
+        local
+            .engine
+            .checkpoints
+            .checkpoint(&local.worker, engine.log.next())
+            .unwrap()
+            .is_whole()
     };
     assert!(in_task(&simulation, 0, second).join().unwrap());
     freed.join().unwrap();
@@ -296,7 +314,7 @@ fn what_holds_the_log_cuts_no_late_record_off() {
         let record = engine.log.newest_record();
         tree.insert(b"c", &[1; 100]).unwrap();
         // Until nothing else holds the log.
-        while engine.recovery_start(|| ()) <= record {
+        while engine.checkpoints.recovery_start(|| ()) <= record {
             engine
                 .buffer
                 .flush_older_than(&local.worker, engine.log.contiguous_lsn())
@@ -305,9 +323,9 @@ fn what_holds_the_log_cuts_no_late_record_off() {
             local.worker.yield_now();
         }
         engine.buffer.changes.add_late(&[(since, record)]);
-        assert!(engine.recovery_start(|| ()) > record);
+        assert!(engine.checkpoints.recovery_start(|| ()) > record);
         engine.log_tasks.hold(floor);
-        assert_eq!(engine.recovery_start(|| ()), since);
+        assert_eq!(engine.checkpoints.recovery_start(|| ()), since);
         engine.log_tasks.release();
     });
     work.join().unwrap();
@@ -349,7 +367,14 @@ fn risen_from_between_two_records() -> usize {
     let store = simulation.store().clone();
     let copied = in_task(&simulation, 0, move |local| {
         let engine = &local.engine;
-        assert!(local.checkpoint(engine.log.next()).unwrap().is_whole());
+        assert!(
+            local
+                .engine
+                .checkpoints
+                .checkpoint(&local.worker, engine.log.next())
+                .unwrap()
+                .is_whole()
+        );
         let ids = PageId::FIRST_FREE.0..engine.pagestore.high_water();
         let places = ids.map(|id| (PageId(id), engine.buffer.pool.mapping.place(PageId(id))));
         let mut chunks = places.filter_map(|(id, place)| match place {
@@ -381,7 +406,14 @@ fn risen_from_between_two_records() -> usize {
         drop(slot);
         other.join().unwrap().unwrap();
         assert!(engine.log_tasks.oldest_end() > end);
-        assert!(local.checkpoint(end).unwrap().is_whole());
+        assert!(
+            local
+                .engine
+                .checkpoints
+                .checkpoint(&local.worker, end)
+                .unwrap()
+                .is_whole()
+        );
         let start = engine.log.start();
         assert!(
             end < start && start < copied,
@@ -434,7 +466,14 @@ fn left_of_a_value_that_is_freed() -> (usize, usize) {
             .engine
             .pagestore
             .log_free(&local.worker, &[value.token()], &[]);
-        assert!(local.checkpoint(engine.log.next()).unwrap().is_whole());
+        assert!(
+            local
+                .engine
+                .checkpoints
+                .checkpoint(&local.worker, engine.log.next())
+                .unwrap()
+                .is_whole()
+        );
         let ids = extent::chunk_ids(local, value).unwrap();
         let pages = ids[1].0 / PER_PAGE..=ids[0].0 / PER_PAGE;
         pages.for_each(|page| engine.buffer.changes.map_pages().mark_page(page));
@@ -454,7 +493,9 @@ fn left_of_a_value_that_is_freed() -> (usize, usize) {
     let changes = in_task(&simulation, 0, move |local| {
         assert!(
             local
-                .checkpoint(local.engine.log.next())
+                .engine
+                .checkpoints
+                .checkpoint(&local.worker, local.engine.log.next())
                 .unwrap()
                 .is_whole()
         );
@@ -502,7 +543,11 @@ fn lost_in_pages_of_an_open_token() -> usize {
         tree.insert(&key(number), &[2; 900]).unwrap();
     }
     let checkpoint = |local: &WorkerState| {
-        let whole = local.checkpoint(local.engine.log.next()).unwrap();
+        let whole = local
+            .engine
+            .checkpoints
+            .checkpoint(&local.worker, local.engine.log.next())
+            .unwrap();
         assert!(whole.is_whole());
     };
     in_task(&simulation, 0, checkpoint).join().unwrap();
@@ -526,7 +571,7 @@ fn no_checkpoint_is_due_before_the_store_is_open() {
     simulation.close().unwrap();
     let engine = opened_after_crash(&device);
     assert!(engine.shared.is_recovering());
-    engine.end_opening();
+    engine.checkpoints.end_opening();
     assert!(!engine.shared.is_recovering());
     Canary::CheckpointBeforeOpen.switch_on();
     let engine = opened_after_crash(&device);
@@ -542,9 +587,8 @@ fn no_superblock_is_written_once_a_write_has_failed() {
         let mut current = engine.checkpoints.current.lock().take().unwrap();
         let before = current.superblock.sequence;
         engine.shared.poison(Error::LogOverrun);
-        let start = engine.recovery_start(|| ());
-        let outcome = crate::checkpoint::writer::write(
-            engine,
+        let start = engine.checkpoints.recovery_start(|| ());
+        let outcome = engine.checkpoints.write(
             &mut current,
             &crate::checkpoint::writer::CheckpointIo::Task(&local.worker),
             start,
@@ -581,7 +625,9 @@ fn other_tasks_have_turns_while_all_frames_are_looked_at() {
     let look = in_task(&simulation, 0, move |local| {
         let engine = &local.engine;
         let before = turns.load(Ordering::Relaxed);
-        engine.recovery_start(|| local.worker.yield_now());
+        engine
+            .checkpoints
+            .recovery_start(|| local.worker.yield_now());
         let taken = turns.load(Ordering::Relaxed) - before;
         done.store(true, Ordering::Relaxed);
         (taken, u64::from(engine.buffer.pool.frames.used()))
@@ -655,7 +701,9 @@ fn the_changes_of_a_batch_that_failed_hold_the_log() {
         let engine = simulation.engine();
         let frames = &engine.buffer.pool.frames;
         let held = (0..frames.count()).filter_map(|frame| frames.header(frame).oldest_change());
-        assert!(engine.recovery_start(|| ()).0 <= held.min().map_or(u64::MAX, |lsn| lsn.0));
+        assert!(
+            engine.checkpoints.recovery_start(|| ()).0 <= held.min().map_or(u64::MAX, |lsn| lsn.0)
+        );
         // A change beside the failed write may have made a frame's oldest change a newer one.
         batches += u32::from(engine.buffer.changes.is_held());
     }

@@ -8,11 +8,11 @@ use isobath_io::{AlignedBuf, Volume};
 
 use crate::canary::{self, Canary};
 use crate::checkpoint::format::{self, Array, Sink, words_per_page};
-use crate::checkpoint::{SUPERBLOCK_OFFSETS, Superblock};
-use crate::engine::Engine;
+use crate::checkpoint::{Checkpoints, SUPERBLOCK_OFFSETS, Superblock};
+use crate::log::LogTasks;
 use crate::page::{Lsn, PAGE_SIZE, PageId, put_u64};
-use crate::pagestore::summaries;
-use crate::runtime::{Worker, WorkerState, clock};
+use crate::pagestore::{PageStore, summaries};
+use crate::runtime::{Worker, clock};
 use crate::shared::{Address, Counters};
 use crate::sync::HashMap;
 use crate::sync::atomic::Ordering;
@@ -92,27 +92,27 @@ impl CheckpointIo<'_> {
     }
 
     /// Waits until every record up to now is durable.
-    fn flush_log(&self, engine: &Engine) -> Result<(), Error> {
+    fn flush_log(&self, log_tasks: &LogTasks) -> Result<(), Error> {
         match self {
-            CheckpointIo::Task(worker) => engine.log_tasks.wait_all_durable(worker),
+            CheckpointIo::Task(worker) => log_tasks.wait_all_durable(worker),
             // The last task has waited for it.
             CheckpointIo::Volume(_) => Ok(()),
         }
     }
 
     /// Waits until the ends of all chunks that have no word now are in the log.
-    fn wait_for_frees(&self, engine: &Engine) -> Result<(), Error> {
+    fn wait_for_frees(&self, pagestore: &PageStore) -> Result<(), Error> {
         match self {
-            CheckpointIo::Task(worker) => engine.pagestore.wait_for_frees(worker),
+            CheckpointIo::Task(worker) => pagestore.wait_for_frees(worker),
             // No task is left that could free any.
             CheckpointIo::Volume(_) => Ok(()),
         }
     }
 
     /// Waits for a segment that the cleaner may yet free.
-    fn wait_for_segment(&self, engine: &Engine) -> Result<(), Error> {
+    fn wait_for_segment(&self, pagestore: &PageStore) -> Result<(), Error> {
         match self {
-            CheckpointIo::Task(worker) => engine.pagestore.wait_for_free_segment(worker),
+            CheckpointIo::Task(worker) => pagestore.wait_for_free_segment(worker),
             CheckpointIo::Volume(_) => Ok(()),
         }
     }
@@ -129,7 +129,7 @@ impl CheckpointIo<'_> {
 
 /// Pages of a checkpoint on their way to the volume, neighbours in one write.
 struct Pages<'a> {
-    engine: &'a Engine,
+    checkpoints: &'a Checkpoints,
     via: &'a CheckpointIo<'a>,
     current: &'a mut CheckpointState,
     stamp: u64,
@@ -141,7 +141,7 @@ struct Pages<'a> {
 
 impl Pages<'_> {
     fn place(&mut self) -> Result<Address, Error> {
-        let sizes = self.engine.shared.config.sizes;
+        let sizes = self.checkpoints.lower.shared.config.sizes;
         if let Some((segment, next)) = self.current.open
             && next + PAGE_SIZE as u32 <= sizes.bytes_of(segment)
         {
@@ -156,14 +156,14 @@ impl Pages<'_> {
     }
 
     fn take_segment(&mut self) -> Result<u32, Error> {
-        if let Some(segment) = self.engine.pagestore.take_for_checkpoint() {
+        if let Some(segment) = self.checkpoints.pagestore.take_for_checkpoint() {
             return Ok(segment);
         }
-        self.via.wait_for_segment(self.engine)?;
+        self.via.wait_for_segment(&self.checkpoints.pagestore)?;
         // Rather than none, what a victim may need: its cleaner waits for others.
-        let taken = self.engine.pagestore.take_system();
+        let taken = self.checkpoints.pagestore.take_system();
         taken.ok_or_else(|| {
-            let used = self.engine.pagestore.allocated_bytes();
+            let used = self.checkpoints.pagestore.allocated_bytes();
             let reason = "no segment is free for a checkpoint";
             Error::VolumeFull {
                 used,
@@ -175,9 +175,9 @@ impl Pages<'_> {
 
     fn flush(&mut self) -> Result<(), Error> {
         if self.run_bytes > 0 {
-            let at = self.engine.shared.offset_of(self.run_at);
+            let at = self.checkpoints.lower.shared.offset_of(self.run_at);
             self.via.write(at, &self.run, self.run_bytes)?;
-            let counters = &self.engine.shared.counters;
+            let counters = &self.checkpoints.lower.shared.counters;
             Counters::add(&counters.bytes_written, self.run_bytes as u64);
             Counters::add(&counters.checkpoint_bytes, self.run_bytes as u64);
             self.run_bytes = 0;
@@ -206,102 +206,6 @@ impl Sink for Pages<'_> {
     }
 }
 
-/// Writes a checkpoint; `start` is where a recovery from it reads the log.
-/// Only the task that holds `current` writes checkpoints.
-///
-/// # Errors
-///
-/// Any of the volume's. The checkpoint before is still the one that counts
-/// then, but `current` no longer tells which pages are its own.
-pub(crate) fn write(
-    engine: &Engine,
-    current: &mut CheckpointState,
-    via: &CheckpointIo<'_>,
-    start: Lsn,
-    clean: bool,
-) -> Result<(), Error> {
-    let mut next = current.superblock.clone();
-    next.sequence += 1;
-    next.checkpoint = next.sequence;
-    assert!(start >= engine.log.start(), "the log from there on is gone");
-    // What gets an id after this has its records behind `start`.
-    let begun_at = engine.pagestore.high_water();
-    let dead = std::mem::take(&mut current.others);
-    engine.leave_fenced(current);
-    let mut pages = Pages {
-        engine,
-        via,
-        stamp: next.checkpoint,
-        run: AlignedBuf::new(RUN_BYTES),
-        run_at: Address::NONE,
-        run_bytes: 0,
-        written: Vec::new(),
-        current,
-    };
-    let replaced = write_mapping(&mut pages, begun_at)?;
-    // A chunk that the words leave out has ended for good once its record is durable.
-    via.wait_for_frees(engine)?;
-    // After the words: a chunk is listed before it has one.
-    let provisional = provisional_words(engine);
-    debug_assert!(
-        !clean || provisional.is_empty(),
-        "closing leaves nothing provisional"
-    );
-    // From here on, pages that are written belong to this checkpoint alone.
-    pages.written.clear();
-    let directory: Vec<u64> = pages
-        .current
-        .directory
-        .iter()
-        .flat_map(|(address, stamp)| [address.to_raw(), *stamp])
-        .collect();
-    next.directory = format::write(&mut pages, Array::Directory, &directory)?;
-    let table = engine.pagestore.segment_words(engine.shared.seqs());
-    next.segment_table = format::write(&mut pages, Array::Segments, &table)?;
-    next.provisional = format::write(&mut pages, Array::Provisional, &provisional)?;
-    pages.flush()?;
-    let written = std::mem::take(&mut pages.written);
-    if !canary::is_on(Canary::SuperblockBeforeLog) {
-        via.flush_log(engine)?;
-    }
-    via.flush()?;
-    // A write may have failed since `start` was found: of what it was to bring to
-    // the volume, nothing but the log before `start` may know.
-    engine.shared.not_poisoned()?;
-    let space = engine
-        .pagestore
-        .superblock_begins(next.sequence + u64::from(clean));
-    next.segments = space.segments;
-    next.next_segment_seq = space.next_seq;
-    next.tick = space.tick;
-    next.clean = clean;
-    next.next_lsn = engine.log.next().0;
-    next.log_start = start.0;
-    next.log_durable = engine.log.durable().0;
-    if start >= engine.log.first() {
-        next.log_epoch = next.open_epoch;
-    }
-    let left = next.log_before.take_if(|(switch, _)| start.0 >= *switch);
-    // All ids that have a word in the pages above.
-    let high_water = engine.pagestore.high_water();
-    next.page_high_water = high_water.min(begun_at.next_multiple_of(words_per_page()));
-    via.superblock(&next)?;
-    if clean {
-        // Either of them is enough to open the store.
-        next.sequence += 1;
-        via.superblock(&next)?;
-    }
-    current.superblock = next;
-    current.others = written;
-    release(engine, current, dead.into_iter().chain(replaced));
-    if let Some((_, run)) = left {
-        engine.checkpoints.log_left(run);
-    }
-    compact(engine, current);
-    Counters::add(&engine.shared.counters.checkpoints, 1);
-    Ok(())
-}
-
 /// Writes those pages of the mapping table that changed and have ids below
 /// `high_water`; where they were before.
 ///
@@ -315,17 +219,24 @@ fn write_mapping(pages: &mut Pages<'_>, high_water: u64) -> Result<Vec<Address>,
         .resize(count as usize, (Address::NONE, 0));
     let mut replaced = Vec::new();
     for page in 0..count {
-        if !pages.engine.buffer.changes.map_pages().take(page) {
+        if !pages
+            .checkpoints
+            .lower
+            .buffer
+            .changes
+            .map_pages()
+            .take(page)
+        {
             continue;
         }
-        let engine = pages.engine;
+        let buffer = &pages.checkpoints.lower.buffer;
         let first = page * words_per_page();
         let address = pages.put(format::mapping_page(page), |into| {
             for (at, id) in (first..first + words_per_page()).enumerate() {
                 if id >= high_water && canary::is_on(Canary::ForgetNewPages) {
                     break;
                 }
-                put_u64(into, at * 8, engine.buffer.stored_word(PageId(id)));
+                put_u64(into, at * 8, buffer.stored_word(PageId(id)));
             }
         })?;
         let stamp = pages.stamp;
@@ -336,9 +247,9 @@ fn write_mapping(pages: &mut Pages<'_>, high_water: u64) -> Result<Vec<Address>,
     Ok(replaced)
 }
 
-fn provisional_words(engine: &Engine) -> Vec<u64> {
+fn provisional_words(pagestore: &PageStore) -> Vec<u64> {
     let mut words = Vec::new();
-    for (token, pages) in engine.pagestore.provisional() {
+    for (token, pages) in pagestore.provisional() {
         words.extend([token, pages.len() as u64]);
         words.extend(pages.iter().map(|page| page.0));
     }
@@ -346,7 +257,11 @@ fn provisional_words(engine: &Engine) -> Vec<u64> {
 }
 
 /// `dead` belong to no checkpoint any more: segments without others are free.
-fn release(engine: &Engine, current: &mut CheckpointState, dead: impl Iterator<Item = Address>) {
+fn release(
+    pagestore: &PageStore,
+    current: &mut CheckpointState,
+    dead: impl Iterator<Item = Address>,
+) {
     for address in dead.filter(|address| !address.is_none()) {
         if let Some(live) = current.segments.get_mut(&address.segment()) {
             *live -= 1;
@@ -354,43 +269,7 @@ fn release(engine: &Engine, current: &mut CheckpointState, dead: impl Iterator<I
     }
     let open = current.open.map(|(segment, _)| segment);
     let is_free = |segment, live| live == 0 && Some(segment) != open;
-    engine
-        .pagestore
-        .release_system(&mut current.segments, is_free);
-}
-
-/// Has the pages of sparse segments written again by the next checkpoint,
-/// where checkpoints take more than twice the room that they need.
-fn compact(engine: &Engine, current: &CheckpointState) {
-    let per_segment = u64::from(engine.pagestore.used_segment_bytes()) / PAGE_SIZE as u64;
-    let live: u64 = current.segments.values().map(|live| u64::from(*live)).sum();
-    let enough = 2 * live.div_ceil(per_segment) + 1;
-    if current.segments.len() as u64 <= enough {
-        return;
-    }
-    let open = current.open.map(|(segment, _)| segment);
-    let sparse = |segment: u32| {
-        let live = current.segments.get(&segment).copied().unwrap_or(0);
-        Some(segment) != open && u64::from(live) * 2 < per_segment
-    };
-    for (page, (address, _)) in current.directory.iter().enumerate() {
-        if !address.is_none() && sparse(address.segment()) {
-            engine.buffer.changes.map_pages().mark_page(page as u64);
-        }
-    }
-}
-
-/// Writes the summaries of all open segments; blocking, once the workers have ended.
-fn close_segments(engine: &Engine, volume: &Volume) -> Result<(), Error> {
-    for closing in &engine.pagestore.close_all() {
-        let mut bytes = vec![0; summaries::size(closing.entries.len()) as usize];
-        let at = Address::new(closing.segment, closing.offset, bytes.len() as u32);
-        let seq = engine.shared.seq_of(at);
-        summaries::encode(&closing.entries, closing.segment, seq, &mut bytes);
-        volume.write_at(engine.shared.offset_of(at), &bytes)?;
-        engine.pagestore.summary_written(closing.segment);
-    }
-    Ok(())
+    pagestore.release_system(&mut current.segments, is_free);
 }
 
 /// How long the checkpointer waits for the right to write checkpoints.
@@ -398,22 +277,22 @@ const RETRY: Duration = Duration::from_millis(1);
 /// Share of the log's area that has to be written between two checkpoints.
 const SHARE_BETWEEN: u64 = 16;
 
-impl Engine {
+impl Checkpoints {
     /// Whether the checkpointer should write a checkpoint now.
-    pub(crate) fn checkpoint_is_due(&self) -> bool {
-        let since = self.checkpoints.checkpointed_at.load(Ordering::Relaxed);
-        let least = self.log.area_bytes() / SHARE_BETWEEN;
-        let next = self.log.next().0;
-        let wanted = self.log.checkpoint_wanted()
+    pub(crate) fn is_due(&self) -> bool {
+        let since = self.checkpointed_at.load(Ordering::Relaxed);
+        let least = self.lower.log.area_bytes() / SHARE_BETWEEN;
+        let next = self.lower.log.next().0;
+        let wanted = self.lower.log.checkpoint_wanted()
             && (next >= since + least
-                || self.log_tasks.wants_checkpoint_again()
-                || self.log.area_is_short());
-        let begun = since.max(self.log.start().0);
+                || self.lower.log_tasks.wants_checkpoint_again()
+                || self.lower.log.area_is_short());
+        let begun = since.max(self.lower.log.start().0);
         let is_small = small::checkpoint_bytes().is_some_and(|bytes| next >= begun + bytes);
-        (wanted || is_small || self.log_tasks.checkpoint_is_wanted())
-            && self.checkpoint_frees_log()
-            && !self.shared.is_recovering()
-            && !self.shared.is_poisoned()
+        (wanted || is_small || self.lower.log_tasks.checkpoint_is_wanted())
+            && self.frees_log()
+            && !self.lower.shared.is_recovering()
+            && !self.lower.shared.is_poisoned()
     }
 
     /// Makes the next checkpoint write its pages outside the segments that are being emptied.
@@ -424,16 +303,16 @@ impl Engine {
             }
             for (page, (address, _)) in current.directory.iter().enumerate() {
                 if !address.is_none() && is_behind(address.segment()) {
-                    self.buffer.changes.map_pages().mark_page(page as u64);
+                    self.lower.buffer.changes.map_pages().mark_page(page as u64);
                 }
             }
         });
     }
 
     /// Whether a checkpoint's pages lie in segments that are being emptied.
-    pub(crate) fn checkpoint_is_fenced(&self) -> bool {
+    pub(super) fn is_fenced(&self) -> bool {
         let mut found = false;
-        if let Some(current) = self.checkpoints.current.lock().as_ref() {
+        if let Some(current) = self.current.lock().as_ref() {
             self.pagestore.while_fenced(|is_behind| {
                 found = current.segments.keys().any(|&segment| is_behind(segment));
             });
@@ -442,8 +321,8 @@ impl Engine {
     }
 
     /// Whether the log may begin later than it does: no backup holds it back.
-    fn checkpoint_frees_log(&self) -> bool {
-        self.log.start() < self.log_tasks.floor()
+    fn frees_log(&self) -> bool {
+        self.lower.log.start() < self.lower.log_tasks.floor()
     }
 
     /// Writes the final checkpoint. All pages have been written back, the log
@@ -453,50 +332,185 @@ impl Engine {
     ///
     /// Any of the volume's; the store then counts as not closed.
     pub(crate) fn last_checkpoint(&self) -> Result<(), Error> {
-        let volume = self.shared.volume()?;
-        let mut current = self.checkpoints.current.lock();
+        let volume = self.lower.shared.volume()?;
+        let mut current = self.current.lock();
         let Some(current) = current.as_mut() else {
             return Err(Error::Closed);
         };
-        close_segments(self, &volume)?;
+        self.close_segments(&volume)?;
         // Whatever happens to the log from here on, nothing in it is needed.
-        let start = Lsn(self.log.next().0.next_multiple_of(PAGE_SIZE as u64));
-        write(self, current, &CheckpointIo::Volume(volume), start, true)
+        let start = Lsn(self.lower.log.next().0.next_multiple_of(PAGE_SIZE as u64));
+        self.write(current, &CheckpointIo::Volume(volume), start, true)
     }
-}
 
-impl WorkerState {
+    /// Writes a checkpoint; `start` is where a recovery from it reads the log.
+    /// Only the task that holds `current` writes checkpoints.
+    ///
+    /// # Errors
+    ///
+    /// Any of the volume's. The checkpoint before is still the one that counts
+    /// then, but `current` no longer tells which pages are its own.
+    pub(super) fn write(
+        &self,
+        current: &mut CheckpointState,
+        via: &CheckpointIo<'_>,
+        start: Lsn,
+        clean: bool,
+    ) -> Result<(), Error> {
+        let mut next = current.superblock.clone();
+        next.sequence += 1;
+        next.checkpoint = next.sequence;
+        let (pagestore, log) = (&self.pagestore, &self.lower.log);
+        assert!(start >= log.start(), "the log from there on is gone");
+        // What gets an id after this has its records behind `start`.
+        let begun_at = pagestore.high_water();
+        let dead = std::mem::take(&mut current.others);
+        self.leave_fenced(current);
+        let mut pages = Pages {
+            checkpoints: self,
+            via,
+            stamp: next.checkpoint,
+            run: AlignedBuf::new(RUN_BYTES),
+            run_at: Address::NONE,
+            run_bytes: 0,
+            written: Vec::new(),
+            current,
+        };
+        let replaced = write_mapping(&mut pages, begun_at)?;
+        // A chunk that the words leave out has ended for good once its record is durable.
+        via.wait_for_frees(pagestore)?;
+        // After the words: a chunk is listed before it has one.
+        let provisional = provisional_words(pagestore);
+        debug_assert!(
+            !clean || provisional.is_empty(),
+            "closing leaves nothing provisional"
+        );
+        // From here on, pages that are written belong to this checkpoint alone.
+        pages.written.clear();
+        let directory: Vec<u64> = pages
+            .current
+            .directory
+            .iter()
+            .flat_map(|(address, stamp)| [address.to_raw(), *stamp])
+            .collect();
+        next.directory = format::write(&mut pages, Array::Directory, &directory)?;
+        let table = pagestore.segment_words(self.lower.shared.seqs());
+        next.segment_table = format::write(&mut pages, Array::Segments, &table)?;
+        next.provisional = format::write(&mut pages, Array::Provisional, &provisional)?;
+        pages.flush()?;
+        let written = std::mem::take(&mut pages.written);
+        if !canary::is_on(Canary::SuperblockBeforeLog) {
+            via.flush_log(&self.lower.log_tasks)?;
+        }
+        via.flush()?;
+        // A write may have failed since `start` was found: of what it was to bring to
+        // the volume, nothing but the log before `start` may know.
+        self.lower.shared.not_poisoned()?;
+        let space = pagestore.superblock_begins(next.sequence + u64::from(clean));
+        next.segments = space.segments;
+        next.next_segment_seq = space.next_seq;
+        next.tick = space.tick;
+        next.clean = clean;
+        next.next_lsn = log.next().0;
+        next.log_start = start.0;
+        next.log_durable = log.durable().0;
+        if start >= log.first() {
+            next.log_epoch = next.open_epoch;
+        }
+        let left = next.log_before.take_if(|(switch, _)| start.0 >= *switch);
+        // All ids that have a word in the pages above.
+        let high_water = pagestore.high_water();
+        next.page_high_water = high_water.min(begun_at.next_multiple_of(words_per_page()));
+        via.superblock(&next)?;
+        if clean {
+            // Either of them is enough to open the store.
+            next.sequence += 1;
+            via.superblock(&next)?;
+        }
+        current.superblock = next;
+        current.others = written;
+        release(pagestore, current, dead.into_iter().chain(replaced));
+        if let Some((_, run)) = left {
+            self.log_left(run);
+        }
+        self.compact(current);
+        Counters::add(&self.lower.shared.counters.checkpoints, 1);
+        Ok(())
+    }
+
+    /// Has the pages of sparse segments written again by the next checkpoint,
+    /// where checkpoints take more than twice the room that they need.
+    fn compact(&self, current: &CheckpointState) {
+        let per_segment = u64::from(self.pagestore.used_segment_bytes()) / PAGE_SIZE as u64;
+        let live: u64 = current.segments.values().map(|live| u64::from(*live)).sum();
+        let enough = 2 * live.div_ceil(per_segment) + 1;
+        if current.segments.len() as u64 <= enough {
+            return;
+        }
+        let open = current.open.map(|(segment, _)| segment);
+        let sparse = |segment: u32| {
+            let live = current.segments.get(&segment).copied().unwrap_or(0);
+            Some(segment) != open && u64::from(live) * 2 < per_segment
+        };
+        for (page, (address, _)) in current.directory.iter().enumerate() {
+            if !address.is_none() && sparse(address.segment()) {
+                self.lower.buffer.changes.map_pages().mark_page(page as u64);
+            }
+        }
+    }
+
+    /// Writes the summaries of all open segments; blocking, once the workers have ended.
+    fn close_segments(&self, volume: &Volume) -> Result<(), Error> {
+        for closing in &self.pagestore.close_all() {
+            let mut bytes = vec![0; summaries::size(closing.entries.len()) as usize];
+            let at = Address::new(closing.segment, closing.offset, bytes.len() as u32);
+            let seq = self.lower.shared.seq_of(at);
+            summaries::encode(&closing.entries, closing.segment, seq, &mut bytes);
+            volume.write_at(self.lower.shared.offset_of(at), &bytes)?;
+            self.pagestore.summary_written(closing.segment);
+        }
+        Ok(())
+    }
+
+    /// Wakes the checkpointer of `worker` if there is work for it; part of each step.
+    #[inline]
+    pub(crate) fn poll(&self, worker: &Worker, stopping: bool) -> bool {
+        let idle = self.idle(worker);
+        let wakes = idle.get().is_some() && (stopping || self.is_due() || self.log_grows());
+        if wakes && let Some(task) = idle.take() {
+            worker.make_ready(task);
+        }
+        wakes
+    }
+
     /// The checkpointer's life: writes checkpoints while the log grows.
-    pub(crate) fn checkpointer(&self) {
-        let engine = &self.engine;
+    pub(crate) fn run_checkpointer(&self, worker: &Worker) {
         let mut larger = None;
-        while !engine.workers.is_stopping() {
-            if !engine.checkpoint_is_due() {
-                if engine.checkpoints.enlarge_log(&self.worker, &mut larger) {
+        while !self.lower.workers.is_stopping() {
+            if !self.is_due() {
+                if self.enlarge_log(worker, &mut larger) {
                     continue;
                 }
-                self.idle_checkpointer.set(Some(self.worker.task_id()));
-                self.worker.suspend();
+                self.idle(worker).set(Some(worker.task_id()));
+                worker.suspend();
                 continue;
             }
             // The older half, or somewhat more: what was changed since will be changed again.
-            let (start, next) = (engine.log.start(), engine.log.next());
-            let before = match engine.log_tasks.checkpoint_is_wanted() {
+            let (start, next) = (self.lower.log.start(), self.lower.log.next());
+            let before = match self.lower.log_tasks.checkpoint_is_wanted() {
                 true => next,
-                false => engine
+                false => self
+                    .lower
                     .buffer
                     .after_late_records(Lsn(start.0 + (next.0 - start.0) / 2)),
             };
-            match self.checkpoint(before) {
+            match self.checkpoint(worker, before) {
                 Ok(Outcome::Written | Outcome::WrittenInPart) => {
-                    engine
-                        .checkpoints
-                        .checkpointed_at
-                        .store(next.0, Ordering::Relaxed);
-                    engine.checkpoints.request_larger_log();
+                    self.checkpointed_at.store(next.0, Ordering::Relaxed);
+                    self.request_larger_log();
                 }
                 // A backup has the right to write checkpoints, for a moment, or the log is full and held.
-                Ok(Outcome::NotWritten) => self.worker.sleep_until(clock::now() + RETRY),
+                Ok(Outcome::NotWritten) => worker.sleep_until(clock::now() + RETRY),
                 // The store is poisoned.
                 Err(_) => {}
             }
@@ -509,9 +523,8 @@ impl WorkerState {
     /// # Errors
     ///
     /// Any of the volume's; the store is poisoned then.
-    pub(crate) fn checkpoint(&self, before: Lsn) -> Result<Outcome, Error> {
-        let engine = &self.engine;
-        if engine.checkpoints.current.lock().is_none() {
+    pub(crate) fn checkpoint(&self, worker: &Worker, before: Lsn) -> Result<Outcome, Error> {
+        if self.current.lock().is_none() {
             return Ok(Outcome::NotWritten);
         }
         let _span = trace::span!("checkpoint");
@@ -519,38 +532,30 @@ impl WorkerState {
         let is_flushed = if canary::is_on(Canary::CutLogEarly) {
             Ok(true)
         } else {
-            engine
-                .buffer
-                .flush_older_for_checkpoint(&self.worker, before)
+            self.lower.buffer.flush_older_for_checkpoint(worker, before)
         };
-        let is_flushed = is_flushed.inspect_err(|error| engine.shared.poison(error.clone()))?;
-        let Some(mut current) = engine.checkpoints.current.lock().take() else {
+        let is_flushed = is_flushed.inspect_err(|error| self.lower.shared.poison(error.clone()))?;
+        let Some(mut current) = self.current.lock().take() else {
             return Ok(Outcome::NotWritten);
         };
-        engine.log_tasks.checkpoint_begins();
-        let start = engine.recovery_start(|| self.worker.yield_now());
+        self.lower.log_tasks.checkpoint_begins();
+        let start = self.recovery_start(|| worker.yield_now());
         let outcome = match is_flushed {
             true => Outcome::Written,
-            false if start > engine.log.start() => Outcome::WrittenInPart,
+            false if start > self.lower.log.start() => Outcome::WrittenInPart,
             false => Outcome::NotWritten,
         };
         let written = match outcome {
             Outcome::NotWritten => Ok(()),
-            _ => write(
-                engine,
-                &mut current,
-                &CheckpointIo::Task(&self.worker),
-                start,
-                false,
-            ),
+            _ => self.write(&mut current, &CheckpointIo::Task(worker), start, false),
         };
         if outcome == Outcome::NotWritten {
             // While the log is held, what is left would be used up before it can be freed.
-            if !engine.log_tasks.is_held() {
-                engine.log.give_last_space();
+            if !self.lower.log_tasks.is_held() {
+                self.lower.log.give_last_space();
             }
         } else if written.is_ok() {
-            engine.log.set_start(start);
+            self.lower.log.set_start(start);
             let number = current.superblock.checkpoint;
             trace::tell!(
                 debug,
@@ -559,8 +564,8 @@ impl WorkerState {
                 log_start = start.0
             );
         }
-        *engine.checkpoints.current.lock() = Some(current);
-        written.inspect_err(|error| engine.shared.poison(error.clone()))?;
+        *self.current.lock() = Some(current);
+        written.inspect_err(|error| self.lower.shared.poison(error.clone()))?;
         Ok(outcome)
     }
 }

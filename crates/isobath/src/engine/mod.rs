@@ -1,81 +1,73 @@
-//! The engine: the parts, put together.
+//! The engine: the parts, put together, the workers that run them, and how work gets to these.
 
-mod context;
 pub(crate) mod publish;
+mod task_handle;
+mod threads;
+mod worker_state;
 
-pub(crate) use context::{InlineContext, PoolHandle, TaskContext};
 pub(crate) use publish::Publisher;
+pub use task_handle::{OperationFuture, TaskHandle, TaskPanic};
+pub(crate) use threads::{Job, Runtime};
+#[cfg(any(test, feature = "simulation"))]
+pub(crate) use worker_state::Interrupted;
+pub(crate) use worker_state::WorkerState;
 
 use std::any::Any;
+use std::ops::Deref;
 use std::sync::Arc;
 
-use isobath_io::Volume;
-
 use crate::Error;
-use crate::backup::BackupState;
-use crate::buffer::{Buffer, BufferPool};
-use crate::checkpoint::{CheckpointState, Checkpoints};
+use crate::buffer::Buffer;
+use crate::checkpoint::Checkpoints;
+use crate::context::{OldValues, TaskParts, TaskWorker};
 use crate::error::panic_message;
-use crate::log::{Log, LogTasks};
-use crate::pagestore::{LowerParts, PageIds, PageStore, SegmentAllocator, WRITING_TASKS};
-use crate::recovery::Opening;
+use crate::log::LogTasks;
+use crate::pagestore::{LowerParts, PageStore, WRITING_TASKS};
+use crate::recovery::{EngineParts, Opening, Plan};
 use crate::runtime::WorkerPool;
-use crate::shared::{Config, ReservedWords, Run, Shared};
+use crate::shared::{Run, Shared};
 use crate::txn::Transactions;
 use publish::Publishing;
 
 /// The parts of a store that is open, each with the state that it owns (docs/decisions/0088).
 pub(crate) struct Engine {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) workers: Arc<WorkerPool>,
-    pub(crate) log: Arc<Log>,
-    pub(crate) log_tasks: Arc<LogTasks>,
-    pub(crate) buffer: Arc<Buffer>,
-    pub(crate) pagestore: Arc<PageStore>,
+    /// Those that tasks use; reached as if they were fields of this.
+    parts: TaskParts,
     pub(crate) checkpoints: Checkpoints,
-    pub(crate) opening: Opening,
-    /// What a backup under way asks of the others.
-    pub(crate) backup: BackupState,
     pub(crate) transactions: Transactions,
     pub(crate) publishing: Publishing,
 }
 
-/// The parts that an engine is made of when it is opened.
-pub(crate) struct EngineParts {
-    pub(crate) config: Config,
-    pub(crate) pool: BufferPool,
-    pub(crate) log: Log,
-    pub(crate) volume: Volume,
-    pub(crate) seqs: ReservedWords,
-    pub(crate) space: SegmentAllocator,
-    pub(crate) ids: PageIds,
-    pub(crate) allocated_bytes: u64,
-    pub(crate) reserved_bytes: u64,
-    pub(crate) current: CheckpointState,
-    pub(crate) recovering: bool,
+impl Deref for Engine {
+    type Target = TaskParts;
+
+    #[inline(always)]
+    fn deref(&self) -> &TaskParts {
+        &self.parts
+    }
 }
 
 impl Engine {
-    pub(crate) fn new(parts: EngineParts) -> Arc<Engine> {
+    /// Puts the parts together; what is left to do once the workers run.
+    pub(crate) fn new(parts: EngineParts) -> (Arc<Engine>, Plan) {
+        let plan = parts.plan;
         let workers = parts.config.workers;
         let superblock = &parts.current.superblock;
         let log_runs: Vec<Run> = superblock.log_runs().collect();
         let retains = !parts.config.read_only && parts.volume.sees_pins();
         let volume = parts.volume.clone();
         let shared = Shared::new(parts.config, volume, parts.seqs, parts.recovering);
-        let shared = Arc::new(shared);
-        let pool = Arc::new(WorkerPool::new(workers));
+        let (shared, pool) = (Arc::new(shared), Arc::new(WorkerPool::new(workers)));
         let log = Arc::new(parts.log);
         let log_tasks = Arc::new(LogTasks::new(&shared, &pool, &log, &log_runs));
         let writers = workers * WRITING_TASKS;
         let buffer = Buffer::new(parts.pool, &shared, &pool, &log, &log_tasks, writers);
-        let buffer = Arc::new(buffer);
         let lower = LowerParts {
-            shared: Arc::clone(&shared),
-            workers: Arc::clone(&pool),
-            log: Arc::clone(&log),
-            log_tasks: Arc::clone(&log_tasks),
-            buffer: Arc::clone(&buffer),
+            shared,
+            workers: pool,
+            log,
+            log_tasks,
+            buffer: Arc::new(buffer),
         };
         let pagestore = Arc::new(PageStore::new(
             lower.clone(),
@@ -86,19 +78,22 @@ impl Engine {
             retains,
         ));
         pagestore.begin(parts.volume, superblock.sequence, superblock.clean);
-        Arc::new(Engine {
-            transactions: Transactions::new(&shared.config, &log, log_tasks.commits()),
-            checkpoints: Checkpoints::new(parts.current, lower, &pagestore),
-            opening: Opening::new(),
-            backup: BackupState::default(),
+        let (config, commits) = (&lower.shared.config, lower.log_tasks.commits());
+        let engine = Arc::new(Engine {
+            transactions: Transactions::new(config, &lower.log, commits),
+            checkpoints: Checkpoints::new(parts.current, lower.clone(), &pagestore),
             publishing: Publishing::default(),
-            shared,
-            workers: pool,
-            log,
-            log_tasks,
-            buffer,
-            pagestore,
-        })
+            parts: TaskParts {
+                opening: Arc::new(Opening::new(&lower.shared)),
+                lower,
+                pagestore,
+            },
+        });
+        plan.touched()
+            .for_each(|page| engine.buffer.changes.mark(page));
+        engine.log.set_recovering(!plan.is_empty());
+        engine.buffer.changes.add_late(&plan.late);
+        (engine, plan)
     }
 
     /// Releases the volume and the memory, whatever handles remain; the workers have stopped.
@@ -119,5 +114,11 @@ impl Engine {
             message: format!("a worker: {}", panic_message(payload)),
         });
         self.workers.die();
+    }
+}
+
+impl OldValues for Engine {
+    fn give_way(&self, local: &TaskWorker) -> bool {
+        self.transactions.free_old_values(local)
     }
 }

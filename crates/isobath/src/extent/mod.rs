@@ -13,13 +13,12 @@ use isobath_io::AlignedBuf;
 use crate::Error;
 use crate::buffer::{Place, Stretch};
 use crate::canary::{self, Canary};
-use crate::engine::Engine;
+use crate::context::{TaskParts, TaskWorker};
 use crate::log::record::Token;
 use crate::page::{
     self, HEADER_SIZE, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u32, get_u64, offset,
     put_u32, put_u64,
 };
-use crate::runtime::WorkerState;
 use crate::shared::{Address, Config, Counters};
 pub(crate) use write::{ExtentWriter, write_all};
 
@@ -108,8 +107,8 @@ pub(crate) fn payload_bytes(config: &Config) -> usize {
 }
 
 /// Payload bytes of a full chunk in the segments that are in use.
-fn payload_now(engine: &Engine) -> usize {
-    payload_in(engine.pagestore.used_segment_bytes(), &engine.shared.config)
+fn payload_now(parts: &TaskParts) -> usize {
+    payload_in(parts.pagestore.used_segment_bytes(), &parts.shared.config)
 }
 
 /// Payload bytes of a full chunk: eight chunks and their summary fit a segment.
@@ -161,20 +160,20 @@ impl Runs {
 /// Frees chunks: their places, their bytes and their ids. `record` says so, or a record of their
 /// own does, which also cancels `tokens`.
 fn free_chunks(
-    local: &WorkerState,
+    local: &TaskWorker,
     tokens: &[Token],
     record: Option<Lsn>,
     ids: impl Iterator<Item = PageId>,
 ) {
     let gone = end_chunks(local, tokens, record, ids);
-    let engine = &local.engine;
-    let mapping = &engine.buffer.pool.mapping;
-    engine.pagestore.free_ids(mapping, gone.0.into_iter());
+    let parts = &local.parts;
+    let mapping = &parts.buffer.pool.mapping;
+    parts.pagestore.free_ids(mapping, gone.0.into_iter());
 }
 
 /// As [`free_chunks`], but the ids of those that were there stay taken.
 fn end_chunks(
-    local: &WorkerState,
+    local: &TaskWorker,
     tokens: &[Token],
     record: Option<Lsn>,
     ids: impl Iterator<Item = PageId>,
@@ -186,10 +185,10 @@ fn end_chunks(
             // Before the words change: a checkpoint or backup that stores them waits for the record.
             let _reservation =
                 local
-                    .engine
+                    .parts
                     .pagestore
                     .reserve_for_free(&local.worker, tokens.len(), ids.len());
-            let _freeing = local.engine.pagestore.begin_freeing();
+            let _freeing = local.parts.pagestore.begin_freeing();
             let taken = take_chunks(local, ids.into_iter());
             if canary::is_on(Canary::FreeBeforeRecord) {
                 // As if there were no space yet.
@@ -199,7 +198,7 @@ fn end_chunks(
             (
                 taken,
                 local
-                    .engine
+                    .parts
                     .pagestore
                     .append_free(&local.worker, tokens, &ids),
             )
@@ -207,20 +206,20 @@ fn end_chunks(
     };
     let mut gone = Runs::default();
     for &(id, address) in &taken {
-        local.engine.pagestore.free_after(record, address);
+        local.parts.pagestore.free_after(record, address);
         gone.push(id);
     }
     gone
 }
 
 /// Takes those of `ids` that are chunks out of the mapping table; which, and where they were.
-fn take_chunks(local: &WorkerState, ids: impl Iterator<Item = PageId>) -> Vec<(PageId, Address)> {
+fn take_chunks(local: &TaskWorker, ids: impl Iterator<Item = PageId>) -> Vec<(PageId, Address)> {
     let mut taken = Vec::new();
     for id in ids {
         if let Some(address) = take_chunk(local, id) {
             // Before the record: a checkpoint that starts behind it stores the word.
             if !canary::is_on(Canary::MarkLate) {
-                local.engine.buffer.changes.mark(id);
+                local.parts.buffer.changes.mark(id);
             }
             taken.push((id, address));
         }
@@ -229,26 +228,26 @@ fn take_chunks(local: &WorkerState, ids: impl Iterator<Item = PageId>) -> Vec<(P
 }
 
 /// Takes the chunk `id` out of the mapping table; where it was, if there was one.
-fn take_chunk(local: &WorkerState, id: PageId) -> Option<Address> {
-    let engine = &local.engine;
+fn take_chunk(local: &TaskWorker, id: PageId) -> Option<Address> {
+    let parts = &local.parts;
     loop {
-        let address = match engine.buffer.pool.mapping.place(id) {
+        let address = match parts.buffer.pool.mapping.place(id) {
             Place::Stored(address) => address,
             // By a task that takes the id for that of a page; it will be stored again.
             Place::Loading(_) if !canary::is_on(Canary::TrustPageIds) => {
-                local.engine.buffer.await_load(&local.worker, id);
+                local.parts.buffer.await_load(&local.worker, id);
                 continue;
             }
             _ => return None,
         };
         // The cleaner may be moving it: only one of the two gets the word.
-        if engine
+        if parts
             .buffer
             .pool
             .mapping
             .replace(id, Place::Stored(address), Place::Free)
         {
-            engine.pagestore.release_chunk(address.length());
+            parts.pagestore.release_chunk(address.length());
             return Some(address);
         }
     }
@@ -259,7 +258,7 @@ type ChunkBuffer = (Address, AlignedBuf);
 
 /// Reads chunks one by one, of which some could not be read together: the first that still cannot is the error.
 fn read_apart(
-    local: &WorkerState,
+    local: &TaskWorker,
     ids: &[PageId],
     buffers: &mut [ChunkBuffer],
 ) -> Result<(), Error> {
@@ -269,15 +268,15 @@ fn read_apart(
         let into = buffer.as_mut_slice();
         let read = local
             .worker
-            .io_scope(|io| local.engine.buffer.start_read(io, stretch, into));
+            .io_scope(|io| local.parts.buffer.start_read(io, stretch, into));
         read.map_err(|source| {
             let error = Error::PageRead {
                 page: id.0,
-                offset: local.engine.shared.offset_of(start),
+                offset: local.parts.shared.offset_of(start),
                 tree: None,
                 source,
             };
-            local.engine.judge_read(*id, start, error)
+            local.parts.opening.judge_read(*id, start, error)
         })?;
     }
     Ok(())
@@ -285,17 +284,17 @@ fn read_apart(
 
 /// Reads the chunks `ids`, which carry `stamp`, and appends their payloads to `into`.
 fn read_chunks(
-    local: &WorkerState,
+    local: &TaskWorker,
     ids: &[PageId],
     stamp: Lsn,
     into: &mut Vec<u8>,
 ) -> Result<(), Error> {
-    let engine = &local.engine;
+    let parts = &local.parts;
     let mut buffers: Vec<ChunkBuffer> = Vec::with_capacity(ids.len());
     for &id in ids {
-        let Some(address) = engine.pagestore.pin_chunk(&local.worker, id) else {
+        let Some(address) = parts.pagestore.pin_chunk(&local.worker, id) else {
             let pinned = buffers.iter().map(|(address, _)| *address);
-            pinned.for_each(|address| engine.pagestore.unpin(address));
+            pinned.for_each(|address| parts.pagestore.unpin(address));
             return Err(gone(id));
         };
         let buffer = AlignedBuf::new(address.length() as usize);
@@ -305,7 +304,7 @@ fn read_chunks(
         for (address, buffer) in &mut buffers {
             let (start, length) = (*address, address.length());
             local
-                .engine
+                .parts
                 .buffer
                 .start_read(io, Stretch { start, length }, buffer.as_mut_slice());
         }
@@ -318,35 +317,26 @@ fn read_chunks(
         if outcome.is_ok() {
             outcome = verify_chunk(local, *id, *address, stamp, buffer.as_slice(), into);
         }
-        engine.pagestore.unpin(*address);
+        parts.pagestore.unpin(*address);
         Counters::add(
-            &engine.shared.counters.bytes_read,
+            &parts.shared.counters.bytes_read,
             u64::from(address.length()),
         );
     }
     outcome
 }
 
-/// Whether `image` is the chunk `id` of the value with `stamp`, as it was written into the segment whose sequence number
-/// was `seq` then.
-pub(crate) fn is_chunk(image: &[u8], id: PageId, stamp: Lsn, seq: u64) -> bool {
-    image.len() >= HEADER_SIZE
-        && page::verify(image, id, seq).is_ok()
-        && image[offset::KIND] == PageKind::Chunk as u8
-        && get_u64(image, offset::LSN) == stamp.0
-}
-
 fn verify_chunk(
-    local: &WorkerState,
+    local: &TaskWorker,
     id: PageId,
     address: Address,
     stamp: Lsn,
     image: &[u8],
     into: &mut Vec<u8>,
 ) -> Result<(), Error> {
-    let engine = &local.engine;
+    let parts = &local.parts;
     let length = get_u32(image, offset::KIND_SPECIFIC) as usize;
-    page::verify(image, id, engine.shared.seq_of(address))
+    page::verify(image, id, parts.shared.seq_of(address))
         .and_then(|()| {
             let is_chunk = image[offset::KIND] == PageKind::Chunk as u8;
             if is_chunk && length <= image.len() - HEADER_SIZE {
@@ -360,10 +350,10 @@ fn verify_chunk(
         .map_err(|corruption| {
             let error = Error::CorruptPage {
                 page: id.0,
-                offset: engine.shared.offset_of(address),
+                offset: parts.shared.offset_of(address),
                 corruption,
             };
-            engine.judge_read(id, address, error)
+            parts.opening.judge_read(id, address, error)
         })?;
     if get_u64(image, offset::LSN) != stamp.0 {
         return Err(gone(id));
@@ -390,7 +380,7 @@ pub(crate) struct ExtentReader {
 
 impl ExtentReader {
     /// A reader at the value's start; reads its index chunk, if it has one.
-    pub(crate) fn new(local: &WorkerState, extent: Extent) -> Result<ExtentReader, Error> {
+    pub(crate) fn new(local: &TaskWorker, extent: Extent) -> Result<ExtentReader, Error> {
         let count = extent.chunk_count();
         let ids: Vec<PageId> = if extent.indexed {
             let mut bytes = Vec::new();
@@ -443,14 +433,14 @@ impl ExtentReader {
     }
 
     /// Appends the next few chunks to `into`; `false` at the end.
-    pub(crate) fn read(&mut self, local: &WorkerState, into: &mut Vec<u8>) -> Result<bool, Error> {
+    pub(crate) fn read(&mut self, local: &TaskWorker, into: &mut Vec<u8>) -> Result<bool, Error> {
         self.read_some(local, READ_AHEAD, into)
     }
 
     /// Appends the next chunks, `most` of them at most, to `into`; `false` at the end.
     pub(crate) fn read_some(
         &mut self,
-        local: &WorkerState,
+        local: &TaskWorker,
         most: usize,
         into: &mut Vec<u8>,
     ) -> Result<bool, Error> {
@@ -480,7 +470,7 @@ pub(crate) fn decode(descriptor: &[u8]) -> Result<Extent, Error> {
 /// Frees all chunks of those of `extents` that are still there: whose first chunk
 /// carries their stamp. The ids of the others may have other owners by now.
 /// A value's chunks are freed by one record, so either all of them are there or none.
-pub(crate) fn free_leftovers(local: &WorkerState, extents: &[Extent]) -> Result<(), Error> {
+pub(crate) fn free_leftovers(local: &TaskWorker, extents: &[Extent]) -> Result<(), Error> {
     let (mut tokens, mut ids): (Vec<Token>, Vec<PageId>) = (Vec::new(), Vec::new());
     for &extent in extents {
         if !is_there(local, extent)? {
@@ -500,7 +490,7 @@ pub(crate) fn free_leftovers(local: &WorkerState, extents: &[Extent]) -> Result<
 }
 
 /// Whether the first chunk of a value is its own.
-fn is_there(local: &WorkerState, extent: Extent) -> Result<bool, Error> {
+fn is_there(local: &TaskWorker, extent: Extent) -> Result<bool, Error> {
     match read_chunks(local, &[extent.first], extent.stamp, &mut Vec::new()) {
         Ok(()) => Ok(true),
         // Free, a page, a chunk of another value, or beyond use.
@@ -510,14 +500,14 @@ fn is_there(local: &WorkerState, extent: Extent) -> Result<bool, Error> {
 }
 
 /// Frees all chunks of a value that nothing names any more, by its descriptor; a record of its own says so.
-pub(crate) fn free_descriptor(local: &WorkerState, descriptor: &[u8]) -> Result<(), Error> {
+pub(crate) fn free_descriptor(local: &TaskWorker, descriptor: &[u8]) -> Result<(), Error> {
     let extent = decode(descriptor)?;
     free_with_token(local, extent, extent.token())
 }
 
 /// As [`free_descriptor`], of a value whose chunks belong to `token`.
 pub(crate) fn free_with_token(
-    local: &WorkerState,
+    local: &TaskWorker,
     extent: Extent,
     token: Token,
 ) -> Result<(), Error> {
@@ -527,19 +517,19 @@ pub(crate) fn free_with_token(
 }
 
 /// Every page id that a value takes; reads its index chunk, if it has one.
-pub(crate) fn chunk_ids(local: &WorkerState, extent: Extent) -> Result<Vec<PageId>, Error> {
+pub(crate) fn chunk_ids(local: &TaskWorker, extent: Extent) -> Result<Vec<PageId>, Error> {
     Ok(ExtentReader::new(local, extent)?.ids().collect())
 }
 
 /// Frees the chunks `ids` of a value, as the log record at `record` says.
-pub(crate) fn free_logged(local: &WorkerState, record: Lsn, ids: &[PageId]) {
+pub(crate) fn free_logged(local: &TaskWorker, record: Lsn, ids: &[PageId]) {
     free_chunks(local, &[], Some(record), ids.iter().copied());
 }
 
 /// Frees the chunks that were written for values that will not be finished any more, as
 /// the store is being closed: what is provisional then never becomes anything else.
-pub(crate) fn free_provisional(local: &WorkerState) {
-    for (token, ids) in local.engine.pagestore.provisional() {
+pub(crate) fn free_provisional(local: &TaskWorker) {
+    for (token, ids) in local.parts.pagestore.provisional() {
         for ids in ids.chunks(FREED_AT_A_TIME) {
             free_chunks(local, &[], None, ids.iter().copied());
         }
@@ -549,7 +539,7 @@ pub(crate) fn free_provisional(local: &WorkerState) {
 
 /// Appends the whole value to `into`.
 pub(crate) fn read_all(
-    local: &WorkerState,
+    local: &TaskWorker,
     extent: Extent,
     into: &mut Vec<u8>,
 ) -> Result<(), Error> {

@@ -7,8 +7,8 @@ use isobath_io::{FaultDevice, FaultPlan, Volume};
 use super::{ExtentWriter, chunk_ids, free_descriptor, payload_bytes};
 use crate::buffer::Place;
 use crate::canary::Canary;
+use crate::engine::WorkerState;
 use crate::page::PageId;
-use crate::runtime::WorkerState;
 use crate::{Error, Options, Simulation};
 
 /// Whether a value uses the id of a chunk again that it gave back because there was no space for the next one.

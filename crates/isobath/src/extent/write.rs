@@ -10,10 +10,10 @@ use super::{
 use crate::Error;
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
+use crate::context::TaskWorker;
 use crate::log::record::{Copied, Mapped, Token};
 use crate::page::{self, HEADER_SIZE, Lsn, PageId, PageKind, offset, put_u32};
 use crate::pagestore::Request;
-use crate::runtime::WorkerState;
 use crate::shared::Counters;
 
 /// Bytes of chunks that are written together, and named by one record.
@@ -54,7 +54,7 @@ impl ExtentWriter {
     }
 
     /// Expects `bytes` more, so that their chunks get consecutive ids.
-    pub(crate) fn expect(&mut self, local: &WorkerState, bytes: u64) -> Result<(), Error> {
+    pub(crate) fn expect(&mut self, local: &TaskWorker, bytes: u64) -> Result<(), Error> {
         self.expect_length(local, bytes)?;
         self.expected = bytes.div_ceil(self.payload(local) as u64).max(1);
         self.take_ids(local, self.expected)
@@ -66,10 +66,10 @@ impl ExtentWriter {
     /// # Errors
     ///
     /// [`Error::VolumeFull`].
-    pub(crate) fn expect_length(&self, local: &WorkerState, bytes: u64) -> Result<(), Error> {
-        if bytes > payload_bytes(&local.engine.shared.config) as u64 {
+    pub(crate) fn expect_length(&self, local: &TaskWorker, bytes: u64) -> Result<(), Error> {
+        if bytes > payload_bytes(&local.parts.shared.config) as u64 {
             local
-                .engine
+                .parts
                 .pagestore
                 .outgrow_small_segments(&local.worker)?;
         }
@@ -77,25 +77,25 @@ impl ExtentWriter {
     }
 
     /// Payload bytes of every chunk but the last.
-    pub(crate) fn payload(&mut self, local: &WorkerState) -> usize {
+    pub(crate) fn payload(&mut self, local: &TaskWorker) -> usize {
         if self.payload == 0 {
-            self.payload = payload_now(&local.engine);
+            self.payload = payload_now(&local.parts);
         }
         self.payload
     }
 
-    fn take_ids(&mut self, local: &WorkerState, count: u64) -> Result<(), Error> {
-        let engine = &local.engine;
+    fn take_ids(&mut self, local: &TaskWorker, count: u64) -> Result<(), Error> {
+        let parts = &local.parts;
         // The index of runs has to fit a chunk.
         let whole = self.runs.0.len() >= self.payload(local) / RUN_BYTES / 2;
-        let mapping = &engine.buffer.pool.mapping;
-        let (first, count) = engine.pagestore.allocate_ids(mapping, count, whole)?;
+        let mapping = &parts.buffer.pool.mapping;
+        let (first, count) = parts.pagestore.allocate_ids(mapping, count, whole)?;
         self.ahead = (first.0, count);
         Ok(())
     }
 
     /// The next chunk's id.
-    fn next_id(&mut self, local: &WorkerState) -> Result<PageId, Error> {
+    fn next_id(&mut self, local: &TaskWorker) -> Result<PageId, Error> {
         if self.ahead.1 == 0 {
             // Of unknown length: twice as many ids each time.
             let guess = self.chunks.clamp(1, 512);
@@ -109,14 +109,14 @@ impl ExtentWriter {
 
     /// Writes one chunk; all but the last are full.
     #[cfg(test)]
-    pub(crate) fn write(&mut self, local: &WorkerState, payload: &[u8]) -> Result<(), Error> {
+    pub(crate) fn write(&mut self, local: &TaskWorker, payload: &[u8]) -> Result<(), Error> {
         self.write_together(local, &[payload])
     }
 
     /// Writes `chunks`, all full but perhaps the value's last one, or none of them.
     pub(crate) fn write_full<'c>(
         &mut self,
-        local: &WorkerState,
+        local: &TaskWorker,
         chunks: impl Iterator<Item = &'c [u8]>,
     ) -> Result<(), Error> {
         let before = self.chunks;
@@ -136,7 +136,7 @@ impl ExtentWriter {
     }
 
     /// Writes a few chunks with one record; where that fails, those before the first that was not written are there.
-    fn write_together(&mut self, local: &WorkerState, payloads: &[&[u8]]) -> Result<(), Error> {
+    fn write_together(&mut self, local: &TaskWorker, payloads: &[&[u8]]) -> Result<(), Error> {
         let mut ids = Vec::with_capacity(payloads.len());
         let taken = payloads.iter().try_for_each(|_| {
             ids.push(self.next_id(local)?);
@@ -157,7 +157,7 @@ impl ExtentWriter {
     }
 
     /// Frees all but the first `kept` chunks, which are full as those are that go.
-    fn take_back(&mut self, local: &WorkerState, kept: u64) {
+    fn take_back(&mut self, local: &TaskWorker, kept: u64) {
         let gone = self.runs.split_off(kept);
         let count = self.chunks - kept;
         if count > 0 {
@@ -173,25 +173,25 @@ impl ExtentWriter {
         }
     }
 
-    fn stamp(&mut self, local: &WorkerState) -> Lsn {
+    fn stamp(&mut self, local: &TaskWorker) -> Lsn {
         *self
             .stamp
-            .get_or_insert_with(|| local.engine.log.stamp(local.worker.index))
+            .get_or_insert_with(|| local.parts.log.stamp(local.worker.index))
     }
 
-    fn give_ids_back(&mut self, local: &WorkerState) {
+    fn give_ids_back(&mut self, local: &TaskWorker) {
         let ahead = std::mem::take(&mut self.ahead);
         let given_up = std::mem::take(&mut self.given_up);
         if ahead.1 == 0 && given_up.0.is_empty() {
             return;
         }
-        let engine = &local.engine;
+        let parts = &local.parts;
         let runs = given_up.0.into_iter().chain([ahead]);
-        engine.pagestore.free_ids(&engine.buffer.pool.mapping, runs);
+        parts.pagestore.free_ids(&parts.buffer.pool.mapping, runs);
     }
 
     /// The descriptor of all that was written.
-    pub(crate) fn finish(mut self, local: &WorkerState) -> Result<Extent, Error> {
+    pub(crate) fn finish(mut self, local: &TaskWorker) -> Result<Extent, Error> {
         self.give_ids_back(local);
         let payload = self.payload(local) as u32;
         let single = self.runs.0.len() == 1;
@@ -215,27 +215,27 @@ impl ExtentWriter {
         }
     }
 
-    fn write_index(&mut self, local: &WorkerState) -> Result<PageId, Error> {
+    fn write_index(&mut self, local: &TaskWorker) -> Result<PageId, Error> {
         let mut bytes = Vec::with_capacity(self.runs.0.len() * RUN_BYTES);
         for &(first, count) in &self.runs.0 {
             bytes.extend_from_slice(&first.to_le_bytes());
             bytes.extend_from_slice(&count.to_le_bytes());
         }
-        let engine = &local.engine;
-        let id = engine.pagestore.allocate_id(&engine.buffer.pool.mapping)?;
+        let parts = &local.parts;
+        let id = parts.pagestore.allocate_id(&parts.buffer.pool.mapping)?;
         let stamp = self.stamp(local);
         let (_, written) = write_chunks(local, &[id], (stamp, self.owner), &[&bytes]);
         if let Err(error) = written {
-            engine
+            parts
                 .pagestore
-                .unallocate_id(&engine.buffer.pool.mapping, id);
+                .unallocate_id(&parts.buffer.pool.mapping, id);
             return Err(error);
         }
         Ok(id)
     }
 
     /// Frees all that was written.
-    pub(crate) fn abandon(mut self, local: &WorkerState) {
+    pub(crate) fn abandon(mut self, local: &TaskWorker) {
         self.give_ids_back(local);
         let tokens: Vec<Token> = self.stamp.iter().map(|stamp| stamp.0).collect();
         free_chunks(local, &tokens, None, self.runs.ids());
@@ -245,13 +245,13 @@ impl ExtentWriter {
 /// Writes the chunks `ids`, which nothing names yet, of a value with a stamp and perhaps
 /// an owner other than itself: how many of them, and why not all.
 fn write_chunks(
-    local: &WorkerState,
+    local: &TaskWorker,
     ids: &[PageId],
     value: (Lsn, Option<Token>),
     payloads: &[&[u8]],
 ) -> (usize, Result<(), Error>) {
-    let engine = &local.engine;
-    let block = engine.shared.config.block_bytes;
+    let parts = &local.parts;
+    let block = parts.shared.config.block_bytes;
     let lengths = payloads
         .iter()
         .map(|payload| stored_bytes(payload.len(), block));
@@ -259,9 +259,9 @@ fn write_chunks(
     let release = |lengths: &[u32]| {
         lengths
             .iter()
-            .for_each(|length| engine.pagestore.release_chunk(*length))
+            .for_each(|length| parts.pagestore.release_chunk(*length))
     };
-    if let Err(error) = engine.shared.writable() {
+    if let Err(error) = parts.shared.writable() {
         return (0, Err(error));
     }
     for (reserved, length) in lengths.iter().enumerate() {
@@ -290,16 +290,16 @@ fn write_chunks(
 /// # Errors
 ///
 /// [`Error::VolumeFull`].
-fn reserve_chunk(local: &WorkerState, length: u32) -> Result<(), Error> {
+fn reserve_chunk(local: &TaskWorker, length: u32) -> Result<(), Error> {
     // Bound: each round but the last frees a value or fails a snapshot.
     loop {
         match local
-            .engine
+            .parts
             .pagestore
             .reserve_one_chunk(&local.worker, length)
         {
             Err(full @ Error::VolumeFull { .. }) => {
-                if !local.engine.transactions.free_old_values(local) {
+                if !local.old_values.give_way(local) {
                     return Err(full);
                 }
             }
@@ -310,11 +310,11 @@ fn reserve_chunk(local: &WorkerState, length: u32) -> Result<(), Error> {
 
 /// Writes as many chunks as find segments at once, the first one certainly; how many.
 fn place_and_write(
-    local: &WorkerState,
+    local: &TaskWorker,
     (stamp, owner): (Lsn, Option<Token>),
     (ids, payloads, lengths): (&[PageId], &[&[u8]], &[u32]),
 ) -> Result<usize, Error> {
-    let engine = &local.engine;
+    let parts = &local.parts;
     let requests = ids.iter().zip(lengths).map(|(&page, &bytes)| Request {
         page,
         write: PageWrite {
@@ -327,10 +327,10 @@ fn place_and_write(
     });
     let requests: Vec<Request> = requests.collect();
     // Before the chunks have places: nothing waits for the log while it holds segments that cannot be cleaned.
-    let _reservation = engine
+    let _reservation = parts
         .pagestore
         .mapping_reservation(&local.worker, ids.len())?;
-    let placed = engine.pagestore.place_chunks(&local.worker, &requests)?;
+    let placed = parts.pagestore.place_chunks(&local.worker, &requests)?;
     let copies: Vec<Mapped> = placed
         .addresses()
         .zip(ids)
@@ -339,7 +339,7 @@ fn place_and_write(
             page,
             version: stamp,
             address,
-            seq: engine.shared.seq_of(address),
+            seq: parts.shared.seq_of(address),
         })
         .collect();
     let ids = &ids[..copies.len()];
@@ -352,29 +352,26 @@ fn place_and_write(
         rest = behind;
     }
     let token = owner.unwrap_or(stamp.0);
-    let result = engine
+    let result = parts
         .pagestore
         .write_chunks(&local.worker, &staging, &placed, || {
-            engine.pagestore.add_provisional(token, ids);
+            parts.pagestore.add_provisional(token, ids);
             for copy in &copies {
                 let place = Place::Stored(copy.address);
-                engine.buffer.pool.mapping.set(copy.page, place);
+                parts.buffer.pool.mapping.set(copy.page, place);
             }
-            let _ = local
-                .engine
-                .buffer
-                .log_copies(&local.worker, token, &copies);
+            let _ = local.parts.buffer.log_copies(&local.worker, token, &copies);
         });
     match result {
         Ok(()) => {
-            Counters::add(&engine.shared.counters.value_bytes, staging.len() as u64);
+            Counters::add(&parts.shared.counters.value_bytes, staging.len() as u64);
             Ok(copies.len())
         }
         Err(error) => {
             copies
                 .iter()
-                .for_each(|copy| engine.pagestore.invalidate(copy.address));
-            engine.shared.poison(error.clone());
+                .for_each(|copy| parts.pagestore.invalidate(copy.address));
+            parts.shared.poison(error.clone());
             Err(error)
         }
     }
@@ -393,7 +390,7 @@ fn seal_chunk(image: &mut [u8], copy: &Mapped, payload: &[u8]) {
 
 /// Writes a whole value; its chunks belong to `owner`, or else to the value itself.
 pub(crate) fn write_all(
-    local: &WorkerState,
+    local: &TaskWorker,
     value: &[u8],
     owner: Option<Token>,
 ) -> Result<Extent, Error> {

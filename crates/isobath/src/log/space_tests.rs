@@ -6,10 +6,9 @@ use std::task::Waker;
 use isobath_io::Volume;
 
 use crate::canary::Canary;
-use crate::engine::Engine;
+use crate::engine::{Engine, WorkerState};
 use crate::log::{ReservationClass, ReservationRequest};
 use crate::page::Lsn;
-use crate::runtime::WorkerState;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::{Durability, Options, Simulation, Stuck, TaskHandle};
 
@@ -90,7 +89,13 @@ fn change_some_pages(simulation: &Simulation) {
 fn filled_while_held() -> Result<u64, Stuck> {
     let mut simulation = simulation();
     let engine = Arc::clone(simulation.engine());
-    let now = |local: &WorkerState| local.checkpoint(local.engine.log.next()).unwrap();
+    let now = |local: &WorkerState| {
+        local
+            .engine
+            .checkpoints
+            .checkpoint(&local.worker, local.engine.log.next())
+            .unwrap()
+    };
     in_task(&engine, &simulation, now).join().unwrap();
     let start = engine.log.start();
     engine.log_tasks.hold(start);
@@ -135,7 +140,13 @@ fn filled_without_checkpoints() -> Result<u64, Stuck> {
 fn filled_behind_dirty_pages() -> Result<u64, Stuck> {
     let mut simulation = simulation();
     let engine = Arc::clone(simulation.engine());
-    let now = |local: &WorkerState| local.checkpoint(local.engine.log.next()).unwrap();
+    let now = |local: &WorkerState| {
+        local
+            .engine
+            .checkpoints
+            .checkpoint(&local.worker, local.engine.log.next())
+            .unwrap()
+    };
     in_task(&engine, &simulation, now).join().unwrap();
     let current = engine.checkpoints.take();
     change_some_pages(&simulation);
@@ -202,7 +213,7 @@ fn structure_beside_a_full_area() -> bool {
     let current = engine.checkpoints.take();
     let commit = ReservationRequest::records(1_000, ReservationClass::Commit);
     let commit = log
-        .try_reserve(commit.with_splits(1_000, LOG_BYTES))
+        .try_reserve(commit.with_splits(log.split_limit_now()))
         .unwrap();
     let ended = start_filling(&engine, &simulation);
     simulation
@@ -242,9 +253,7 @@ fn a_commit_releases_what_its_splits_have_logged() {
         all.len()
     };
     let before = most();
-    let mut commit = log
-        .try_reserve(request.with_splits(100, LOG_BYTES))
-        .unwrap();
+    let mut commit = log.try_reserve(request.with_splits(100)).unwrap();
     let beside = most();
     assert!(beside < before / 2 + before / 4, "{beside} of {before}");
     commit.release_splits(50);

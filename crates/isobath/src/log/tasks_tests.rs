@@ -9,11 +9,11 @@ use isobath_flash::rng::Rng;
 use isobath_io::{Fault, FaultDevice, FaultPlan, FaultRule, IoErrorKind, Op, Survivors, Trigger};
 use isobath_io::{Volume, VolumeOptions};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Runtime, WorkerState};
 use crate::log::record::Kind;
 use crate::log::{Reader, ReservationClass};
 use crate::page::Lsn;
-use crate::runtime::{Runtime, TaskId, WorkerState, clock};
+use crate::runtime::{TaskId, clock};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::{Durability, Error, Options};
@@ -24,8 +24,8 @@ const STORE: [u8; 16] = [7; 16];
 fn engine(volume: Volume, options: &Options, log_bytes: u64) -> Arc<Engine> {
     let options = options.clone().log_bytes(log_bytes);
     let (config, frames) = (options.config().unwrap(), options.frames());
-    let opened = crate::recovery::create(volume, config, frames, options.policy().unwrap(), STORE);
-    opened.unwrap().engine
+    let parts = crate::recovery::create(volume, config, frames, options.policy().unwrap(), STORE);
+    Engine::new(parts.unwrap()).0
 }
 
 fn options(workers: usize, tasks: usize) -> Options {
@@ -98,7 +98,13 @@ impl Stepped {
     /// Takes the idle checkpointer away, so that no space is freed.
     fn hide_checkpointer(&mut self) -> TaskId {
         loop {
-            if let Some(task) = self.locals[0].idle_checkpointer.take() {
+            if let Some(task) = self
+                .runtime
+                .engine
+                .checkpoints
+                .idle(&self.locals[0].worker)
+                .take()
+            {
                 return task;
             }
             self.step();
@@ -270,7 +276,10 @@ fn a_full_area_makes_commits_wait_for_the_checkpoint() {
         run.step();
     }
     assert_eq!(book.acknowledged.lock().len(), done, "all wait");
-    run.locals[0].idle_checkpointer.set(Some(checkpointer));
+    engine
+        .checkpoints
+        .idle(&run.locals[0].worker)
+        .set(Some(checkpointer));
     run.run_until(|| book.ended.load(Ordering::SeqCst) == 20);
     assert_eq!(book.acknowledged.lock().len(), 40_000);
     run.end();

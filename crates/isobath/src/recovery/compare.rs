@@ -1,11 +1,10 @@
 //! What a crash would leave of a store, compared with what the store says of itself:
 //! mapping words, counts and summaries. For simulations.
 
-use crate::buffer::Place;
-use crate::engine::Engine;
+use crate::buffer::{Buffer, Place};
 use crate::page::{PAGE_SIZE, PageId};
-use crate::pagestore::summaries;
-use crate::shared::Address;
+use crate::pagestore::{PageStore, summaries};
+use crate::shared::{Address, Shared};
 use crate::sync::HashSet;
 
 /// Problems that are listed.
@@ -23,45 +22,47 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// That of `engine`.
-    pub(crate) fn of(engine: &Engine) -> Layout {
-        let count = engine.pagestore.high_water();
+    /// That of the store with these parts.
+    pub(crate) fn of(buffer: &Buffer, pagestore: &PageStore) -> Layout {
+        let count = pagestore.high_water();
         let words = (PageId::FIRST_FREE.0..count).map(PageId).map(|id| {
-            let is = Place::from_word(engine.buffer.stored_word(id));
-            (is, engine.buffer.pool.mapping.place(id) != Place::Free)
+            let is = Place::from_word(buffer.stored_word(id));
+            (is, buffer.pool.mapping.place(id) != Place::Free)
         });
         let words = words.collect();
-        let provisional = engine
-            .pagestore
-            .provisional()
-            .into_iter()
-            .flat_map(|(_, pages)| pages);
+        let provisional = pagestore.provisional().into_iter();
+        let provisional = provisional.flat_map(|(_, pages)| pages);
         // A page that is freed while it is being written becomes obsolete when that write ends.
-        let frames = &engine.buffer.pool.frames;
+        let frames = &buffer.pool.frames;
         let writes = (0..frames.count()).any(|frame| frames.header(frame).is_written());
         Layout {
             words,
             provisional: provisional.collect(),
-            allocated: engine.pagestore.allocated_bytes(),
-            live: engine.pagestore.live_at_rest(!writes),
+            allocated: pagestore.allocated_bytes(),
+            live: pagestore.live_at_rest(!writes),
         }
     }
 
-    /// What is wrong with `crashed`, a store that was opened on what a crash would leave.
-    pub(crate) fn compare(&self, crashed: &Engine) -> Vec<String> {
-        let mut problems = self.differences(crashed);
-        summaries_hold(crashed, &mut problems);
+    /// What is wrong with the store with these parts, which was opened on what a crash would leave.
+    pub(crate) fn compare(
+        &self,
+        shared: &Shared,
+        buffer: &Buffer,
+        pagestore: &PageStore,
+    ) -> Vec<String> {
+        let mut problems = self.differences(buffer, pagestore);
+        summaries_hold(shared, buffer, pagestore, &mut problems);
         problems.truncate(PROBLEMS_MAX);
         problems
     }
 
     /// Pages whose place would not be what it is, and counts that do not follow from that.
-    fn differences(&self, crashed: &Engine) -> Vec<String> {
+    fn differences(&self, buffer: &Buffer, pagestore: &PageStore) -> Vec<String> {
         let mut problems = Vec::new();
         let mut live = vec![0u64; self.live.len()];
         let mut given_up = 0;
         let first = PageId::FIRST_FREE.0;
-        let count = crashed.pagestore.high_water().saturating_sub(first);
+        let count = pagestore.high_water().saturating_sub(first);
         for at in 0..count.max(self.words.len() as u64) {
             let id = PageId(first + at);
             let word = self.words.get(at as usize).copied();
@@ -77,7 +78,7 @@ impl Layout {
                 };
                 continue;
             }
-            let then = crashed.buffer.pool.mapping.place(id);
+            let then = buffer.pool.mapping.place(id);
             // The newest state of a page may be in the log.
             let in_log = exists && matches!(then, Place::Loading(_));
             if is != then && !in_log {
@@ -86,7 +87,7 @@ impl Layout {
             }
         }
         let now = self.allocated.saturating_sub(given_up);
-        let then = crashed.pagestore.allocated_bytes();
+        let then = pagestore.allocated_bytes();
         if now != then {
             let what = format!("{now} bytes are allocated, after a crash it would be {then}");
             problems.push(what);
@@ -103,33 +104,38 @@ impl Layout {
 }
 
 /// Every summary that the segment table names can be read and lists all that lives there.
-fn summaries_hold(crashed: &Engine, problems: &mut Vec<String>) {
-    let Ok(volume) = crashed.shared.volume() else {
+fn summaries_hold(
+    shared: &Shared,
+    buffer: &Buffer,
+    pagestore: &PageStore,
+    problems: &mut Vec<String>,
+) {
+    let Ok(volume) = shared.volume() else {
         return;
     };
     let mut living: Vec<Vec<Address>> = Vec::new();
-    living.resize(crashed.pagestore.segments() as usize, Vec::new());
+    living.resize(pagestore.segments() as usize, Vec::new());
     let mut ids: Vec<Vec<PageId>> = vec![Vec::new(); living.len()];
-    let count = crashed.pagestore.high_water();
+    let count = pagestore.high_water();
     for id in (PageId::FIRST_FREE.0..count).map(PageId) {
-        if let Place::Stored(address) = crashed.buffer.pool.mapping.place(id) {
+        if let Place::Stored(address) = buffer.pool.mapping.place(id) {
             living[address.segment() as usize].push(address);
             ids[address.segment() as usize].push(id);
         }
     }
     for (segment, (living, ids)) in (0u32..).zip(living.iter().zip(&ids)) {
-        let at = crashed.pagestore.summary_offset(segment);
+        let at = pagestore.summary_offset(segment);
         if living.is_empty() || at == 0 {
             continue;
         }
-        let length = crashed.shared.config.sizes.bytes_of(segment) - at;
+        let length = shared.config.sizes.bytes_of(segment) - at;
         let mut bytes = vec![0; length as usize];
         let from = Address::new(segment, at, length);
-        if let Err(error) = volume.read_at(crashed.shared.offset_of(from), &mut bytes) {
+        if let Err(error) = volume.read_at(shared.offset_of(from), &mut bytes) {
             problems.push(format!("the summary of segment {segment}: {error}"));
             continue;
         }
-        let seq = crashed.shared.seq_of(from);
+        let seq = shared.seq_of(from);
         match summaries::decode(&bytes, segment, seq) {
             Err(corruption) => problems.push(format!(
                 "a checkpoint names the summary of segment {segment}, which is not there: {corruption}"

@@ -14,11 +14,10 @@ use crate::canary::{self, Canary};
 use crate::checkpoint::format::{Array, LoadError, Reader};
 use crate::checkpoint::writer::{CheckpointIo, CheckpointState, SEGMENT_WORDS};
 use crate::checkpoint::{
-    ArrayRoot, FORMAT_VERSION, SUPERBLOCK_OFFSETS, Superblock, Unreadable, log_area, log_device,
+    FORMAT_VERSION, SUPERBLOCK_OFFSETS, Superblock, Unreadable, log_area, log_device,
 };
-use crate::engine::{Engine, EngineParts};
 use crate::log::{
-    BLOCK, Log, LogConfig, LogEnd, MAX_TRANSACTION_BYTES, MIN_AREA_BYTES, next_epoch, seal_tail,
+    BLOCK, Log, LogConfig, LogEnd, MAX_TRANSACTION_BYTES, MIN_AREA_BYTES, next_epoch,
 };
 use crate::page::{Lsn, PAGE_SIZE, PageCorruption, PageId};
 use crate::pagestore::{Entry, FIRST_SEGMENTS, PageIds, SegmentAllocator, worst_case_bytes};
@@ -31,9 +30,19 @@ const FIRST_LSN: Lsn = Lsn(Superblock::FIRST_LSN);
 /// Page ids for which address space is reserved: 16 TiB of pages.
 const MAX_PAGES: u64 = 1 << 32;
 
-/// An engine as create and open make it.
-pub(crate) struct Opened {
-    pub(crate) engine: Arc<Engine>,
+/// What an engine is made of when a store is created or opened.
+pub(crate) struct EngineParts {
+    pub(crate) config: Config,
+    pub(crate) pool: BufferPool,
+    pub(crate) log: Log,
+    pub(crate) volume: Volume,
+    pub(crate) seqs: ReservedWords,
+    pub(crate) space: SegmentAllocator,
+    pub(crate) ids: PageIds,
+    pub(crate) allocated_bytes: u64,
+    pub(crate) reserved_bytes: u64,
+    pub(crate) current: CheckpointState,
+    pub(crate) recovering: bool,
     /// What is left to do once its workers run.
     pub(crate) plan: Plan,
 }
@@ -68,7 +77,7 @@ pub(crate) fn create(
     frames: u32,
     policy: Box<dyn CleaningPolicy>,
     store_id: [u8; 16],
-) -> Result<Opened, Error> {
+) -> Result<EngineParts, Error> {
     config.block_bytes = volume.logical_block();
     let log_device_bytes = config.log_bytes.min(log_device::area_bytes(&volume)) / BLOCK * BLOCK;
     if log_device_bytes > 0 {
@@ -129,7 +138,7 @@ pub(crate) fn create(
     let system = 1 + config.log_segments;
     let align = volume.logical_block();
     let space = SegmentAllocator::new(segments, sizes, align, system, policy);
-    let engine = Engine::new(EngineParts {
+    Ok(EngineParts {
         config,
         pool,
         log,
@@ -141,9 +150,6 @@ pub(crate) fn create(
         reserved_bytes: 0,
         current: CheckpointState::of_new(superblock),
         recovering: false,
-    });
-    Ok(Opened {
-        engine,
         plan: Plan::default(),
     })
 }
@@ -277,7 +283,7 @@ pub(crate) fn open(
     mut config: Config,
     frames: u32,
     policy: Box<dyn CleaningPolicy>,
-) -> Result<Opened, Error> {
+) -> Result<EngineParts, Error> {
     config.block_bytes = volume.logical_block();
     config.log_segments = superblock.log_segments;
     config.log_path.clone_from(&superblock.log_path);
@@ -370,7 +376,7 @@ pub(crate) fn open(
     }
     let log = log_of(&config, &current.superblock, end.goes_on_at());
     let is_written = !config.read_only;
-    let engine = Engine::new(EngineParts {
+    Ok(EngineParts {
         config,
         pool,
         log,
@@ -383,22 +389,8 @@ pub(crate) fn open(
         current,
         // Of a store that was closed as well: no superblock is written before those that say that it is open.
         recovering: is_written && !canary::is_on(Canary::CheckpointBeforeOpen) || !plan.is_empty(),
-    });
-    for page in plan.touched() {
-        engine.buffer.changes.mark(page);
-    }
-    engine.log.set_recovering(!plan.is_empty());
-    engine.buffer.changes.add_late(&plan.late);
-    Ok(Opened { engine, plan })
-}
-
-impl Engine {
-    /// The store is open, and recovered: from now on checkpoints are written.
-    pub(crate) fn end_opening(&self) {
-        self.shared.recovered();
-        self.log.set_recovering(false);
-        self.log_tasks.release();
-    }
+        plan,
+    })
 }
 
 /// Notes what lives in segments that have no summary, for the cleaner.
@@ -419,44 +411,6 @@ fn list_unsummarized(space: &mut SegmentAllocator, high_water: u64, pool: &Buffe
             space.add_unsummarized(address.segment(), entry);
         }
     }
-}
-
-/// Notes on the volume that a writer has the store open. Before this, opening
-/// has changed nothing; where nothing is logged, only a checkpoint makes the
-/// store whole after it.
-///
-/// # Errors
-///
-/// Any of the volume's.
-pub(crate) fn mark_open(engine: &Engine, plan: &Plan) -> Result<(), Error> {
-    let volume = engine.shared.volume()?;
-    let mut current = engine.checkpoints.lock();
-    let Some(current) = current.as_mut() else {
-        return Err(Error::Closed);
-    };
-    if current.superblock.clean {
-        current.superblock.provisional = ArrayRoot::EMPTY;
-    }
-    current.superblock.clean = false;
-    // Whatever this opening writes: the next one tells it from its own by the segments' sequence numbers, also where no
-    // checkpoint and no record says which were given.
-    if !canary::is_on(Canary::GiveSeqsAgain) {
-        current.superblock.next_segment_seq = engine.pagestore.next_seq();
-    }
-    log_device::announce(&volume, &current.superblock)?;
-    // Both of them: were only one to say "open" and be corrupted later, an opening would take the other, whose
-    // checkpoint is overwritten by then.
-    for _ in SUPERBLOCK_OFFSETS {
-        current.superblock.sequence += 1;
-        CheckpointIo::Volume(volume.clone()).superblock(&current.superblock)?;
-    }
-    log_device::confirm(&volume, &current.superblock)?;
-    if let (Some(area), Some(end)) = (engine.log.area(), plan.log_end()) {
-        let superblock = &current.superblock;
-        let open_epoch = superblock.open_epoch;
-        seal_tail(&volume, &area, &superblock.store_id, end, open_epoch).map_err(Error::Io)?;
-    }
-    Ok(())
 }
 
 /// What a checkpoint says.

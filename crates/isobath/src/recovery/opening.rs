@@ -1,27 +1,32 @@
 //! What was found when the store was opened.
 
+use std::sync::Arc;
+
 use super::Beside;
 #[cfg(any(test, feature = "simulation"))]
 use super::compare::Layout;
+use crate::shared::Shared;
 use crate::sync::Mutex;
 #[cfg(any(test, feature = "simulation"))]
 use crate::sync::OnceLock;
 
 /// How the store was opened.
 pub(crate) struct Opening {
-    /// See [`Engine::reads_beside`](crate::engine::Engine::reads_beside).
+    /// See [`Opening::reads_beside`].
     pub(super) beside: Mutex<Option<Beside>>,
     /// What the store said of itself when it was closed.
     #[cfg(any(test, feature = "simulation"))]
     layout: OnceLock<Layout>,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl Opening {
-    pub(crate) fn new() -> Opening {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Opening {
         Opening {
             beside: Mutex::default(),
             #[cfg(any(test, feature = "simulation"))]
             layout: OnceLock::new(),
+            shared: Arc::clone(shared),
         }
     }
 

@@ -11,12 +11,11 @@ use crate::buffer::Place;
 use crate::canary::{self, Canary};
 use crate::checkpoint::log_area;
 use crate::checkpoint::{SUPERBLOCK_OFFSETS, Superblock};
-use crate::engine::Engine;
 use crate::log::{BLOCK, DEVICE_HEADER_BYTES};
 use crate::page::{Lsn, PageId};
 use crate::recovery::open::{Loaded, read_superblock, reserve_tables};
 use crate::recovery::unflushed_chunks::find_end;
-use crate::recovery::{LogBase, LogScan};
+use crate::recovery::{LogBase, LogScan, Opening};
 use crate::shared::Address;
 
 /// Frames of a pool that serves only for its mapping table.
@@ -179,10 +178,10 @@ fn copy_in(
     Ok((copy, end))
 }
 
-impl Engine {
-    /// This engine reads `volume`, or what was replayed over it, while another process may write there.
+impl Opening {
+    /// This store reads `volume`, or what was replayed over it, while another process may write there.
     pub(crate) fn reads_beside(&self, volume: Volume, paths: &[PathBuf], replayed: bool) {
-        *self.opening.beside.lock() = Some(Beside {
+        *self.beside.lock() = Some(Beside {
             volume,
             paths: paths.to_vec(),
             replayed,
@@ -192,13 +191,7 @@ impl Engine {
     /// Whether the log was replayed in this process alone: page versions and places that came of that mean something else
     /// in the store of a writer.
     pub(crate) fn was_replayed(&self) -> bool {
-        self.shared.config.read_only
-            && self
-                .opening
-                .beside
-                .lock()
-                .as_ref()
-                .is_some_and(|b| b.replayed)
+        self.shared.config.read_only && self.beside.lock().as_ref().is_some_and(|b| b.replayed)
     }
 
     /// What it means that page `id` could not be read at `address`, with this error. For a reader: if the page is in another
@@ -207,7 +200,7 @@ impl Engine {
         if !self.shared.config.read_only {
             return error;
         }
-        let beside = self.opening.beside.lock();
+        let beside = self.beside.lock();
         let Some(beside) = beside.as_ref() else {
             return error;
         };

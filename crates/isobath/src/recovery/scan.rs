@@ -5,16 +5,13 @@ use std::sync::Arc;
 use isobath_io::Volume;
 
 use crate::Error;
-use crate::buffer::{Place, Reservation};
+use crate::buffer::Place;
 use crate::canary::{self, Canary};
 use crate::checkpoint::Superblock;
-use crate::context::WriteContext;
-use crate::engine::TaskContext;
 use crate::log::record::{Body, Copied, Kind, Mapped, Operation, Token, decode};
 use crate::log::{LogArea, LogEnd, Reader};
-use crate::page::{Lsn, PAGE_SIZE, PageId};
+use crate::page::{Lsn, PageId};
 use crate::recovery::unflushed_chunks::{UnflushedChunks, find_end};
-use crate::runtime::WorkerState;
 use crate::shared::Address;
 use crate::sync::{HashMap, HashSet};
 use crate::types::{CATALOG, TreeId, dropped_by};
@@ -368,7 +365,7 @@ impl Scan {
 
     /// Brings the mapping table, as the checkpoint gave it, up to the log. The
     /// pages whose newest state is an image say [`Place::Loading`] until
-    /// [`Plan::install`] has put them in.
+    /// a replay has put them in.
     pub(crate) fn apply(
         mut self,
         superblock: &Superblock,
@@ -405,24 +402,5 @@ impl Scan {
             orphaned,
             listener: None,
         }
-    }
-}
-
-impl WorkerState {
-    /// Makes the page `id` resident with this content, which the structure
-    /// record at `lsn` holds.
-    pub(crate) fn install_image(
-        &self,
-        id: PageId,
-        lsn: Lsn,
-        image: &[u8; PAGE_SIZE],
-    ) -> Result<(), Error> {
-        TaskContext { local: self }.admit()?;
-        let mut reservation =
-            Reservation::new(vec![(self.engine.buffer.wait_for_frame(&self.worker), id)]);
-        let mut page = reservation.take(&self.engine.buffer.pool);
-        page.words().store_all(image);
-        page.changed(lsn, lsn);
-        Ok(())
     }
 }

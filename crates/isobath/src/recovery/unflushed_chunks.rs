@@ -3,14 +3,14 @@
 
 use isobath_io::{AlignedBuf, IoError, Volume};
 
+use crate::Error;
 use crate::canary::{self, Canary};
 use crate::checkpoint::Superblock;
 use crate::log::record::{Body, Copied, Mapped, Token, decode};
 use crate::log::{LogArea, ReadError, Reader};
-use crate::page::{Lsn, PageId};
+use crate::page::{self, Lsn, PageId};
 use crate::recovery::scan::{reader, unknown_record};
 use crate::sync::{HashMap, HashSet};
-use crate::{Error, extent};
 
 /// Readings of a log beside a writer that goes on, at most.
 const ROUNDS: usize = 20;
@@ -143,12 +143,7 @@ fn is_there(volume: &Volume, superblock: &Superblock, chunk: &Mapped) -> Result<
     }
     let mut image = AlignedBuf::new(length as usize);
     volume.read_at(start, image.as_mut_slice())?;
-    Ok(extent::is_chunk(
-        &image,
-        chunk.page,
-        chunk.version,
-        chunk.seq,
-    ))
+    Ok(page::is_chunk(&image, chunk.page, chunk.version, chunk.seq))
 }
 
 /// Where the log of `superblock` ends for a reader of its store: before the first record that names a chunk which is not

@@ -11,26 +11,20 @@ mod io_scope;
 pub(crate) mod overflow;
 mod patience;
 mod per_worker;
-mod registered;
 mod task;
-mod task_handle;
-mod threads;
 mod wait_queue;
 #[cfg(all(test, loom))]
 mod wait_queue_loom;
 mod worker;
 mod worker_handle;
 mod worker_pool;
-pub(crate) mod worker_state;
 
 pub(crate) use admission::Admission;
 pub(crate) use io_scope::IoScope;
 pub(crate) use patience::Patience;
 pub(crate) use per_worker::PerWorker;
-pub(crate) use task::{TaskId, TaskRef, block_on};
-pub(crate) use task_handle::yield_task;
-pub use task_handle::{OperationFuture, TaskHandle, TaskPanic, sleep_until, yield_now};
-pub(crate) use threads::{Job, Runtime};
+pub(crate) use task::{TaskId, TaskRef, block_on, yield_task};
+pub use task::{sleep_until, yield_now};
 pub(crate) use wait_queue::WaitQueue;
 #[cfg(test)]
 pub(crate) use worker::NO_STACKS;
@@ -39,6 +33,3 @@ pub(crate) use worker::Stepped;
 pub(crate) use worker::{BackgroundHandler, Limits, Worker};
 pub(crate) use worker_handle::{Urgency, Work, WorkerHandle};
 pub(crate) use worker_pool::WorkerPool;
-#[cfg(any(test, feature = "simulation"))]
-pub(crate) use worker_state::Interrupted;
-pub(crate) use worker_state::WorkerState;

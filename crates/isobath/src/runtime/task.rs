@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Instant;
 
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, Yielder};
@@ -123,8 +124,42 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
                     worker.park();
                 }
             });
-        } else if !crate::sim::drive() {
+        } else if !crate::sync::drive() {
             std::thread::park();
         }
     }
+}
+
+/// Sleeps until `wake_at`, or a little longer: inside a task other tasks run
+/// meanwhile, elsewhere the thread sleeps.
+pub fn sleep_until(wake_at: Instant) {
+    let in_task = Worker::with_current(|worker| {
+        let worker = worker.filter(|worker| worker.in_task());
+        if let Some(worker) = worker {
+            worker.sleep_until(wake_at);
+        }
+        worker.is_some()
+    });
+    if !in_task {
+        std::thread::sleep(wake_at.saturating_duration_since(Instant::now()));
+    }
+}
+
+/// Inside a task, lets every other ready task of its worker run once; elsewhere
+/// yields the thread. A task that computes for long calls it now and then.
+pub fn yield_now() {
+    if !yield_task() {
+        std::thread::yield_now();
+    }
+}
+
+/// Inside a task, lets every other ready task of its worker run once; elsewhere does nothing. Whether this is a task.
+pub(crate) fn yield_task() -> bool {
+    Worker::with_current(|worker| {
+        let worker = worker.filter(|worker| worker.in_task());
+        if let Some(worker) = worker {
+            worker.yield_now();
+        }
+        worker.is_some()
+    })
 }

@@ -13,7 +13,7 @@ pub(crate) struct WorkerPool {
     /// A worker has ended by a panic; the others end, too.
     died: AtomicBool,
     /// Which user work is accepted.
-    pub(super) admission: Admission,
+    pub(crate) admission: Admission,
 }
 
 impl WorkerPool {

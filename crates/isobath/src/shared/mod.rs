@@ -8,6 +8,7 @@ mod health;
 mod reserved;
 mod run;
 mod sizes;
+mod uuid;
 
 pub(crate) use address::{
     Address, GRANULE, MAX_LENGTH, MAX_SEGMENT_BYTES, MAX_SEGMENTS, MIN_SEGMENT_BYTES,
@@ -18,6 +19,7 @@ pub use durability::Durability;
 pub(crate) use reserved::ReservedWords;
 pub(crate) use run::Run;
 pub(crate) use sizes::SegmentSizes;
+pub(crate) use uuid::uuid;
 
 use isobath_io::Volume;
 

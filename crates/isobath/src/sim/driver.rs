@@ -16,7 +16,8 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 use isobath_flash::rng::Rng;
 
 use super::Stuck;
-use crate::runtime::{Interrupted, WorkerState, clock};
+use crate::engine::{Interrupted, WorkerState};
+use crate::runtime::clock;
 use crate::sync::interrupt::{self, Hold, Place, Who};
 
 /// Simulated time that a step takes.
@@ -299,7 +300,8 @@ fn hold(why: Hold) {
     let Some(driver) = Driver::current() else {
         return;
     };
-    let Some(index) = driver.running.get() else {
+    let held = driver.running.get();
+    let Some(index) = held.filter(|_| matches!(why, Hold::Steps(_) | Hold::Waits(_))) else {
         hold_application(&driver, why);
         return;
     };
@@ -316,6 +318,7 @@ fn hold(why: Hold) {
             seat.waits_at.set(Some(place));
             Pause::Waits
         }
+        Hold::Blocks | Hold::Ends => return,
     };
     let yielder = seat.yielder.get();
     drop(seat);
@@ -338,32 +341,24 @@ fn hold_application(driver: &Driver, why: Hold) {
                 }
             }
         }
-        Hold::Waits(_) => {
-            drive();
-        }
+        Hold::Waits(_) | Hold::Blocks => drive(driver),
+        Hold::Ends => drive_to_end(driver),
     }
 }
 
-/// Takes a step of the simulation that this thread runs, if there is one.
+/// Takes a step.
 ///
 /// # Panics
 ///
-/// When it has been stuck for long.
-pub(crate) fn drive() -> bool {
-    let Some(driver) = Driver::current() else {
-        return false;
-    };
+/// When the simulation has been stuck for long.
+fn drive(driver: &Driver) {
     driver.step();
     WAITED.set(WAITED.get() + 1);
     assert!(WAITED.get() < MAX_STEPS, "{}", driver.stuck());
-    true
 }
 
-/// Steps the simulation that this thread runs until its workers have ended.
-pub(crate) fn drive_to_end() {
-    let Some(driver) = Driver::current() else {
-        return;
-    };
+/// Steps until the workers have ended.
+fn drive_to_end(driver: &Driver) {
     WAITED.set(0);
     // Each of them: asking closes the inbox of a worker that has ended.
     let all = 0..driver.locals.len();
@@ -373,6 +368,6 @@ pub(crate) fn drive_to_end() {
         .count()
         > 0
     {
-        drive();
+        drive(driver);
     }
 }

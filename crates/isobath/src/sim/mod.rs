@@ -15,17 +15,4 @@ mod simulation;
 #[cfg(any(test, feature = "simulation"))]
 pub use crate::sync::interrupt::{How, Place, Switch, Switches, Who};
 #[cfg(any(test, feature = "simulation"))]
-pub(crate) use driver::{drive, drive_to_end};
-#[cfg(any(test, feature = "simulation"))]
 pub use simulation::{Simulation, Stuck};
-
-/// Takes a step of the simulation that this thread runs; there is none.
-#[cfg(not(any(test, feature = "simulation")))]
-#[inline(always)]
-pub(crate) fn drive() -> bool {
-    false
-}
-
-/// Steps the simulation that this thread runs until its workers have ended.
-#[cfg(not(any(test, feature = "simulation")))]
-pub(crate) fn drive_to_end() {}

@@ -7,10 +7,9 @@ use isobath_flash::rng::Rng;
 use isobath_io::Volume;
 
 use super::driver::Driver;
-use crate::engine::Engine;
+use crate::engine::{Engine, Runtime, TaskHandle, WorkerState};
 use crate::recovery::compare::Layout;
-use crate::recovery::{self, Opened, Plan};
-use crate::runtime::{Runtime, TaskHandle, WorkerState};
+use crate::recovery::{self, EngineParts, Plan};
 use crate::sync::atomic::Ordering;
 use crate::sync::interrupt;
 use crate::{Error, Options, Store};
@@ -72,8 +71,8 @@ impl Simulation {
         store_id[..8].copy_from_slice(&seed.to_le_bytes());
         let config = options.config()?;
         let frames = options.frames();
-        let opened = recovery::create(volume, config, frames, options.policy()?, store_id)?;
-        Simulation::start(opened, seed, Store::created)
+        let parts = recovery::create(volume, config, frames, options.policy()?, store_id)?;
+        Simulation::start(parts, seed, Store::created)
     }
 
     /// Opens the store on `volume`.
@@ -87,16 +86,16 @@ impl Simulation {
         config.sizes = superblock.sizes;
         let frames = options.frames();
         let policy = options.policy_of(&superblock)?;
-        let opened = recovery::open(volume, superblock, &[], config, frames, policy)?;
-        Simulation::start(opened, seed, Store::opened)
+        let parts = recovery::open(volume, superblock, &[], config, frames, policy)?;
+        Simulation::start(parts, seed, Store::opened)
     }
 
     fn start(
-        opened: Opened,
+        parts: EngineParts,
         seed: u64,
         make: fn(Runtime, Plan, Vec<std::path::PathBuf>) -> Result<Store, Error>,
     ) -> Result<Simulation, Error> {
-        let Opened { engine, plan } = opened;
+        let (engine, plan) = Engine::new(parts);
         let mut rng = Rng::new(seed);
         let mut locals = Vec::new();
         for index in 0..engine.shared.config.workers {
@@ -268,7 +267,11 @@ impl Simulation {
     /// The copy cannot be opened.
     pub fn compare(&self, volume: Volume, options: &Options) -> Result<Vec<String>, Error> {
         let armed = interrupt::arm(false);
-        let compared = compare(&Layout::of(&self.engine), volume, options);
+        let compared = compare(
+            &Layout::of(&self.engine.buffer, &self.engine.pagestore),
+            volume,
+            options,
+        );
         interrupt::arm(armed);
         compared
     }
@@ -321,6 +324,7 @@ fn compare(layout: &Layout, volume: Volume, options: &Options) -> Result<Vec<Str
     let mut config = options.config()?;
     config.sizes = superblock.sizes;
     let (frames, policy) = (options.frames(), options.policy_of(&superblock)?);
-    let opened = recovery::open(volume, superblock, &[], config, frames, policy)?;
-    Ok(layout.compare(&opened.engine))
+    let parts = recovery::open(volume, superblock, &[], config, frames, policy)?;
+    let crashed = Engine::new(parts).0;
+    Ok(layout.compare(&crashed.shared, &crashed.buffer, &crashed.pagestore))
 }

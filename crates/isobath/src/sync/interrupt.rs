@@ -179,6 +179,10 @@ pub(crate) enum Hold {
     Steps(u32),
     /// Until others have run: what it waits for is theirs.
     Waits(Place),
+    /// For a step of a worker: the caller is none, and would block its thread.
+    Blocks,
+    /// Until the workers have ended.
+    Ends,
 }
 
 thread_local! {
@@ -267,6 +271,16 @@ pub(crate) fn wait(location: &'static Location<'static>) -> bool {
         }
         _ => false,
     }
+}
+
+/// Takes a step of the simulation that this thread runs; `false` if there is none.
+pub(crate) fn drive() -> bool {
+    HANDLER.get().map(|handler| handler(Hold::Blocks)).is_some()
+}
+
+/// Steps the simulation that this thread runs, if there is one, until its workers have ended.
+pub(crate) fn drive_to_end() {
+    HANDLER.get().inspect(|handler| handler(Hold::Ends));
 }
 
 /// A place that was passed.

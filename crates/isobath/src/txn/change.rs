@@ -6,9 +6,10 @@ use super::versions::KeyRef;
 use crate::Error;
 use crate::btree::{Decision, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
+use crate::context::TaskWorker;
 use crate::extent::Extent;
 use crate::log::record::Token;
-use crate::runtime::{Patience, WorkerState};
+use crate::runtime::Patience;
 
 /// One key's change.
 #[derive(Clone, Copy)]
@@ -60,10 +61,10 @@ impl Change<'_> {
     }
 
     /// Waits while a bulk load of the tree is being linked, or a large commit rewrites it. The caller has no slot.
-    pub(super) fn await_load(&self, local: &WorkerState) -> Result<(), Error> {
+    pub(super) fn await_load(&self, local: &TaskWorker) -> Result<(), Error> {
         let mut patience = Patience::default();
         while !self.may_change()? {
-            local.engine.shared.writable()?;
+            local.parts.shared.writable()?;
             patience.wait(&local.worker);
         }
         Ok(())

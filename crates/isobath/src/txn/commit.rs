@@ -27,12 +27,10 @@ use super::versions::{CommitNumber, OldValue};
 use super::{COLLECT_STEP, MIN_COLLECT, Transactions};
 use crate::btree::{Decision, Descriptor, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
-use crate::context::WriteContext;
-use crate::engine::TaskContext;
+use crate::context::{TaskContext, TaskWorker, WriteContext};
 use crate::log::record::{CommitBody, Kind, Operation, Token, operation_bytes};
 use crate::log::{LogReservation, Slot};
 use crate::page::{Lsn, PageId};
-use crate::runtime::WorkerState;
 use crate::shared::Counters;
 use crate::shared::Durability;
 use crate::{Error, extent};
@@ -65,8 +63,34 @@ struct CurrentValue {
     loaded: u64,
 }
 
+/// A leaf with less free space than this many times what a commit adds to it counts as full: others may add to it first.
+const FULL_FACTOR: usize = 3;
+
 /// Rounds that a commit makes because snapshots begin between two of its steps.
 const MAX_ROUNDS: usize = 1000;
+
+/// Leaves that a commit may split.
+struct Splits {
+    /// How many may still be.
+    count: u64,
+    /// The changes that may, where these are not all.
+    which: Option<Vec<bool>>,
+}
+
+impl Splits {
+    fn of_all(count: u64) -> Splits {
+        Splits { count, which: None }
+    }
+
+    /// The change at `at` is applied, `left` are not; how many leaves may still be split.
+    fn applied(&mut self, at: usize, left: usize) -> u64 {
+        self.count = match &self.which {
+            Some(which) => self.count - u64::from(which[at]),
+            None => self.count.min(left as u64),
+        };
+        self.count
+    }
+}
 
 /// The result of reading what the keys have.
 enum CurrentValues {
@@ -77,93 +101,94 @@ enum CurrentValues {
     TooMuch,
 }
 
-/// Auto-commits one put or delete if `precondition`, which sees the key's current
-/// value, holds; it may be called several times, and its last answer is returned.
-pub(crate) fn change_one(
-    local: &WorkerState,
-    change: Change<'_>,
-    durability: Durability,
-    mut precondition: impl FnMut(Option<ValueRef<'_>>) -> bool,
-) -> Result<bool, Error> {
-    let engine = &local.engine;
-    let transactions = &engine.transactions;
-    TaskContext { local }.admit()?;
-    await_version_space(local)?;
-    let locked = transactions.locks.one(local, change.number());
-    if !engine.log.is_on() && transactions.snapshots.active() == 0 {
-        change.await_load(local)?;
-        let slot = transactions
-            .tracker
-            .register(local.worker.index, &engine.log);
-        local.worker.preemption_point();
-        if transactions.snapshots.active() == 0 && change.may_change()? {
+impl Transactions {
+    /// Auto-commits one put or delete if `precondition`, which sees the key's current
+    /// value, holds; it may be called several times, and its last answer is returned.
+    pub(crate) fn change_one(
+        &self,
+        local: &TaskWorker,
+        change: Change<'_>,
+        mut precondition: impl FnMut(Option<ValueRef<'_>>) -> bool,
+    ) -> Result<bool, Error> {
+        let parts = &local.parts;
+        let durability = parts.shared.config.durability;
+        TaskContext { local }.admit()?;
+        self.await_version_space(local)?;
+        let locked = self.locks.one(&local.worker, change.number());
+        if !parts.log.is_on() && self.snapshots.active() == 0 {
+            change.await_load(local)?;
+            let slot = self.tracker.register(local.worker.index, &parts.log);
             local.worker.preemption_point();
-            let (went, dead) = apply_unversioned(local, &change, &mut precondition)?;
-            // It has no LSN, but what it has replaced may have versions of later ones.
-            slot.ends_at(engine.log.next().0);
-            drop(slot);
-            drop(locked);
-            if let Some(dead) = dead {
-                local.engine.transactions.free_large(local, &dead);
+            if self.snapshots.active() == 0 && change.may_change()? {
+                local.worker.preemption_point();
+                let (went, dead) = apply_unversioned(local, &change, &mut precondition)?;
+                // It has no LSN, but what it has replaced may have versions of later ones.
+                slot.ends_at(parts.log.next().0);
+                drop(slot);
+                drop(locked);
+                if let Some(dead) = dead {
+                    self.free_large(local, &dead);
+                }
+                self.gc_after(local, 0);
+                return Ok(went);
             }
-            gc_after(local, 0);
-            return Ok(went);
         }
+        let changes = [change];
+        let mut precondition = |_, old: Option<ValueRef<'_>>| Ok(precondition(old));
+        let commit = Commit {
+            transactions: self,
+            local,
+            changes: &changes,
+            context: CommitContext::default(),
+            durability,
+            precondition: &mut precondition,
+            is_too_much: false,
+        };
+        let outcome = commit.run()?;
+        self.finish(local, &changes, locked, outcome, durability)
     }
-    let changes = [change];
-    let mut precondition = |_, old: Option<ValueRef<'_>>| Ok(precondition(old));
-    let commit = Commit {
-        local,
-        changes: &changes,
-        context: CommitContext::default(),
-        durability,
-        precondition: &mut precondition,
-        is_too_much: false,
-    };
-    let outcome = commit.run()?;
-    finish(local, &changes, locked, outcome, durability)
-}
 
-/// Where commits that are not visible yet fill the version store, waits for them.
-fn await_version_space(local: &WorkerState) -> Result<(), Error> {
-    let transactions = &local.engine.transactions;
-    if transactions.visibility() == Visibility::Durable
-        && transactions
-            .versions
-            .is_full(transactions.old_values_limit(local.engine.pagestore.allocated_bytes()))
-        && transactions.unseen.is_any()
-    {
-        transactions.await_durable(local)?;
-        transactions.collect_recent();
-        transactions.gc_versions(COLLECT_STEP);
+    /// Where commits that are not visible yet fill the version store, waits for them.
+    fn await_version_space(&self, local: &TaskWorker) -> Result<(), Error> {
+        if self.visibility() == Visibility::Durable
+            && self
+                .versions
+                .is_full(self.old_values_limit(local.parts.pagestore.allocated_bytes()))
+            && self.unseen.is_any()
+        {
+            self.await_durable(local)?;
+            self.collect_recent();
+            self.gc_versions(COLLECT_STEP);
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Changes all keys or none. `changes` are of distinct keys. `precondition` sees the current
-/// value of each, by its index, and says whether the commit may go on.
-pub(crate) fn change_all(
-    local: &WorkerState,
-    changes: &[Change<'_>],
-    context: CommitContext<'_>,
-    durability: Durability,
-    precondition: &mut Precondition<'_>,
-) -> Result<bool, Error> {
-    let transactions = &local.engine.transactions;
-    TaskContext { local }.admit()?;
-    await_version_space(local)?;
-    let numbers = changes.iter().map(Change::number).collect();
-    let locked = transactions.locks.all(local, numbers);
-    let outcome = Commit {
-        local,
-        changes,
-        context,
-        durability,
-        precondition,
-        is_too_much: false,
+    /// Changes all keys or none. `changes` are of distinct keys. `precondition` sees the current
+    /// value of each, by its index, and says whether the commit may go on.
+    pub(crate) fn change_all(
+        &self,
+        local: &TaskWorker,
+        changes: &[Change<'_>],
+        context: CommitContext<'_>,
+        durability: Durability,
+        precondition: &mut Precondition<'_>,
+    ) -> Result<bool, Error> {
+        TaskContext { local }.admit()?;
+        self.await_version_space(local)?;
+        let numbers = changes.iter().map(Change::number).collect();
+        let locked = self.locks.all(&local.worker, numbers);
+        let outcome = Commit {
+            transactions: self,
+            local,
+            changes,
+            context,
+            durability,
+            precondition,
+            is_too_much: false,
+        }
+        .run()?;
+        self.finish(local, changes, locked, outcome, durability)
     }
-    .run()?;
-    finish(local, changes, locked, outcome, durability)
 }
 
 /// Whether a commit may go on, given a key's current value and the index of its change.
@@ -205,7 +230,7 @@ impl Outcome<'_> {
 /// Without a log and without a snapshot no version is needed: the change is
 /// one step of the tree. The slot keeps snapshots from beginning until it is done.
 fn apply_unversioned(
-    local: &WorkerState,
+    local: &TaskWorker,
     change: &Change<'_>,
     precondition: &mut impl FnMut(Option<ValueRef<'_>>) -> bool,
 ) -> Result<(bool, Option<Descriptor>), Error> {
@@ -224,103 +249,107 @@ fn apply_unversioned(
     })?;
     if went {
         let confirmed: Vec<Token> = change.tokens().collect();
-        local.engine.pagestore.confirm_allocations(&confirmed, &[]);
+        local.parts.pagestore.confirm_allocations(&confirmed, &[]);
     }
     Ok((went, dead.filter(|_| went)))
 }
 
-fn finish(
-    local: &WorkerState,
-    changes: &[Change<'_>],
-    locked: Locked<'_>,
-    mut outcome: Outcome<'_>,
-    durability: Durability,
-) -> Result<bool, Error> {
-    let transactions = &local.engine.transactions;
-    let is_late = transactions.visibility() == Visibility::Durable;
-    let locked = outcome.in_parts.is_some().then_some(locked);
-    for dead in &outcome.dead {
-        transactions.free_large(local, dead);
-    }
-    let Some(lsn) = outcome.lsn else {
-        gc_after(local, 0);
-        if outcome.is_early {
-            transactions.await_durable(local)?;
+impl Transactions {
+    fn finish(
+        &self,
+        local: &TaskWorker,
+        changes: &[Change<'_>],
+        locked: Locked<'_>,
+        mut outcome: Outcome<'_>,
+        durability: Durability,
+    ) -> Result<bool, Error> {
+        let is_late = self.visibility() == Visibility::Durable;
+        let locked = outcome.in_parts.is_some().then_some(locked);
+        for dead in &outcome.dead {
+            self.free_large(local, dead);
         }
-        return Ok(false);
-    };
-    let has_versions = outcome.has_versions;
-    let collect_garbage = || {
-        if has_versions {
-            transactions.release(changes.iter().map(Change::at), lsn);
+        let Some(lsn) = outcome.lsn else {
+            self.gc_after(local, 0);
+            if outcome.is_early {
+                self.await_durable(local)?;
+            }
+            return Ok(false);
+        };
+        let has_versions = outcome.has_versions;
+        let collect_garbage = || {
+            if has_versions {
+                self.release(changes.iter().map(Change::at), lsn);
+            }
+            self.gc_after(local, changes.len());
+        };
+        if !is_late {
+            collect_garbage();
+            if let Some(slot) = outcome.slot.take() {
+                self.wait_for_watermark(local, lsn)?;
+                drop(slot);
+            }
         }
-        gc_after(local, changes.len());
-    };
-    if !is_late {
-        collect_garbage();
-        if let Some(slot) = outcome.slot.take() {
-            wait_for_watermark(local, lsn)?;
-            drop(slot);
+        let seen = local
+            .parts
+            .log_tasks
+            .make_durable(&local.worker, lsn, durability)
+            .and_then(|()| self.await_earlier(local, lsn, durability))
+            .and_then(|()| self.wait_for_watermark(local, lsn));
+        // One that is durable and that others may have seen has lasted, whatever has failed since.
+        let log = &local.parts.log;
+        let has_lasted = || is_late && lsn < log.durable() && lsn < self.watermark(log);
+        if seen.is_err() && !has_lasted() {
+            outcome.stays_unseen(self, locked.as_ref());
+            return seen.map(|()| false);
         }
+        drop(outcome);
+        drop(locked);
+        if is_late {
+            collect_garbage();
+        }
+        Counters::add(&self.counters.commits, 1);
+        Ok(true)
     }
-    let seen = local
-        .engine
-        .log_tasks
-        .make_durable(&local.worker, lsn, durability)
-        .and_then(|()| await_earlier(local, lsn, durability))
-        .and_then(|()| wait_for_watermark(local, lsn));
-    // One that is durable and that others may have seen has lasted, whatever has failed since.
-    let log = &local.engine.log;
-    let has_lasted = || is_late && lsn < log.durable() && lsn < transactions.watermark(log);
-    if seen.is_err() && !has_lasted() {
-        outcome.stays_unseen(transactions, locked.as_ref());
-        return seen.map(|()| false);
-    }
-    drop(outcome);
-    drop(locked);
-    if is_late {
-        collect_garbage();
-    }
-    Counters::add(&transactions.counters.commits, 1);
-    Ok(true)
-}
 
-/// A commit that need not be durable is seen behind those before it, which may have to be.
-fn await_earlier(local: &WorkerState, lsn: Lsn, durability: Durability) -> Result<(), Error> {
-    let transactions = &local.engine.transactions;
-    let waits = durability != Durability::Synced
-        && transactions.visibility() == Visibility::Durable
-        && transactions.watermark(&local.engine.log) <= lsn
-        && !canary::is_on(Canary::AcknowledgeEarly);
-    if waits {
-        local.engine.log_tasks.wait_durable(&local.worker, lsn)
-    } else {
+    /// A commit that need not be durable is seen behind those before it, which may have to be.
+    fn await_earlier(
+        &self,
+        local: &TaskWorker,
+        lsn: Lsn,
+        durability: Durability,
+    ) -> Result<(), Error> {
+        let waits = durability != Durability::Synced
+            && self.visibility() == Visibility::Durable
+            && self.watermark(&local.parts.log) <= lsn
+            && !canary::is_on(Canary::AcknowledgeEarly);
+        if waits {
+            local.parts.log_tasks.wait_durable(&local.worker, lsn)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Waits until every snapshot that begins sees the commit at `lsn`.
+    pub(super) fn wait_for_watermark(&self, local: &TaskWorker, lsn: Lsn) -> Result<(), Error> {
+        let parts = &local.parts;
+        if self.tracker.reported() > lsn.0 {
+            return Ok(());
+        }
+        while self.watermark(&parts.log) <= lsn {
+            parts.shared.writable()?;
+            local.worker.yield_now();
+        }
         Ok(())
     }
-}
 
-/// Waits until every snapshot that begins sees the commit at `lsn`.
-pub(super) fn wait_for_watermark(local: &WorkerState, lsn: Lsn) -> Result<(), Error> {
-    let engine = &local.engine;
-    let transactions = &engine.transactions;
-    if transactions.tracker.reported() > lsn.0 {
-        return Ok(());
+    /// A commit pays for the versions that it added by collecting some more.
+    fn gc_after(&self, local: &TaskWorker, added: usize) {
+        if !self.versions.is_empty() {
+            self.gc_versions(MIN_COLLECT + 2 * added);
+            self.make_room(&local.parts);
+        }
+        self.free_dead(local);
     }
-    while transactions.watermark(&engine.log) <= lsn {
-        engine.shared.writable()?;
-        local.worker.yield_now();
-    }
-    Ok(())
-}
-
-/// A commit pays for the versions that it added by collecting some more.
-fn gc_after(local: &WorkerState, added: usize) {
-    let transactions = &local.engine.transactions;
-    if !transactions.versions.is_empty() {
-        transactions.gc_versions(MIN_COLLECT + 2 * added);
-        transactions.make_room(&local.engine);
-    }
-    transactions.free_dead(local);
 }
 
 /// What is logged of a commit.
@@ -346,7 +375,8 @@ struct Replaced {
 
 /// A commit whose keys are locked.
 struct Commit<'a, 'g> {
-    local: &'a WorkerState,
+    transactions: &'a Transactions,
+    local: &'a TaskWorker,
     changes: &'a [Change<'a>],
     context: CommitContext<'a>,
     durability: Durability,
@@ -357,7 +387,7 @@ struct Commit<'a, 'g> {
 
 impl<'a> Commit<'a, '_> {
     fn transactions(&self) -> &'a Transactions {
-        &self.local.engine.transactions
+        self.transactions
     }
 
     fn is_late(&self) -> bool {
@@ -485,14 +515,67 @@ impl<'a> Commit<'a, '_> {
 
     /// Changes that may split a leaf: none is a removal, nor replaces a value by one that is no longer.
     fn growing(&self, peeked: &[CurrentValue]) -> u64 {
-        let grows =
-            |(change, peeked): (&Change<'_>, &CurrentValue)| match (change.value, &peeked.old) {
-                (None, _) => false,
-                (Some(_), OldValue::Absent) => true,
-                (Some(new), _) => new.bytes.len() > peeked.length,
-            };
+        self.each_growing(peeked).filter(|grows| *grows).count() as u64
+    }
+
+    /// Of each change, whether it may split a leaf.
+    fn each_growing(&self, peeked: &[CurrentValue]) -> impl Iterator<Item = bool> {
         let changes = self.changes.iter().zip(peeked);
-        changes.filter(|&c| grows(c)).count() as u64
+        changes.map(|(change, peeked)| match (change.value, &peeked.old) {
+            (None, _) => false,
+            (Some(_), OldValue::Absent) => true,
+            (Some(new), _) => new.bytes.len() > peeked.length,
+        })
+    }
+
+    /// Of each change, whether the commit has to reserve log space for a split that it may cause. Where all that grow are more than
+    /// the log has space for now, the leaves are looked at: the changes of one that is full may split it once; what more they split
+    /// takes less than is reserved for their bytes. Waits until the log has grown where these are too many for it, too.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TransactionTooLarge`] where the log has no space for these once it has grown, either.
+    fn splits(&self, peeked: &[CurrentValue], bytes: u64) -> Result<Splits, Error> {
+        let log = &self.local.parts.log;
+        let growing = self.growing(peeked);
+        let limit = log.split_limit_now();
+        if growing <= limit || canary::is_on(Canary::SplitBeyondLog) {
+            return Ok(Splits::of_all(growing.min(limit)));
+        }
+        let ctx = TaskContext { local: self.local };
+        let mut may_split = vec![false; self.changes.len()];
+        let mut count = 0;
+        // The leaf of the changes before, what they add, and the last of them, where they may split it.
+        let (mut last, mut added, mut splits) = (None, 0, None);
+        let changes = self.changes.iter().zip(self.each_growing(peeked));
+        for (at, (change, _)) in changes.enumerate().filter(|(_, (_, grows))| *grows) {
+            let tree = change.tree;
+            let (leaf, free) = tree.leaf_space(&ctx, change.key)?;
+            if last != Some((tree.id, leaf)) {
+                (last, added, splits) = (Some((tree.id, leaf)), 0, None);
+            }
+            added += change.key.len() + change.value.map_or(0, |value| value.bytes.len());
+            if free < FULL_FACTOR * added {
+                match splits.replace(at) {
+                    Some(before) => may_split[before] = false,
+                    None => count += 1,
+                }
+                may_split[at] = true;
+            }
+            if count > log.split_limit() {
+                break;
+            }
+        }
+        let log_tasks = &self.local.parts.log_tasks;
+        if !log_tasks.wait_to_split(&self.local.worker, count)? {
+            // Transactions are committed in another way then, and nothing else has so many changes.
+            let limit = log.transaction_limit_now().min(bytes);
+            return Err(Error::TransactionTooLarge { bytes, limit });
+        }
+        Ok(Splits {
+            count,
+            which: Some(may_split),
+        })
     }
 
     /// Pages that applying may take.
@@ -510,7 +593,7 @@ impl<'a> Commit<'a, '_> {
             confirmed: self.changes.iter().flat_map(Change::tokens).collect(),
             ..Record::default()
         };
-        if !local.engine.log.is_on() {
+        if !local.parts.log.is_on() {
             return Ok(record);
         }
         for (at, peeked) in peeked.iter().enumerate() {
@@ -518,7 +601,7 @@ impl<'a> Commit<'a, '_> {
                 let extent = extent::decode(descriptor.bytes())?;
                 record.replaced.push(Replaced {
                     at,
-                    token: local.engine.log.stamp(local.worker.index).0,
+                    token: local.parts.log.stamp(local.worker.index).0,
                     chunks: extent::chunk_ids(local, extent)?,
                 });
             }
@@ -545,7 +628,7 @@ impl<'a> Commit<'a, '_> {
         publish: bool,
     ) -> Result<Option<Outcome<'a>>, Error> {
         let local = self.local;
-        let engine = &local.engine;
+        let parts = &local.parts;
         let record = self.record(&peeked)?;
         let reserved = ReservedTask::reserve_from(
             local,
@@ -553,19 +636,19 @@ impl<'a> Commit<'a, '_> {
             self.context.frees_space,
         )?;
         let bytes = record.body.bytes().len() as u64;
-        let log_tasks = &local.engine.log_tasks;
-        let mut reservation =
-            log_tasks.reserve_commit(&local.worker, bytes, self.growing(&peeked))?;
-        engine.shared.writable()?;
+        let log_tasks = &local.parts.log_tasks;
+        let splits = self.splits(&peeked, bytes)?;
+        let mut reservation = log_tasks.reserve_commit(&local.worker, bytes, splits.count)?;
+        parts.shared.writable()?;
         let slot = self
             .transactions()
             .tracker
-            .register(local.worker.index, &engine.log);
+            .register(local.worker.index, &parts.log);
         local.worker.preemption_point();
         if !self.may_change(&peeked)? || !publish && self.must_publish() {
             return Ok(None);
         }
-        let unlogged = !publish && !engine.log.is_on();
+        let unlogged = !publish && !parts.log.is_on();
         let dead = if unlogged {
             extents_of(&peeked)
         } else {
@@ -600,7 +683,7 @@ impl<'a> Commit<'a, '_> {
             self.transactions().visibility() != Visibility::Applied && (publish || !is_late);
         let noted = notes.then(|| unseen.note(self.changes.iter().map(Change::number)));
         local.worker.preemption_point();
-        let applied = self.apply(&reserved, lsn, &mut reservation);
+        let applied = self.apply(&reserved, lsn, splits, &mut reservation);
         let applied = applied.and_then(|()| self.end_tree(lsn));
         if let Err(error) = applied {
             self.fail(slot, published, &error);
@@ -617,7 +700,7 @@ impl<'a> Commit<'a, '_> {
                 .for_each(|old| extent::free_logged(local, lsn, &old.chunks)),
         }
         let lasts = is_late
-            && engine.log.is_on()
+            && parts.log.is_on()
             && self.durability == Durability::Synced
             && !canary::is_on(Canary::AcknowledgeEarly)
             && !canary::is_on(Canary::ShowEarly);
@@ -639,17 +722,17 @@ impl<'a> Commit<'a, '_> {
     }
 
     fn append(&self, slot: &Slot<'_>, record: &Record, publish: bool) -> Lsn {
-        let engine = &self.local.engine;
+        let parts = &self.local.parts;
         let body = record.body.bytes();
         let writer = self.local.worker.index;
-        engine.log.append(writer, Kind::Commit, &[body], |lsn| {
+        parts.log.append(writer, Kind::Commit, &[body], |lsn| {
             // A serializable commit keeps the watermark where it was before its
             // validation. A commit that changes what it has read, and came too late
             // to be seen, may get a lower LSN: no snapshot may see only that one.
             if self.context.reads.is_none() {
                 slot.is_at(lsn);
             }
-            engine
+            parts
                 .pagestore
                 .confirm_allocations(&record.confirmed, &record.ended);
             if publish {
@@ -657,7 +740,7 @@ impl<'a> Commit<'a, '_> {
                 // Were the store to end before they are freed, the next opening
                 // frees them.
                 for old in &record.replaced {
-                    engine.pagestore.add_provisional(old.token, &old.chunks);
+                    parts.pagestore.add_provisional(old.token, &old.chunks);
                 }
             }
         })
@@ -673,7 +756,7 @@ impl<'a> Commit<'a, '_> {
 
     /// Without a log a single change that fails has not happened: it needs no reservation.
     fn pages_to_reserve(&self, peeked: &[CurrentValue]) -> u64 {
-        if self.changes.len() > 1 || self.local.engine.log.is_on() {
+        if self.changes.len() > 1 || self.local.parts.log.is_on() {
             self.worst_pages(peeked)
         } else {
             0
@@ -722,12 +805,14 @@ impl<'a> Commit<'a, '_> {
         &self,
         ctx: &ReservedTask<'_>,
         lsn: Lsn,
+        mut splits: Splits,
         reservation: &mut LogReservation<'_>,
     ) -> Result<(), Error> {
-        for (change, left) in self.changes.iter().zip((0..self.changes.len()).rev()) {
+        for (at, change) in self.changes.iter().enumerate() {
             let decide = |_: Option<ValueRef<'_>>| change.decision();
             change.tree.apply(ctx, change.key, Some(lsn), decide)?;
-            reservation.release_splits(left as u64);
+            let left = self.changes.len() - 1 - at;
+            reservation.release_splits(splits.applied(at, left));
             self.local.worker.preemption_point();
         }
         Ok(())
@@ -743,8 +828,8 @@ impl<'a> Commit<'a, '_> {
 
     /// The record was appended, but the pages do not have all of it.
     fn fail(&self, slot: Slot<'_>, published: Option<CommitNumber>, error: &Error) {
-        let engine = &self.local.engine;
-        if self.changes.len() == 1 && !engine.log.is_on() {
+        let parts = &self.local.parts;
+        if self.changes.len() == 1 && !parts.log.is_on() {
             // Nothing has changed, and no record says that it would.
             self.cancel(published);
             return;
@@ -757,7 +842,7 @@ impl<'a> Commit<'a, '_> {
         }
         // The versions stay pending, so that no snapshot sees the part that is there.
         slot.abandon();
-        engine.shared.poison(error.clone());
+        parts.shared.poison(error.clone());
     }
 }
 

@@ -16,19 +16,18 @@
 //!
 //! Before step 5 nothing has happened that a recovery or a reader sees.
 
-use super::TreeStatus;
-use super::commit::{CommitContext, wait_for_watermark};
+use super::commit::CommitContext;
 use super::tree_status::Closed;
+use super::{Transactions, TreeStatus};
 use crate::Error;
 use crate::btree::{self, Change, Rewrite, Rewritten, Tree, ValueKind};
 use crate::canary::{self, Canary};
-use crate::context::WriteContext;
-use crate::engine::{Engine, TaskContext};
+use crate::context::{TaskContext, TaskParts, TaskWorker, WriteContext};
 use crate::extent::{self, Extent};
 use crate::log::record::{Kind, Token, structure_body};
 use crate::log::{ReservationClass, Slot};
 use crate::page::{Lsn, PAGE_SIZE, PageId};
-use crate::runtime::{Patience, WorkerState};
+use crate::runtime::Patience;
 use crate::shared::Counters;
 
 /// How full new pages are made on average, in percent, as those of a bulk load.
@@ -75,7 +74,8 @@ impl Content {
 }
 
 struct LargeCommit<'a> {
-    local: &'a WorkerState,
+    transactions: &'a Transactions,
+    local: &'a TaskWorker,
     trees: &'a [LargeTree<'a>],
     context: CommitContext<'a>,
     token: Token,
@@ -83,58 +83,63 @@ struct LargeCommit<'a> {
     most: usize,
 }
 
-/// Commits the changes of `trees`, all or none, and durably.
-///
-/// # Errors
-///
-/// [`Error::TransactionTooLarge`] where the record, which has the roots, and 8 bytes for each page and each chunk that is replaced and for each large
-/// value, does not fit into the log, or the roots take too much of the pool; [`Error::Conflict`], [`Error::SnapshotTooOld`], [`Error::TreeDropped`],
-/// [`Error::VolumeFull`], those of `next` and of reading: nothing has changed then. [`Error::Poisoned`] or a failed write.
-pub(crate) fn commit_large(
-    local: &WorkerState,
-    trees: &[LargeTree<'_>],
-    context: CommitContext<'_>,
-    next: &mut NextChange<'_>,
-) -> Result<(), Error> {
-    let engine = &local.engine;
-    TaskContext { local }.admit()?;
-    check_trees(engine, trees.len())?;
-    let commit = LargeCommit {
-        local,
-        trees,
-        context,
-        token: engine.log.stamp(local.worker.index).0,
-        most: (engine.log.record_limit() / 8) as usize,
-    };
-    let _rewriting = local.begin_rewriting()?;
-    let closed = commit.close()?;
-    let mut built = Vec::new();
-    let done = commit
-        .rewrite(next, &mut built)
-        .and_then(|content| commit.prepare(&content).map(|body| (content, body)))
-        .and_then(|(content, body)| commit.write(&closed, &content, &body));
-    match done {
-        Ok(()) => {
-            drop(closed);
-            Counters::add(&engine.transactions.counters.commits, 1);
-            Counters::add(&engine.transactions.counters.large_commits, 1);
-            Ok(())
-        }
-        Err(error) => {
-            // Where the record may be in the log its pages stay.
-            if engine.shared.writable().is_ok() {
-                engine
-                    .pagestore
-                    .discard_pages(&local.worker, commit.token, built);
+impl Transactions {
+    /// Commits the changes of `trees`, all or none, and durably.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TransactionTooLarge`] where the record, which has the roots, and 8 bytes for each page and each chunk that is replaced and for each large
+    /// value, does not fit into the log, or the roots take too much of the pool; [`Error::Conflict`], [`Error::SnapshotTooOld`], [`Error::TreeDropped`],
+    /// [`Error::VolumeFull`], those of `next` and of reading: nothing has changed then. [`Error::Poisoned`] or a failed write.
+    pub(crate) fn commit_large(
+        &self,
+        local: &TaskWorker,
+        trees: &[LargeTree<'_>],
+        context: CommitContext<'_>,
+        next: &mut NextChange<'_>,
+    ) -> Result<(), Error> {
+        let parts = &local.parts;
+        TaskContext { local }.admit()?;
+        check_trees(parts, trees.len())?;
+        let commit = LargeCommit {
+            transactions: self,
+            local,
+            trees,
+            context,
+            token: parts.log.stamp(local.worker.index).0,
+            most: (parts.log.record_limit() / 8) as usize,
+        };
+        let copies = &self.copies;
+        let _rewriting = copies.begin_rewriting(&parts.shared, &local.worker)?;
+        let closed = commit.close()?;
+        let mut built = Vec::new();
+        let done = commit
+            .rewrite(next, &mut built)
+            .and_then(|content| commit.prepare(&content).map(|body| (content, body)))
+            .and_then(|(content, body)| commit.write(&closed, &content, &body));
+        match done {
+            Ok(()) => {
+                drop(closed);
+                Counters::add(&self.counters.commits, 1);
+                Counters::add(&self.counters.large_commits, 1);
+                Ok(())
             }
-            Err(error)
+            Err(error) => {
+                // Where the record may be in the log its pages stay.
+                if parts.shared.writable().is_ok() {
+                    parts
+                        .pagestore
+                        .discard_pages(&local.worker, commit.token, built);
+                }
+                Err(error)
+            }
         }
     }
 }
 
 /// All roots are in memory and latched when they get their new content.
-fn check_trees(engine: &Engine, trees: usize) -> Result<(), Error> {
-    let most = u64::from(engine.buffer.pool.frames.count()) / FRAMES_PER_ROOT;
+fn check_trees(parts: &TaskParts, trees: usize) -> Result<(), Error> {
+    let most = u64::from(parts.buffer.pool.frames.count()) / FRAMES_PER_ROOT;
     if trees as u64 > most {
         return Err(Error::TransactionTooLarge {
             bytes: trees as u64 * PAGE_SIZE as u64,
@@ -149,7 +154,7 @@ impl<'a> LargeCommit<'a> {
     fn close(&self) -> Result<Vec<(usize, Closed<'a>)>, Error> {
         let mut patience = Patience::default();
         let mut wait = || {
-            self.local.engine.shared.writable()?;
+            self.local.parts.shared.writable()?;
             patience.wait(&self.local.worker);
             Ok::<(), Error>(())
         };
@@ -165,11 +170,7 @@ impl<'a> LargeCommit<'a> {
             closed.push((at, own.ok_or_else(dropped)?));
         }
         if !canary::is_on(Canary::RewriteBesideCommits) {
-            self.local
-                .engine
-                .transactions
-                .tracker
-                .drain(false, &mut wait)?;
+            self.transactions.tracker.drain(false, &mut wait)?;
         }
         let snapshot = self.context.snapshot;
         for tree in self.trees {
@@ -235,7 +236,7 @@ impl<'a> LargeCommit<'a> {
         let Some(snapshot) = self.context.snapshot else {
             return Ok(());
         };
-        let versions = &self.local.engine.transactions.versions;
+        let versions = &self.transactions.versions;
         if versions.is_changed(tree.tree.id, key, snapshot.lsn, None)
             && !canary::is_on(Canary::SkipWriteValidation)
         {
@@ -246,19 +247,19 @@ impl<'a> LargeCommit<'a> {
 
     /// Waits until the new pages are durable, and what earlier commits have changed in pages that stay; the record's body.
     fn prepare(&self, content: &Content) -> Result<Vec<u8>, Error> {
-        let (local, engine) = (self.local, &self.local.engine);
+        let (local, parts) = (self.local, &self.local.parts);
         let body = btree::roots_body(&content.trees, &content.ended(), &content.tokens);
-        if body.len() as u64 > engine.log.record_limit() {
+        if body.len() as u64 > parts.log.record_limit() {
             return Err(self.too_large(body.len() as u64));
         }
-        if !engine.log.is_on() {
+        if !parts.log.is_on() {
             return Ok(body);
         }
-        engine
+        parts
             .log_tasks
             .wait_to_hold(&local.worker, body.len() as u64)?;
         if !canary::is_on(Canary::SwapRootsEarly) {
-            TaskContext { local }.flush_older_than(engine.log.next())?;
+            TaskContext { local }.flush_older_than(parts.log.next())?;
         }
         // The record itself says so of the first tree.
         for tree in &self.trees[1..] {
@@ -271,14 +272,14 @@ impl<'a> LargeCommit<'a> {
                 &[],
                 Some(&[]),
             );
-            let _reservation = engine.log_tasks.reserve(
+            let _reservation = parts.log_tasks.reserve(
                 &local.worker,
                 said.len() as u64,
                 ReservationClass::Structure,
             )?;
             if !canary::is_on(Canary::RepeatOverRewritten) {
                 let writer = local.worker.index;
-                engine.log.append(writer, Kind::Structure, &[&said], |_| {});
+                parts.log.append(writer, Kind::Structure, &[&said], |_| {});
             }
         }
         Ok(body)
@@ -287,12 +288,12 @@ impl<'a> LargeCommit<'a> {
     /// Waits until the commits before the one at `lsn` are applied and durable, so that it is visible soon after its trees have
     /// their new roots.
     fn await_earlier(&self, slot: &Slot<'_>, lsn: Lsn) -> Result<(), Error> {
-        let engine = &self.local.engine;
-        let tracker = &engine.transactions.tracker;
-        while tracker.waits_for_others(&engine.log, lsn, slot)
+        let parts = &self.local.parts;
+        let tracker = &self.transactions.tracker;
+        while tracker.waits_for_others(&parts.log, lsn, slot)
             && !canary::is_on(Canary::ShowRootsEarly)
         {
-            engine.shared.writable()?;
+            parts.shared.writable()?;
             self.local.worker.yield_now();
         }
         Ok(())
@@ -305,17 +306,17 @@ impl<'a> LargeCommit<'a> {
         content: &Content,
         body: &[u8],
     ) -> Result<(), Error> {
-        let (local, engine) = (self.local, &self.local.engine);
-        let transactions = &engine.transactions;
+        let (local, parts) = (self.local, &self.local.parts);
+        let transactions = self.transactions;
         let bytes = body.len() as u64;
         let turn = transactions.await_turn(local)?;
         let reservation =
-            engine
+            parts
                 .log_tasks
                 .reserve(&local.worker, bytes, ReservationClass::Structure)?;
-        engine.shared.writable()?;
+        parts.shared.writable()?;
         let tracker = &transactions.tracker;
-        let slot = tracker.register(local.worker.index, &engine.log);
+        let slot = tracker.register(local.worker.index, &parts.log);
         let before: Vec<u64> = closed
             .iter()
             .map(|(_, tree)| tree.begin_loading())
@@ -337,22 +338,20 @@ impl<'a> LargeCommit<'a> {
         }
         local.worker.preemption_point();
         let ended = content.ended();
-        let lsn = engine
+        let lsn = parts
             .log
             .append(local.worker.index, Kind::Structure, &[body], |lsn| {
                 if self.context.reads.is_none() {
                     slot.is_at(lsn);
                 }
-                engine
-                    .pagestore
-                    .confirm_allocations(&content.tokens, &ended);
+                parts.pagestore.confirm_allocations(&content.tokens, &ended);
             });
         drop((validating, reservation));
         let ctx = TaskContext { local };
-        let lasts = match canary::is_on(Canary::SwapBeforeRecord) || !engine.log.is_on() {
+        let lasts = match canary::is_on(Canary::SwapBeforeRecord) || !parts.log.is_on() {
             true => Ok(()),
             false => local
-                .engine
+                .parts
                 .log_tasks
                 .wait_durable(&local.worker, lsn)
                 .and_then(|()| self.await_earlier(&slot, lsn)),
@@ -367,7 +366,7 @@ impl<'a> LargeCommit<'a> {
         if let Err(error) = btree::install_roots(&ctx, &content.trees, lsn) {
             slot.abandon();
             reopen();
-            engine.shared.poison(error.clone());
+            parts.shared.poison(error.clone());
             return Err(error);
         }
         for (_, tree) in closed {
@@ -375,7 +374,7 @@ impl<'a> LargeCommit<'a> {
         }
         let ending = transactions.tracker.begin_ending(lsn);
         slot.is_applied(lsn);
-        if let Err(error) = wait_for_watermark(local, lsn) {
+        if let Err(error) = transactions.wait_for_watermark(local, lsn) {
             // No reader outside transactions sees it: single reads find the trees noted, scans find the commit in flight.
             if let Some(swap) = swap {
                 swap.keep();
@@ -393,7 +392,7 @@ impl<'a> LargeCommit<'a> {
     fn free_replaced(&self, content: &Content, lsn: Lsn) {
         for tree in &content.trees {
             self.local
-                .engine
+                .parts
                 .pagestore
                 .end_pages(&self.local.worker, lsn, &tree.replaced);
         }
@@ -408,7 +407,7 @@ impl<'a> LargeCommit<'a> {
             && !canary::is_on(Canary::SkipReadValidation)
         {
             let own: Vec<_> = self.trees.iter().map(|tree| tree.tree.id).collect();
-            let versions = &self.local.engine.transactions.versions;
+            let versions = &self.transactions.versions;
             reads.validate_beside(versions, snapshot, None, &own)?;
         }
         // Versions that would have shown a conflict may be gone.

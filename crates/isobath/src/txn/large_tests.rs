@@ -5,7 +5,7 @@ use std::sync::Arc;
 use isobath_io::{FaultDevice, FaultPlan, Volume};
 
 use crate::canary::Canary;
-use crate::runtime::WorkerState;
+use crate::engine::WorkerState;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::{Error, Isolation, Options, Simulation, TaskHandle, TransactionOptions};
 

@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-use crate::runtime::{TaskRef, WorkerState};
+use crate::runtime::{TaskRef, Worker};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -65,8 +65,8 @@ impl Locks {
     }
 
     /// Locks one key, in a task, which holds no other lock.
-    pub(crate) fn one(&self, local: &WorkerState, number: u64) -> Locked<'_> {
-        self.acquire(local, number);
+    pub(crate) fn one(&self, worker: &Worker, number: u64) -> Locked<'_> {
+        self.acquire(worker, number);
         Locked {
             locks: self,
             numbers: Numbers::One(number),
@@ -74,11 +74,11 @@ impl Locks {
     }
 
     /// Locks keys, in a task, which holds no other lock.
-    pub(crate) fn all(&self, local: &WorkerState, mut numbers: Vec<u64>) -> Locked<'_> {
+    pub(crate) fn all(&self, worker: &Worker, mut numbers: Vec<u64>) -> Locked<'_> {
         numbers.sort_unstable();
         numbers.dedup();
         for &number in &numbers {
-            self.acquire(local, number);
+            self.acquire(worker, number);
         }
         Locked {
             locks: self,
@@ -87,15 +87,15 @@ impl Locks {
     }
 
     #[inline]
-    fn acquire(&self, local: &WorkerState, number: u64) {
-        assert!(local.worker.in_task(), "a lock is for a task");
+    fn acquire(&self, worker: &Worker, number: u64) {
+        assert!(worker.in_task(), "a lock is for a task");
         let mut held = self.shard(number).lock();
         let Some(waiters) = held.get_mut(&number) else {
             held.insert(number, VecDeque::new());
             return;
         };
         #[expect(clippy::expect_used, reason = "only tasks commit, and only they wait")]
-        let task = local.worker.current_task().expect("a lock is for a task");
+        let task = worker.current_task().expect("a lock is for a task");
         let waiter = Arc::new(Waiter {
             granted: AtomicBool::new(false),
             task,
@@ -104,7 +104,7 @@ impl Locks {
         drop(held);
         // A parked task may be woken for another reason.
         while !waiter.granted.load(Ordering::Acquire) {
-            local.worker.park();
+            worker.park();
         }
     }
 

@@ -27,6 +27,7 @@
 
 mod change;
 pub(crate) mod commit;
+mod copies;
 pub(crate) mod large;
 pub(crate) mod locks;
 pub(crate) mod reserved_task;
@@ -40,16 +41,15 @@ use std::sync::Arc;
 
 use crate::btree::{Descriptor, TreeId};
 use crate::canary::{self, Canary};
-use crate::engine::Engine;
+use crate::context::{TaskParts, TaskWorker};
 use crate::extent::{self, Extent};
 use crate::log::record::Token;
 use crate::log::{Log, Tracker};
 use crate::page::Lsn;
-use crate::runtime::WorkerState;
-use crate::shared::Config;
-use crate::shared::Durability;
+use crate::shared::{Config, Durability, Shared};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{HashSet, Mutex};
+use copies::Copies;
 use locks::Locks;
 use snapshots::{Registered, Snapshots};
 pub(crate) use tree_status::TreeStatus;
@@ -79,6 +79,7 @@ pub(crate) struct Transactions {
     /// A large commit is between its slot and its visibility.
     has_turn: AtomicBool,
     visibility: Visibility,
+    pub(crate) copies: Copies,
     /// Numbers of the keys of commits that failed half-way: what the pages have of
     /// them is for the next recovery to complete.
     partially_applied: Mutex<HashSet<u64>>,
@@ -168,6 +169,7 @@ impl Transactions {
             unseen: Unseen::new(),
             has_turn: AtomicBool::new(false),
             visibility,
+            copies: Copies::default(),
             partially_applied: Mutex::new(HashSet::default()),
             counters: TransactionCounters::default(),
         }
@@ -263,9 +265,9 @@ impl Transactions {
     /// # Errors
     ///
     /// [`crate::Error::Poisoned`].
-    pub(crate) fn await_turn(&self, local: &WorkerState) -> Result<LargeTurn<'_>, crate::Error> {
+    pub(crate) fn await_turn(&self, local: &TaskWorker) -> Result<LargeTurn<'_>, crate::Error> {
         while self.has_turn.swap(true, Ordering::SeqCst) {
-            local.engine.shared.writable()?;
+            local.parts.shared.writable()?;
             local.worker.yield_now();
         }
         Ok(LargeTurn(&self.has_turn))
@@ -290,12 +292,12 @@ impl Transactions {
     #[inline]
     pub(crate) fn check_atomic_visibility(
         &self,
-        engine: &Engine,
+        shared: &Shared,
         tree: TreeId,
         key: &[u8],
     ) -> Result<(), crate::Error> {
         if self.unseen.is_in_parts() && self.is_partially_applied(key_hash(tree, key)) {
-            return engine.shared.writable();
+            return shared.writable();
         }
         Ok(())
     }
@@ -309,7 +311,7 @@ impl Transactions {
     /// As for [`Transactions::check_atomic_visibility`], and those of `leaf` and `older`.
     pub(crate) fn read_one<T>(
         &self,
-        local: &WorkerState,
+        local: &TaskWorker,
         tree: TreeId,
         key: &[u8],
         mut read: impl FnMut(Option<OldValue>) -> Result<T, crate::Error>,
@@ -332,12 +334,12 @@ impl Transactions {
                     return Ok(found);
                 }
                 Verdict::InParts if locked.is_none() => {
-                    locked = Some(self.locks.one(local, key_hash(tree, key)));
-                    self.check_atomic_visibility(&local.engine, tree, key)?;
+                    locked = Some(self.locks.one(&local.worker, key_hash(tree, key)));
+                    self.check_atomic_visibility(&local.parts.shared, tree, key)?;
                 }
                 Verdict::Swapped => {
                     // Where a write has failed it may stay so.
-                    local.engine.shared.writable()?;
+                    local.parts.shared.writable()?;
                     local.worker.yield_now();
                 }
                 // It is this reader that has locked it.
@@ -347,15 +349,15 @@ impl Transactions {
     }
 
     /// Waits until all that is in the log now is durable, and seen.
-    pub(crate) fn await_durable(&self, local: &WorkerState) -> Result<(), crate::Error> {
-        let log = &local.engine.log;
+    pub(crate) fn await_durable(&self, local: &TaskWorker) -> Result<(), crate::Error> {
+        let log = &local.parts.log;
         let end = log.next();
         local
-            .engine
+            .parts
             .log_tasks
             .wait_durable(&local.worker, Lsn(end.0 - 8))?;
         while self.watermark(log) < end {
-            local.engine.shared.writable()?;
+            local.parts.shared.writable()?;
             local.worker.yield_now();
         }
         Ok(())
@@ -370,7 +372,7 @@ impl Transactions {
 
     /// For an operation outside transactions that has read many keys: waits for
     /// the rest of the commits whose changes it may have seen.
-    pub(crate) fn await_rest(&self, local: &WorkerState) -> Result<(), crate::Error> {
+    pub(crate) fn await_rest(&self, local: &TaskWorker) -> Result<(), crate::Error> {
         if self.visibility == Visibility::Early && self.unseen.is_any() {
             return self.await_durable(local);
         }
@@ -386,9 +388,9 @@ impl Transactions {
     /// # Errors
     ///
     /// [`crate::Error::Poisoned`] where one of them may never end.
-    pub(crate) fn await_parts(&self, local: &WorkerState) -> Result<(), crate::Error> {
+    pub(crate) fn await_parts(&self, local: &TaskWorker) -> Result<(), crate::Error> {
         self.tracker.drain(false, || {
-            local.engine.shared.writable()?;
+            local.parts.shared.writable()?;
             local.worker.yield_now();
             Ok(())
         })
@@ -434,18 +436,18 @@ impl Transactions {
 
     /// Frees space in the version store: collects versions, and where that is not enough fails the
     /// oldest snapshots.
-    pub(crate) fn make_room(&self, engine: &Engine) {
+    pub(crate) fn make_room(&self, parts: &TaskParts) {
         // Bound: each round fails a snapshot or is the last.
         while self
             .versions
-            .is_full(self.old_values_limit(engine.pagestore.allocated_bytes()))
+            .is_full(self.old_values_limit(parts.pagestore.allocated_bytes()))
         {
-            self.watermark(&engine.log);
+            self.watermark(&parts.log);
             self.collect_recent();
             while self.gc_versions(COLLECT_STEP) {}
             if !self
                 .versions
-                .is_full(self.old_values_limit(engine.pagestore.allocated_bytes()))
+                .is_full(self.old_values_limit(parts.pagestore.allocated_bytes()))
                 || !self.abort_oldest()
             {
                 return;
@@ -463,8 +465,8 @@ impl Transactions {
 
     /// The volume is full: frees large values that only the oldest snapshot reads, which fails. `false` where there are
     /// none of these.
-    pub(crate) fn free_old_values(&self, local: &WorkerState) -> bool {
-        let log = &local.engine.log;
+    pub(crate) fn free_old_values(&self, local: &TaskWorker) -> bool {
+        let log = &local.parts.log;
         self.watermark(log);
         self.collect_recent();
         while self.gc_versions(COLLECT_STEP) {}
@@ -499,7 +501,7 @@ impl Transactions {
     }
 
     /// Frees the large values that were left to a task.
-    pub(crate) fn free_dead(&self, local: &WorkerState) {
+    pub(crate) fn free_dead(&self, local: &TaskWorker) {
         if !self.has_dead() {
             return;
         }
@@ -514,12 +516,12 @@ impl Transactions {
     }
 
     /// Frees a large value that no commit has named.
-    pub(crate) fn free_uncommitted(&self, local: &WorkerState, extent: Extent) {
+    pub(crate) fn free_uncommitted(&self, local: &TaskWorker, extent: Extent) {
         self.free(local, Dead::uncommitted(extent));
     }
 
     /// As [`Self::free_uncommitted`], by the value's descriptor.
-    pub(crate) fn free_large(&self, local: &WorkerState, descriptor: &Descriptor) {
+    pub(crate) fn free_large(&self, local: &TaskWorker, descriptor: &Descriptor) {
         // One that makes no sense was reported when it was read.
         if let Some(extent) = Extent::decode(descriptor.bytes()) {
             self.free_uncommitted(local, extent);
@@ -527,7 +529,7 @@ impl Transactions {
     }
 
     /// Frees a large value that nothing names any more.
-    fn free(&self, local: &WorkerState, dead: Dead) {
+    fn free(&self, local: &TaskWorker, dead: Dead) {
         // What took it out of its tree has happened, whatever becomes of this. Where
         // its list of chunks cannot be read now, later tasks try again; a value
         // that stays unreadable keeps its space, and `check` finds it.
@@ -543,8 +545,8 @@ impl Transactions {
     }
 
     /// Drops every version that no snapshot needs, and frees what that frees, with what could not be freed before.
-    pub(crate) fn gc(&self, local: &WorkerState) {
-        self.watermark(&local.engine.log);
+    pub(crate) fn gc(&self, local: &TaskWorker) {
+        self.watermark(&local.parts.log);
         self.collect_recent();
         while self.gc_versions(COLLECT_STEP) {
             local.worker.yield_now();

@@ -5,12 +5,10 @@ use std::cell::Cell;
 
 use crate::Error;
 use crate::buffer::{BufferPool, Exclusive, Reservation, Restart};
-use crate::context::{ReadContext, WriteContext};
-use crate::engine::TaskContext;
+use crate::context::{ReadContext, TaskContext, TaskWorker, WriteContext};
 use crate::log::record::Token;
 use crate::log::{Log, LogReservation};
 use crate::page::{Lsn, PageId};
-use crate::runtime::WorkerState;
 
 /// A task with some pages reserved ahead; it releases those that it did not use when
 /// this is dropped.
@@ -27,14 +25,14 @@ impl<'l> ReservedTask<'l> {
     ///
     /// [`Error::VolumeFull`].
     pub(crate) fn reserve_from(
-        local: &'l WorkerState,
+        local: &'l TaskWorker,
         pages: u64,
         from_reserve: bool,
     ) -> Result<ReservedTask<'l>, Error> {
         if from_reserve {
-            local.engine.pagestore.reserve_beyond_limit(pages);
+            local.parts.pagestore.reserve_beyond_limit(pages);
         } else if pages > 0 {
-            local.engine.pagestore.reserve_pages(&local.worker, pages)?;
+            local.parts.pagestore.reserve_pages(&local.worker, pages)?;
         }
         Ok(ReservedTask {
             task: TaskContext { local },
@@ -47,7 +45,7 @@ impl Drop for ReservedTask<'_> {
     fn drop(&mut self) {
         let pages = self.pages.get();
         if pages > 0 {
-            self.task.local.engine.pagestore.release_pages(pages);
+            self.task.local.parts.pagestore.release_pages(pages);
         }
     }
 }
@@ -88,7 +86,7 @@ impl WriteContext for ReservedTask<'_> {
         if missing > 0 {
             let local = self.task.local;
             local
-                .engine
+                .parts
                 .pagestore
                 .reserve_pages(&local.worker, missing)?;
             self.pages.set(self.pages.get() + missing);

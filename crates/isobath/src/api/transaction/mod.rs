@@ -20,13 +20,13 @@ use crate::api::tree::{Tree, Wanted, check_key, check_value};
 use crate::api::value::ValueReader;
 use crate::bounds::{self, KeyRange};
 use crate::btree::{self, Direction, prefix_end};
+use crate::engine::{OperationFuture, Runtime};
 use crate::error::{TransactionError, of_kind};
-use crate::runtime::{OperationFuture, Runtime};
 use crate::shared::Counters;
 use crate::sync::Mutex;
-use crate::txn::commit::{self, CommitContext};
+use crate::txn::Dead;
+use crate::txn::commit::CommitContext;
 use crate::txn::serializable::ReadSet;
-use crate::txn::{Dead, large};
 use crate::{Durability, Error, Record, WriteBatch, extent, small};
 use scan::Source;
 use view::View;
@@ -515,8 +515,18 @@ impl Transaction {
                 frees_space: false,
                 ends: None,
             };
-            commit::change_all(local, &changes, context, durability, &mut |_, _| Ok(true))
+            local.engine.transactions.change_all(
+                local,
+                &changes,
+                context,
+                durability,
+                &mut |_, _| Ok(true),
+            )
         });
+        if let Err(Error::TransactionTooLarge { .. }) = result {
+            // One record does not have it all, or what applying that logs.
+            return self.commit_large(&runtime, validated);
+        }
         let user_bytes = self.writes.user_bytes();
         self.end(&runtime, result.map(|_| user_bytes))
     }
@@ -535,7 +545,8 @@ impl Transaction {
             let trees = changes.trees();
             runtime.run(|local| {
                 let mut next = |at| changes.next(at);
-                large::commit_large(local, &trees, context, &mut next)
+                let transactions = &local.engine.transactions;
+                transactions.commit_large(local, &trees, context, &mut next)
             })?;
             Ok((changes.dead, changes.user_bytes))
         });

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::view::rest;
 use super::{Isolation, Transaction};
-use crate::runtime::Runtime;
+use crate::engine::Runtime;
 use crate::txn::unseen::Visibility;
 use crate::{Durability, Error};
 

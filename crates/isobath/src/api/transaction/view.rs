@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use crate::Error;
 use crate::api::tree::Tree;
-use crate::engine::Engine;
+use crate::engine::{Engine, Runtime, WorkerState};
 use crate::page::Lsn;
-use crate::runtime::{Runtime, WorkerState};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::txn::Transactions;
 use crate::txn::snapshots::Registered;
@@ -138,7 +137,7 @@ fn rest_in_task(engine: &Engine) -> bool {
 
 /// Lets others run: other tasks, other threads, or the simulation.
 pub(super) fn rest(engine: &Engine) {
-    if !rest_in_task(engine) && !crate::sim::drive() {
+    if !rest_in_task(engine) && !crate::sync::drive() {
         std::thread::yield_now();
     }
 }

@@ -17,7 +17,11 @@ fn lost_beside_a_load() -> usize {
             .ids()
             .lock()
             .free_run(mapping, PageId(low), 100);
-        let whole = local.checkpoint(engine.log.next()).unwrap();
+        let whole = local
+            .engine
+            .checkpoints
+            .checkpoint(&local.worker, engine.log.next())
+            .unwrap();
         (0..10 * IDLE_IDS / 504).for_each(|page| engine.buffer.changes.map_pages().mark_page(page));
         whole.is_whole()
     };
@@ -33,7 +37,11 @@ fn lost_beside_a_load() -> usize {
         while local.engine.pagestore.provisional().is_empty() {
             local.worker.yield_now();
         }
-        local.checkpoint(local.engine.log.next()).unwrap()
+        local
+            .engine
+            .checkpoints
+            .checkpoint(&local.worker, local.engine.log.next())
+            .unwrap()
     };
     assert!(in_task(&simulation, 0, second).join().unwrap().is_whole());
     loaded.join().unwrap();
@@ -107,7 +115,12 @@ fn left_by_a_large_commit() -> usize {
         });
         let latched = latched.expect("a page that is replaced is in memory");
         yield_while(&|| !engine.transactions.tracker.is_ending());
-        let whole = local.checkpoint(engine.log.next()).unwrap().is_whole();
+        let whole = local
+            .engine
+            .checkpoints
+            .checkpoint(&local.worker, engine.log.next())
+            .unwrap()
+            .is_whole();
         assert!(engine.transactions.tracker.is_ending());
         drop(latched);
         whole

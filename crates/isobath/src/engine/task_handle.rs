@@ -6,11 +6,9 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
-use std::time::Instant;
-
-use crate::engine::Engine;
+use crate::engine::{Engine, WorkerState};
 use crate::error::{Error, StorageError, of_kind, panic_message};
-use crate::runtime::{Work, Worker, WorkerState, block_on};
+use crate::runtime::{Work, Worker, block_on};
 
 /// The task panicked; the store goes on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -160,38 +158,4 @@ impl<T> Future for TaskHandle<T> {
             .poll(context)
             .map(|received| received.unwrap_or_else(|_| Err(TaskPanic::not_run(&self.no_result()))))
     }
-}
-
-/// Sleeps until `wake_at`, or a little longer: inside a task other tasks run
-/// meanwhile, elsewhere the thread sleeps.
-pub fn sleep_until(wake_at: Instant) {
-    let in_task = Worker::with_current(|worker| {
-        let worker = worker.filter(|worker| worker.in_task());
-        if let Some(worker) = worker {
-            worker.sleep_until(wake_at);
-        }
-        worker.is_some()
-    });
-    if !in_task {
-        std::thread::sleep(wake_at.saturating_duration_since(Instant::now()));
-    }
-}
-
-/// Inside a task, lets every other ready task of its worker run once; elsewhere
-/// yields the thread. A task that computes for long calls it now and then.
-pub fn yield_now() {
-    if !yield_task() {
-        std::thread::yield_now();
-    }
-}
-
-/// Inside a task, lets every other ready task of its worker run once; elsewhere does nothing. Whether this is a task.
-pub(crate) fn yield_task() -> bool {
-    Worker::with_current(|worker| {
-        let worker = worker.filter(|worker| worker.in_task());
-        if let Some(worker) = worker {
-            worker.yield_now();
-        }
-        worker.is_some()
-    })
 }

@@ -15,8 +15,9 @@ use isobath_io::{AlignedBuf, FaultDevice, FaultPlan, Io, Volume};
 
 use crate::buffer::FrameId;
 use crate::checkpoint::SUPERBLOCK_OFFSETS;
+use crate::engine::WorkerState;
 use crate::page::{PAGE_SIZE, PageId};
-use crate::runtime::{NO_STACKS, TaskId, WorkerState};
+use crate::runtime::{NO_STACKS, TaskId};
 use crate::sync::Mutex;
 use crate::{Error, LoadError, Options, Simulation, Store, Tree};
 

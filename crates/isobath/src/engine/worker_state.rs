@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,26 +12,21 @@ use std::time::Duration;
 
 use isobath_io::IoError;
 
+use super::Engine;
 use crate::Error;
-use crate::engine::{Engine, PoolHandle};
+use crate::context::{OldValues, PoolHandle, TaskWorker};
 use crate::log::LOG_WRITERS;
 use crate::pagestore::{PageStore, STALL_PERIOD, WRITERS};
-use crate::runtime::registered::Registered;
-use crate::runtime::{BackgroundHandler, Limits, TaskId, Worker};
+use crate::runtime::{BackgroundHandler, Limits, Worker};
 
 /// A worker and its share of the engine; belongs to the thread that steps it.
 pub(crate) struct WorkerState {
-    /// Dropped before the engine: its channel waits for the reads that are in flight, into frames and buffers of the engine.
-    pub(crate) worker: Worker,
+    tasks: TaskWorker,
     pub(crate) engine: Arc<Engine>,
-    pub(crate) pool: PoolHandle,
-    /// The checkpointer, parked, to be woken when there is work.
-    pub(crate) idle_checkpointer: Cell<Option<TaskId>>,
     /// System tasks that still run.
     pub(crate) system_tasks: Cell<usize>,
     /// Log writers that still run.
     log_writers: Cell<usize>,
-    pub(crate) registered: Registered,
 }
 
 thread_local! {
@@ -53,6 +49,15 @@ impl Interrupted {
     pub(crate) fn go_on(self) {
         LOCAL.set(self.0);
         self.1.go_on();
+    }
+}
+
+impl Deref for WorkerState {
+    type Target = TaskWorker;
+
+    #[inline(always)]
+    fn deref(&self) -> &TaskWorker {
+        &self.tasks
     }
 }
 
@@ -85,12 +90,14 @@ impl WorkerState {
             source: Arc::new(source),
         })?;
         let local = Rc::new(WorkerState {
-            worker,
-            idle_checkpointer: Cell::new(None),
+            tasks: TaskWorker {
+                worker,
+                pool: PoolHandle::of(&engine.buffer),
+                parts: engine.parts.clone(),
+                old_values: Arc::clone(&engine) as Arc<dyn OldValues>,
+            },
             system_tasks: Cell::new(0),
             log_writers: Cell::new(0),
-            registered: Registered::new(&engine),
-            pool: PoolHandle::of(&engine),
             engine,
         });
         if !local.engine.shared.config.read_only {
@@ -100,50 +107,30 @@ impl WorkerState {
     }
 
     fn start_system_tasks(self: &Rc<Self>) {
+        let is_logged = self.engine.log.is_on();
         for slot in PageStore::writer_slots(&self.worker) {
-            let local = Rc::downgrade(self);
-            self.spawn_system(move || {
-                if let Some(local) = local.upgrade() {
-                    local.engine.pagestore.run_writer(&local.worker, slot);
-                }
-            });
+            self.spawn_system(move |local| local.parts.pagestore.run_writer(&local.worker, slot));
         }
-        let local = Rc::downgrade(self);
-        self.spawn_system(move || {
-            if let Some(local) = local.upgrade() {
-                let is_last = || local.system_tasks.get() == 1;
-                local.engine.pagestore.run_cleaner(&local.worker, is_last);
-            }
+        self.spawn_system(|local| {
+            let is_last = || local.system_tasks.get() == 1;
+            local.parts.pagestore.run_cleaner(&local.worker, is_last);
         });
-        if self.worker.index == 0 && self.engine.log.is_on() {
-            let local = Rc::downgrade(self);
-            self.spawn_system(move || {
-                if let Some(local) = local.upgrade() {
-                    local.checkpointer();
-                }
-            });
+        if self.worker.index == 0 && is_logged {
+            self.spawn_system(|local| local.engine.checkpoints.run_checkpointer(&local.worker));
         }
-        let log_writers = if self.engine.log.is_on() {
-            LOG_WRITERS
-        } else {
-            0
-        };
-        for _ in 0..log_writers {
-            let local = Rc::downgrade(self);
+        for _ in 0..if is_logged { LOG_WRITERS } else { 0 } {
             // Counted apart: they outlive the others, which may wait for the log.
             self.spawn_counted(
                 |local| &local.log_writers,
-                move || {
-                    if let Some(local) = local.upgrade() {
-                        let has_ended = || local.flushes_are_over();
-                        local.engine.log_tasks.run_writer(&local.worker, has_ended);
-                    }
+                |local| {
+                    let has_ended = || local.flushes_are_over();
+                    local.parts.log_tasks.run_writer(&local.worker, has_ended);
                 },
             );
         }
     }
 
-    fn spawn_system(self: &Rc<Self>, work: impl FnOnce() + 'static) {
+    fn spawn_system(self: &Rc<Self>, work: impl FnOnce(&WorkerState) + 'static) {
         self.spawn_counted(|local| &local.system_tasks, work);
     }
 
@@ -152,18 +139,16 @@ impl WorkerState {
     fn spawn_counted(
         self: &Rc<Self>,
         counter: fn(&WorkerState) -> &Cell<usize>,
-        work: impl FnOnce() + 'static,
+        work: impl FnOnce(&WorkerState) + 'static,
     ) {
         let local = Rc::downgrade(self);
         counter(self).set(counter(self).get() + 1);
         let started = self.worker.spawn_system(Box::new(move || {
-            let ended = catch_unwind(AssertUnwindSafe(work));
-            if let Some(local) = local.upgrade() {
-                if let Err(payload) = ended {
-                    local.engine.die(&*payload);
-                }
-                counter(&local).set(counter(&local).get() - 1);
+            let Some(local) = local.upgrade() else { return };
+            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| work(&local))) {
+                local.engine.die(&*payload);
             }
+            counter(&local).set(counter(&local).get() - 1);
         }));
         debug_assert!(started, "a slot for every system task");
     }
@@ -230,16 +215,6 @@ impl WorkerState {
             self.worker.tasks_suspended_at(),
         ) + &self.engine.pagestore.describe()
     }
-
-    fn wake_checkpointer(&self, stopping: bool) -> bool {
-        let engine = &self.engine;
-        let wakes = self.idle_checkpointer.get().is_some()
-            && (stopping || engine.checkpoint_is_due() || engine.checkpoints.log_grows());
-        if wakes && let Some(task) = self.idle_checkpointer.take() {
-            self.worker.make_ready(task);
-        }
-        wakes
-    }
 }
 
 impl BackgroundHandler for WorkerState {
@@ -251,10 +226,9 @@ impl BackgroundHandler for WorkerState {
     fn poll_background(&self, _worker: &Worker) -> bool {
         let mut progress = false;
         progress |= self.engine.buffer.poll(&self.worker);
-        self.register_used();
         let stopping = self.engine.workers.is_stopping();
         progress |= self.engine.pagestore.poll(&self.worker, stopping);
-        progress |= self.wake_checkpointer(stopping);
+        progress |= self.engine.checkpoints.poll(&self.worker, stopping);
         if self.engine.publishing.is_on() {
             self.publish_stats();
         }

@@ -1,6 +1,10 @@
 //! What the tree asks of its caller: a task on a worker, which can wait,
 //! or an ordinary thread, which can only read what is in memory.
 
+mod task;
+
+pub(crate) use task::{InlineContext, OldValues, PoolHandle, TaskContext, TaskParts, TaskWorker};
+
 use crate::buffer::{BufferPool, Exclusive, Reservation, Restart};
 use crate::log::record::Token;
 use crate::log::{Log, LogReservation};

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::btree::{Decision, Tree, ValueKind, ValueRef};
+use crate::buffer::Reservation;
 use crate::canary::{self, Canary};
-use crate::context::WriteContext;
-use crate::engine::TaskContext;
+use crate::context::{TaskContext, WriteContext};
+use crate::engine::{Job, Runtime, TaskHandle, WorkerState};
 use crate::extent::{self, Extent};
 use crate::log::record::{Body, Operation, Token, decode};
 use crate::log::{Reader, ReservationClass};
 use crate::page::{Lsn, PAGE_SIZE, PageId};
-use crate::recovery::Plan;
-use crate::recovery::scan::{reader, unknown_record};
-use crate::runtime::{Job, Runtime, TaskHandle, WorkerState, block_on};
+use crate::recovery::{Plan, log_reader, unknown_record};
+use crate::runtime::block_on;
 use crate::shared::Counters;
 use crate::{Error, trace};
 
@@ -123,22 +123,25 @@ fn apply_to_tree(ctx: &TaskContext<'_>, bytes: &[u8], changes: &[Change]) -> Res
     Ok(())
 }
 
-impl Plan {
-    /// Does what is left to do, on all workers. From then on checkpoints are written.
-    /// Progress is in bytes of the log, which is read twice.
-    ///
-    /// # Errors
-    ///
-    /// Any of reading the log, or of writing; the store on the volume is as
-    /// recoverable as before.
-    pub(crate) fn run(self, runtime: &Runtime) -> Result<(), Error> {
-        self.apply(runtime)?;
-        runtime.engine.end_opening();
-        Ok(())
-    }
+/// Does what `plan` leaves to do, on all workers. From then on checkpoints are written.
+/// Progress is in bytes of the log, which is read twice.
+///
+/// # Errors
+///
+/// Any of reading the log, or of writing; the store on the volume is as
+/// recoverable as before.
+pub(crate) fn run(plan: Plan, runtime: &Runtime) -> Result<(), Error> {
+    Replay(plan).apply(runtime)?;
+    runtime.engine.checkpoints.end_opening();
+    Ok(())
+}
 
+struct Replay(Plan);
+
+impl Replay {
     fn apply(self, runtime: &Runtime) -> Result<(), Error> {
-        let Some(superblock) = self.superblock.as_ref().filter(|_| !self.is_empty()) else {
+        let plan = &self.0;
+        let Some(superblock) = plan.superblock.as_ref().filter(|_| !plan.is_empty()) else {
             return Ok(());
         };
         let _span = trace::span!("recovery");
@@ -151,11 +154,11 @@ impl Plan {
         let start = superblock.log_start;
         engine.log_tasks.hold(Lsn(start));
         self.give_up(runtime)?;
-        let total = 2 * (self.end.lsn.0 - start);
+        let total = 2 * (self.0.end.lsn.0 - start);
         let pool_bytes = u64::from(engine.buffer.pool.frames.count()) * PAGE_SIZE as u64;
         let stride = (pool_bytes / STRIDE_SHARE).clamp(STRIDE_BYTES.0, STRIDE_BYTES.1);
-        if let Some(last) = self.images.values().max() {
-            let mut log = reader(&volume, &area, superblock).until(Lsn(last.0 + 1));
+        if let Some(last) = self.0.images.values().max() {
+            let mut log = log_reader(&volume, &area, superblock).until(Lsn(last.0 + 1));
             loop {
                 let (images, more) = self.next_images(&mut log, stride)?;
                 install(runtime, images)?;
@@ -165,7 +168,7 @@ impl Plan {
                 }
             }
         }
-        let mut log = reader(&volume, &area, superblock).until(self.end.lsn);
+        let mut log = log_reader(&volume, &area, superblock).until(self.0.end.lsn);
         let mut orphans = Vec::new();
         let mut applying = Vec::new();
         let mut more = true;
@@ -185,7 +188,7 @@ impl Plan {
                 let_go(runtime, engine.log.next(), &mut orphans)?;
             }
             applying = start_applying(runtime, stretch);
-            more = log.position() < self.end.lsn;
+            more = log.position() < self.0.end.lsn;
             self.tell(total / 2 + log.position().0 - start, total);
         }
         wait(applying)?;
@@ -202,9 +205,9 @@ impl Plan {
     /// Logs that what nothing has confirmed is gone, before its ids are given
     /// to others: the next recovery reads the same log.
     fn give_up(&self, runtime: &Runtime) -> Result<(), Error> {
-        let tokens: Vec<Token> = self.orphaned.tokens.iter().copied().collect();
+        let tokens: Vec<Token> = self.0.orphaned.tokens.iter().copied().collect();
         runtime.run(|local| {
-            for pages in self.orphaned.pages.chunks(ORPHANED_AT_A_TIME) {
+            for pages in self.0.orphaned.pages.chunks(ORPHANED_AT_A_TIME) {
                 let _ = local.engine.pagestore.log_free(&local.worker, &[], pages);
             }
             for tokens in tokens.chunks(ORPHANED_AT_A_TIME) {
@@ -215,7 +218,7 @@ impl Plan {
     }
 
     fn tell(&self, done: u64, total: u64) {
-        if let Some(listen) = &self.listener {
+        if let Some(listen) = &self.0.listener {
             listen(done, total);
         }
     }
@@ -236,7 +239,7 @@ impl Plan {
             let body = decode(record.kind, record.body).ok_or(unknown_record(lsn, record.kind))?;
             if let Body::Structure { images, .. } = body {
                 for image in images {
-                    if self.images.get(&image.page) == Some(&lsn) {
+                    if self.0.images.get(&image.page) == Some(&lsn) {
                         let mut page = Box::new([0; PAGE_SIZE]);
                         image.expand(&mut page);
                         found.push((image.page, lsn, page));
@@ -267,10 +270,10 @@ impl Plan {
                 continue;
             };
             for operation in operations {
-                if self.loads.came_after(&operation, lsn) {
+                if self.0.loads.came_after(&operation, lsn) {
                     continue;
                 }
-                if self.dropped.contains(&operation.tree.id) {
+                if self.0.dropped.contains(&operation.tree.id) {
                     let large = operation.value.filter(|v| v.kind == ValueKind::Extent);
                     orphans.extend(large.and_then(|value| Extent::decode(value.bytes)));
                 } else {
@@ -297,11 +300,27 @@ fn install(runtime: &Runtime, images: Vec<NewestImage>) -> Result<(), Error> {
         .map(|part| -> Job<'_, ()> {
             Box::new(move |local: &WorkerState| {
                 part.iter()
-                    .try_for_each(|(id, lsn, image)| local.install_image(*id, *lsn, image))
+                    .try_for_each(|(id, lsn, image)| install_image(local, *id, *lsn, image))
             })
         })
         .collect();
     runtime.run_all(jobs)
+}
+
+/// Makes the page `id` resident with this content, which the structure record at `lsn` holds.
+fn install_image(
+    local: &WorkerState,
+    id: PageId,
+    lsn: Lsn,
+    image: &[u8; PAGE_SIZE],
+) -> Result<(), Error> {
+    TaskContext { local }.admit()?;
+    let buffer = &local.engine.buffer;
+    let mut reservation = Reservation::new(vec![(buffer.wait_for_frame(&local.worker), id)]);
+    let mut page = reservation.take(&buffer.pool);
+    page.words().store_all(image);
+    page.changed(lsn, lsn);
+    Ok(())
 }
 
 /// Parts the changes by ranges of keys, about evenly: each lane visits pages of its
@@ -329,7 +348,10 @@ fn let_go(runtime: &Runtime, applied_to: Lsn, orphans: &mut Vec<Extent>) -> Resu
     runtime.run(|local| extent::free_leftovers(local, orphans))?;
     orphans.clear();
     runtime.engine.log_tasks.hold(applied_to);
-    runtime.run(|local| local.checkpoint(applied_to).map(drop))
+    runtime.run(|local| {
+        let checkpoints = &local.engine.checkpoints;
+        checkpoints.checkpoint(&local.worker, applied_to).map(drop)
+    })
 }
 
 /// Tasks that apply parts of a stretch.

@@ -5,26 +5,27 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::Engine;
+use super::{ReadContext, WriteContext};
 use crate::Error;
 use crate::buffer::{Buffer, BufferPool, Exclusive, Reservation, Restart};
-use crate::context::{ReadContext, WriteContext};
 use crate::log::record::Token;
 use crate::log::{Log, LogReservation};
 use crate::page::{Lsn, PageId};
-use crate::runtime::WorkerState;
+use crate::pagestore::{LowerParts, PageStore};
+use crate::recovery::Opening;
+use crate::runtime::Worker;
 use crate::types::TreeId;
 
 /// Other ready tasks from which on a lookup lets them run whenever it waits for
 /// memory: going round fewer of them takes longer than a miss.
 const MIN_TURNS: usize = 4;
 
-/// The buffer pool, for lookups: these would otherwise load the engine's reference to it each time.
+/// The buffer pool, for lookups: these would otherwise load the store's reference to it each time.
 pub(crate) struct PoolHandle(Arc<Buffer>);
 
 impl PoolHandle {
-    pub(crate) fn of(engine: &Engine) -> PoolHandle {
-        PoolHandle(Arc::clone(&engine.buffer))
+    pub(crate) fn of(buffer: &Arc<Buffer>) -> PoolHandle {
+        PoolHandle(Arc::clone(buffer))
     }
 }
 
@@ -37,9 +38,41 @@ impl Deref for PoolHandle {
     }
 }
 
+/// The parts that tasks use to read and change trees and large values; those below the page store as if they were its own.
+#[derive(Clone)]
+pub(crate) struct TaskParts {
+    pub(crate) lower: LowerParts,
+    pub(crate) pagestore: Arc<PageStore>,
+    pub(crate) opening: Arc<Opening>,
+}
+
+impl Deref for TaskParts {
+    type Target = LowerParts;
+
+    #[inline(always)]
+    fn deref(&self) -> &LowerParts {
+        &self.lower
+    }
+}
+
+/// Who has large values that only snapshots read.
+pub(crate) trait OldValues {
+    /// The volume is full: frees some of them, and fails their snapshots; `false` where there are none.
+    fn give_way(&self, local: &TaskWorker) -> bool;
+}
+
+/// A worker, with what its tasks use.
+pub(crate) struct TaskWorker {
+    /// Dropped before the parts: its channel waits for the reads that are in flight, into frames and buffers of theirs.
+    pub(crate) worker: Worker,
+    pub(crate) pool: PoolHandle,
+    pub(crate) parts: TaskParts,
+    pub(crate) old_values: Arc<dyn OldValues>,
+}
+
 /// A task of a worker: waits by yielding.
 pub(crate) struct TaskContext<'l> {
-    pub(crate) local: &'l WorkerState,
+    pub(crate) local: &'l TaskWorker,
 }
 
 impl ReadContext for TaskContext<'_> {
@@ -63,25 +96,18 @@ impl ReadContext for TaskContext<'_> {
     }
 
     fn read_ahead(&self, pages: &[PageId]) -> bool {
-        self.local
-            .engine
-            .buffer
-            .read_ahead(&self.local.worker, pages)
+        let TaskWorker { worker, parts, .. } = self.local;
+        parts.buffer.read_ahead(worker, pages)
     }
 
     fn leaf_records(&self, tree: TreeId) -> Option<usize> {
-        self.local
-            .engine
-            .buffer
-            .leaf_records(&self.local.worker, tree)
+        let TaskWorker { worker, parts, .. } = self.local;
+        parts.buffer.leaf_records(worker, tree)
     }
 
     fn note_leaf_records(&self, tree: TreeId, records: usize) {
-        let local = self.local;
-        local
-            .engine
-            .buffer
-            .note_leaf_records(&local.worker, tree, records);
+        let TaskWorker { worker, parts, .. } = self.local;
+        parts.buffer.note_leaf_records(worker, tree, records);
     }
 
     #[inline]
@@ -96,7 +122,7 @@ impl ReadContext for TaskContext<'_> {
 
 impl WriteContext for TaskContext<'_> {
     fn log(&self) -> &Log {
-        &self.local.engine.log
+        &self.local.parts.log
     }
 
     fn writer(&self) -> usize {
@@ -105,30 +131,27 @@ impl WriteContext for TaskContext<'_> {
 
     fn reserve_for_structure(&self) -> Result<LogReservation<'_>, Error> {
         let local = self.local;
-        local.engine.log_tasks.reserve_for_structure(&local.worker)
+        local.parts.log_tasks.reserve_for_structure(&local.worker)
     }
 
     fn admit(&self) -> Result<(), Error> {
-        let engine = &self.local.engine;
-        engine.shared.writable()?;
-        let limit = || engine.buffer.dirty_limit(engine.pagestore.stored());
-        let is_full = || engine.buffer.pool.dirty.unwritten() > limit();
-        while is_full() && self.local.worker.in_task() {
+        let TaskWorker { worker, parts, .. } = self.local;
+        parts.shared.writable()?;
+        let limit = || parts.buffer.dirty_limit(parts.pagestore.stored());
+        let is_full = || parts.buffer.pool.dirty.unwritten() > limit();
+        while is_full() && worker.in_task() {
             let since = Instant::now();
-            let is_over = || !is_full() || engine.shared.is_poisoned();
-            let waited = engine
-                .buffer
-                .wait_for_fewer_dirty(&self.local.worker, is_over);
-            if waited {
-                engine.shared.counters.stalled(since.elapsed());
+            let is_over = || !is_full() || parts.shared.is_poisoned();
+            if parts.buffer.wait_for_fewer_dirty(worker, is_over) {
+                parts.shared.counters.stalled(since.elapsed());
             }
-            engine.shared.writable()?;
+            parts.shared.writable()?;
         }
         Ok(())
     }
 
     fn reserve(&self, pages: u32) -> Result<Reservation, Error> {
-        let (pagestore, reserved) = (&self.local.engine.pagestore, u64::from(pages));
+        let (pagestore, reserved) = (&self.local.parts.pagestore, u64::from(pages));
         pagestore.reserve_pages(&self.local.worker, reserved)?;
         self.take_reserved(pages)
             .inspect_err(|_| pagestore.release_pages(reserved))
@@ -136,50 +159,39 @@ impl WriteContext for TaskContext<'_> {
 
     fn release(&self, unused: Reservation) {
         let pages = self.release_taken(unused);
-        self.local.engine.pagestore.release_pages(pages);
+        self.local.parts.pagestore.release_pages(pages);
     }
 
     fn end(&self, page: &Exclusive<'_>) {
-        self.local.engine.pagestore.end_page(page);
+        self.local.parts.pagestore.end_page(page);
     }
 
     fn free(&self, page: Exclusive<'_>, record: Lsn) {
         let local = self.local;
-        local
-            .engine
-            .pagestore
-            .free_page(&local.worker, page, record);
+        local.parts.pagestore.free_page(&local.worker, page, record);
     }
 
     fn add_provisional(&self, token: Token, ids: &[PageId]) {
-        let local = self.local;
-        local
-            .engine
-            .pagestore
-            .log_provisional(&local.worker, token, ids);
+        let TaskWorker { worker, parts, .. } = self.local;
+        parts.pagestore.log_provisional(worker, token, ids);
     }
 
     fn cancel_provisional(&self, token: Option<Token>, ids: &[PageId]) {
-        let local = self.local;
-        let _ = local
-            .engine
-            .pagestore
-            .log_free(&local.worker, token.as_slice(), ids);
+        let TaskWorker { worker, parts, .. } = self.local;
+        let _ = parts.pagestore.log_free(worker, token.as_slice(), ids);
     }
 
     fn confirmed(&self, tokens: &[Token], ended: &[PageId]) {
-        self.local
-            .engine
-            .pagestore
-            .confirm_allocations(tokens, ended);
+        let pagestore = &self.local.parts.pagestore;
+        pagestore.confirm_allocations(tokens, ended);
     }
 
     fn flush_older_than(&self, lsn: Lsn) -> Result<(), Error> {
-        if self.local.engine.log.is_on() {
-            let local = self.local;
-            local.engine.buffer.flush_older_than(&local.worker, lsn)?;
+        let TaskWorker { worker, parts, .. } = self.local;
+        match parts.log.is_on() {
+            true => parts.buffer.flush_older_than(worker, lsn),
+            false => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -187,14 +199,11 @@ impl TaskContext<'_> {
     /// [`WriteContext::reserve`] for pages whose space the caller has reserved,
     /// and keeps where this fails.
     pub(crate) fn take_reserved(&self, pages: u32) -> Result<Reservation, Error> {
-        let engine = &self.local.engine;
+        let TaskWorker { worker, parts, .. } = self.local;
         let mut taken = Vec::with_capacity(pages as usize);
         for _ in 0..pages {
-            match engine.pagestore.allocate_id(&engine.buffer.pool.mapping) {
-                Ok(id) => taken.push((
-                    self.local.engine.buffer.wait_for_frame(&self.local.worker),
-                    id,
-                )),
+            match parts.pagestore.allocate_id(&parts.buffer.pool.mapping) {
+                Ok(id) => taken.push((parts.buffer.wait_for_frame(worker), id)),
                 Err(error) => {
                     self.release_taken(Reservation::new(taken));
                     return Err(error);
@@ -208,16 +217,14 @@ impl TaskContext<'_> {
 
     /// Gives frames and ids back; how many pages are still reserved for them.
     pub(crate) fn release_taken(&self, unused: Reservation) -> u64 {
-        let engine = &self.local.engine;
+        let TaskWorker { worker, parts, .. } = self.local;
         let unused = unused.into_unused();
         let pages = unused.len() as u64;
         for (frame, id) in unused {
-            self.local
-                .engine
-                .buffer
-                .release_frame(&self.local.worker, frame);
-            let mapping = &engine.buffer.pool.mapping;
-            engine.pagestore.unallocate_id(mapping, id);
+            parts.buffer.release_frame(worker, frame);
+            parts
+                .pagestore
+                .unallocate_id(&parts.buffer.pool.mapping, id);
         }
         pages
     }
@@ -277,15 +284,19 @@ impl ReadContext for InlineContext<'_> {
     }
 }
 
-impl WorkerState {
+impl TaskWorker {
     /// Waits, in a task, until page `id` is worth looking at again; see [`Buffer::load_page`](crate::buffer::Buffer::load_page).
     ///
     /// # Errors
     ///
     /// [`Error::CorruptPage`] or [`Error::PageRead`] where the page cannot be read, [`Error::ReaderOverrun`].
     pub(crate) fn load_page(&self, id: PageId) -> Result<(), Error> {
-        let engine = &self.engine;
-        let loaded = engine.buffer.load_page(&self.worker, id);
-        loaded.map_err(|unread| engine.judge_read(unread.page, unread.address, unread.error))
+        let parts = &self.parts;
+        let loaded = parts.buffer.load_page(&self.worker, id);
+        loaded.map_err(|unread| {
+            parts
+                .opening
+                .judge_read(unread.page, unread.address, unread.error)
+        })
     }
 }

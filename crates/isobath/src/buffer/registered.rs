@@ -7,9 +7,8 @@
 
 use std::cell::Cell;
 
-use crate::buffer::FrameId;
-use crate::engine::Engine;
-use crate::runtime::WorkerState;
+use super::{Buffer, FrameId};
+use crate::runtime::Worker;
 
 /// Frames of a piece at least: 4 MiB.
 const MIN_PIECE: u32 = 1 << 10;
@@ -17,7 +16,7 @@ const MIN_PIECE: u32 = 1 << 10;
 const PIECES: u32 = 1 << 11;
 
 /// One worker's share.
-pub(crate) struct Registered {
+pub(super) struct Registered {
     /// Frames of a piece.
     piece: u32,
     /// Frames below this are registered.
@@ -27,8 +26,8 @@ pub(crate) struct Registered {
 }
 
 impl Registered {
-    pub(crate) fn new(engine: &Engine) -> Registered {
-        let count = engine.buffer.pool.frames.count();
+    /// Nothing of a pool of `count` frames.
+    pub(super) fn new(count: u32) -> Registered {
         let piece = (count / PIECES).next_power_of_two().max(MIN_PIECE);
         Registered {
             piece,
@@ -38,21 +37,21 @@ impl Registered {
     }
 }
 
-impl WorkerState {
+impl Buffer {
     /// Registers a piece that came into use, if there is one; part of each step.
     #[inline]
-    pub(crate) fn register_used(&self) {
-        if self.engine.buffer.pool.frames.used() >= self.registered.due_at.get() {
-            self.register_frames();
+    pub(super) fn register_used(&self, worker: &Worker, registered: &Registered) {
+        if self.pool.frames.used() >= registered.due_at.get() {
+            self.register_frames(worker, registered);
         }
     }
 
-    fn register_frames(&self) {
-        let (registered, frames) = (&self.registered, &self.engine.buffer.pool.frames);
+    fn register_frames(&self, worker: &Worker, registered: &Registered) {
+        let frames = &self.pool.frames;
         let from = registered.frames.get();
         let to = frames.count().min(from + registered.piece);
         // SAFETY: the pool's frames outlive every worker of their engine.
-        if !unsafe { self.worker.register_more(frames.region(from..to)) } {
+        if !unsafe { worker.register_more(frames.region(from..to)) } {
             // It was refused.
             return registered.due_at.set(u32::MAX);
         }

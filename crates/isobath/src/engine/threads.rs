@@ -7,11 +7,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use crate::engine::{Engine, PoolHandle};
+use super::{Engine, TaskHandle, TaskPanic, WorkerState};
+use crate::context::PoolHandle;
 use crate::error::panic_message;
-use crate::runtime::{
-    TaskHandle, TaskPanic, Urgency, Work, WorkerPool, WorkerState, block_on, overflow,
-};
+use crate::runtime::{Urgency, Work, WorkerPool, block_on, overflow};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::{Error, small};
@@ -115,16 +114,7 @@ impl Runtime {
     /// The first worker's that has no channel or thread; the others are stopped.
     pub(crate) fn start(engine: Arc<Engine>) -> Result<Runtime, Error> {
         let workers = engine.shared.config.workers;
-        let runtime = Runtime {
-            pool: PoolHandle::of(&engine),
-            workers: Arc::clone(&engine.workers),
-            engine,
-            threads: Mutex::new(Vec::with_capacity(workers)),
-            next_worker: AtomicUsize::new(0),
-            simulated: false,
-            directory: std::env::temp_dir(),
-            generation: isobath_io::generation(),
-        };
+        let runtime = Runtime::new(engine, false);
         for index in 0..workers {
             if let Err(error) = runtime.start_worker(index) {
                 runtime.stop();
@@ -137,13 +127,17 @@ impl Runtime {
     /// The runtime of an engine whose workers a simulation steps.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn simulated(engine: Arc<Engine>) -> Runtime {
+        Runtime::new(engine, true)
+    }
+
+    fn new(engine: Arc<Engine>, simulated: bool) -> Runtime {
         Runtime {
-            pool: PoolHandle::of(&engine),
+            pool: PoolHandle::of(&engine.buffer),
             workers: Arc::clone(&engine.workers),
             engine,
-            threads: Mutex::new(Vec::new()),
+            threads: Mutex::default(),
             next_worker: AtomicUsize::new(0),
-            simulated: true,
+            simulated,
             directory: std::env::temp_dir(),
             generation: isobath_io::generation(),
         }
@@ -433,7 +427,7 @@ impl Runtime {
         self.workers.admission.closing.store(true, Ordering::SeqCst);
         self.workers.stop();
         if self.simulated {
-            crate::sim::drive_to_end();
+            crate::sync::drive_to_end();
         }
         for thread in self.threads.lock().drain(..) {
             // A worker's panic was printed by its thread; there is no result to take.

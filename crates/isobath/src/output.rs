@@ -1,14 +1,13 @@
 //! Outputs: files that are written for people and are none of a store's. `isobath_io::OutputFile` decides where they go;
 //! this says what a log is.
 
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use isobath_io::{OutputError, Protected, Volume};
 
-use crate::api::store::Store;
 use crate::error::Error;
 use crate::log;
 
@@ -37,6 +36,16 @@ impl OutputFile {
     /// [`Error::OutputIsStore`], [`Error::FileExists`], [`Error::File`].
     pub fn create(path: &Path, overwrite: bool) -> Result<OutputFile, Error> {
         let output = isobath_io::OutputFile::create(path, overwrite, protected(None));
+        Ok(OutputFile(output?))
+    }
+
+    /// As [`OutputFile::create`], beside the open store on `volume`: it is none of that store's either.
+    pub(crate) fn create_beside(
+        volume: &Volume,
+        path: &Path,
+        overwrite: bool,
+    ) -> Result<OutputFile, Error> {
+        let output = isobath_io::OutputFile::create(path, overwrite, protected(Some(volume)));
         Ok(OutputFile(output?))
     }
 
@@ -86,26 +95,6 @@ impl Write for OutputFile {
 
     fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
-    }
-}
-
-impl Store {
-    /// Begins to write the file `path`, which is none of this store's; see [`OutputFile::create`].
-    ///
-    /// # Errors
-    ///
-    /// As for [`OutputFile::create`]; [`Error::Closed`].
-    pub fn output_file(&self, path: &Path, overwrite: bool) -> Result<OutputFile, Error> {
-        let volume = self.runtime().engine.shared.volume()?;
-        let output = isobath_io::OutputFile::create(path, overwrite, protected(Some(&volume)));
-        Ok(OutputFile(output?))
-    }
-
-    /// Whether `file` is one of the files or block devices that the store lies on, its log's included, by whatever name.
-    #[must_use]
-    pub fn holds(&self, file: &Metadata) -> bool {
-        let volume = self.runtime().engine.shared.volume();
-        volume.is_ok_and(|volume| volume.holds(file))
     }
 }
 

@@ -1,0 +1,90 @@
+//! Backups and large transactions keep each other out: where a tree was rewritten the log does not repeat what has changed.
+
+use crate::Error;
+use crate::canary::{self, Canary};
+use crate::runtime::{Patience, Worker};
+use crate::shared::Shared;
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Whether a backup is under way, and large transactions that it must not meet.
+#[derive(Default)]
+pub(crate) struct Copies {
+    /// There is one.
+    running: AtomicBool,
+    /// It has not copied yet all that it is going to have.
+    copying: AtomicBool,
+    /// Large transactions that rewrite trees, or ask whether they may.
+    rewriting: AtomicUsize,
+}
+
+impl Copies {
+    /// Begins a backup; `false` if one is under way.
+    pub(crate) fn begin(&self) -> bool {
+        let begins = !self.running.swap(true, Ordering::SeqCst);
+        if begins {
+            self.copying.store(true, Ordering::SeqCst);
+        }
+        begins
+    }
+
+    /// The backup needs nothing more of the store.
+    pub(crate) fn has_copied(&self) {
+        self.copying.store(false, Ordering::SeqCst);
+    }
+
+    /// Ends a backup.
+    pub(crate) fn end(&self) {
+        self.has_copied();
+        self.running.store(false, Ordering::SeqCst);
+    }
+
+    /// Waits, in a backup's task, until no large transaction rewrites a tree; those that begin from here on see the backup.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`].
+    pub(crate) fn await_rewriting(&self, shared: &Shared, worker: &Worker) -> Result<(), Error> {
+        let mut patience = Patience::default();
+        while self.rewriting.load(Ordering::SeqCst) > 0
+            && !canary::is_on(Canary::RewriteBesideBackups)
+        {
+            shared.writable()?;
+            patience.wait(worker);
+        }
+        Ok(())
+    }
+
+    /// Waits until no backup copies the store, and keeps the next one from copying. A backup may have copies of pages that
+    /// are older than its log, for the log repeats what has changed in them; where a tree was rewritten it does not.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`].
+    pub(crate) fn begin_rewriting(
+        &self,
+        shared: &Shared,
+        worker: &Worker,
+    ) -> Result<Rewriting<'_>, Error> {
+        let mut patience = Patience::default();
+        loop {
+            self.rewriting.fetch_add(1, Ordering::SeqCst);
+            let rewriting = Rewriting(self);
+            let may = !self.copying.load(Ordering::SeqCst);
+            if may || canary::is_on(Canary::RewriteBesideBackups) {
+                return Ok(rewriting);
+            }
+            drop(rewriting);
+            shared.writable()?;
+            patience.wait(worker);
+        }
+    }
+}
+
+/// While a large transaction rewrites trees: no backup copies the store meanwhile.
+pub(crate) struct Rewriting<'b>(&'b Copies);
+
+impl Drop for Rewriting<'_> {
+    fn drop(&mut self) {
+        self.0.rewriting.fetch_sub(1, Ordering::SeqCst);
+    }
+}
