@@ -115,3 +115,27 @@ fn gains_over_mdc_on_a_sliding_hot_set() {
 fn gains_over_mdc_on_zipf_with_a_moving_head() {
     gains_over_mdc("zipf-moving:0.99:10", 0.345);
 }
+
+/// Small segments, one victim at a time and few free segments: the pages of a victim open segments in several streams. Cleaning goes on until
+/// that is made up for; else the space runs out of free segments.
+#[test]
+fn keeps_free_segments_where_one_victim_opens_several() {
+    for seed in 1..=12 {
+        let config = SimConfig {
+            segment_bytes: 124 << 10,
+            clean_below: 9,
+            spare_segments: 0,
+            clean_batch: Some(1),
+            open_segments_max: Some(9),
+            sort_buffer_segments: 0,
+            seed,
+            ..SimConfig::paper(291, 0.797)
+        };
+        for workload in ["zipf:0.99", "hot-cold:0.9", "zipf-moving:0.99:10"] {
+            let kind = workload.parse().unwrap();
+            let length = RunLength::DeviceWrites(3.0);
+            let report = simulate(PolicyKind::LifeTable, &config, kind, length);
+            assert!(report.is_ok(), "{workload}, seed {seed}: {report:?}");
+        }
+    }
+}

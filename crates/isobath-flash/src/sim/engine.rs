@@ -498,7 +498,8 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
 
     /// Seals the stream's open segment and opens a new one. User writes clean first when free segments run low, until
     /// enough are free or moved pages left space in a segment of this very stream: to go on then would make this
-    /// stream clean for others, which costs much with policies that divide the space among streams.
+    /// stream clean for others, which costs much with policies that divide the space among streams. But not with less than half
+    /// of them free: pages of one victim may open segments in several streams, more than were freed.
     #[cold]
     fn next_segment(&mut self, stream: StreamId, cause: Cause) -> Result<OpenSegment, SimError> {
         let full = self.open[stream.index()];
@@ -508,7 +509,9 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         }
         if cause == Cause::User {
             let mut cycles = 0;
-            while self.free.len() < self.config.clean_below as usize && !self.has_room(stream) {
+            let (enough, least) = (self.config.clean_below, self.config.clean_below / 2);
+            let free = |this: &Self, least: u32| this.free.len() >= least as usize;
+            while !free(self, enough) && !(self.has_room(stream) && free(self, least)) {
                 self.clean()?;
                 cycles += 1;
                 if cycles > CYCLES_MAX {
