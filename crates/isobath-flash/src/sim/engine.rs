@@ -509,9 +509,10 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         }
         if cause == Cause::User {
             let mut cycles = 0;
-            let (enough, least) = (self.config.clean_below, self.config.clean_below / 2);
-            let free = |this: &Self, least: u32| this.free.len() >= least as usize;
-            while !free(self, enough) && !(self.has_room(stream) && free(self, least)) {
+            let clean_below = self.config.clean_below as usize;
+            while self.free.len() < clean_below / 2
+                || (self.free.len() < clean_below && !self.has_room(stream))
+            {
                 self.clean()?;
                 cycles += 1;
                 if cycles > CYCLES_MAX {
