@@ -142,6 +142,10 @@ canaries! {
     KeepLastSpace,
     /// A structure modification waits behind a record that lacks the area, which commits in flight hold.
     HoldStructuresUp,
+    /// A commit reserves space for fewer splits than it may cause.
+    SplitBeyondLog,
+    /// Merges take space in a log that is full.
+    MergeInFullLog,
     /// The record that gives trees their new roots does not wait for the pages below them.
     SwapRootsEarly,
     /// Recovery repeats commits over trees that were rewritten after them.

@@ -36,14 +36,17 @@ pub(crate) fn open(
     loop {
         let volume = volume()?;
         let superblock = recovery::pin_newest(&volume, paths)?;
-        let sequence = superblock.sequence;
+        let (sequence, is_closed) = (superblock.sequence, superblock.clean);
         let error = match open_at(&volume, superblock, paths, options) {
             Ok(store) => return Ok(store),
             Err(error) => error,
         };
         let newest = recovery::read_superblock(&volume, paths);
         let has_moved = newest.is_ok_and(|newest| newest.sequence != sequence);
-        if !may_be_overtaken(&error) || !has_moved && !volume.has_writer() {
+        // A store that was closed needs no recovery: what its log says more comes from a writer that has opened it since.
+        let is_opened = is_closed && matches!(error, Error::NeedsRecovery { .. });
+        let is_overtaken = may_be_overtaken(&error) || is_opened;
+        if !is_overtaken || !has_moved && !volume.has_writer() {
             return Err(error);
         }
         if attempt == ATTEMPTS {

@@ -10,7 +10,7 @@ use crate::buffer::BufferPool;
 use crate::canary::{self, Canary};
 use crate::context::{ReadContext, WriteContext};
 use crate::log::record::Token;
-use crate::page::Lsn;
+use crate::page::{Lsn, PageId};
 
 /// What to do with a key's record, having seen what is there.
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +87,26 @@ impl Tree {
         loop {
             match try_get(ctx.pool(), &mut descent, key, into) {
                 Ok(found) => return Ok(found),
+                Err(fail) => fail.resolve(ctx)?,
+            }
+        }
+    }
+
+    /// The leaf that covers `key`, and the bytes that are free in it.
+    pub(crate) fn leaf_space<C: ReadContext>(
+        &self,
+        ctx: &C,
+        key: &[u8],
+    ) -> Result<(PageId, usize), C::Error> {
+        let mut descent = Descent::to_level(*self, 0);
+        loop {
+            let found = descent.find(ctx.pool(), key).and_then(|(hold, node)| {
+                let space = (hold.id, node.free());
+                hold.validate()?;
+                Ok(space)
+            });
+            match found {
+                Ok(space) => return Ok(space),
                 Err(fail) => fail.resolve(ctx)?,
             }
         }

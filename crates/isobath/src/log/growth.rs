@@ -144,17 +144,46 @@ impl LogTasks {
     ///
     /// [`Error::TransactionTooLarge`] where the volume has no space for that; [`Error::Poisoned`].
     pub(crate) fn wait_to_hold(&self, worker: &Worker, bytes: u64) -> Result<(), Error> {
-        if bytes <= self.log.record_limit_now() {
-            return Ok(());
+        let holds = || bytes <= self.log.record_limit_now();
+        match self.wait_for_area(worker, Log::area_for(bytes), holds)? {
+            true => Ok(()),
+            false => Err(Error::TransactionTooLarge {
+                bytes,
+                limit: self.log.record_limit_now(),
+            }),
         }
-        let wanted = Log::area_for(bytes);
+    }
+
+    /// Waits until the log has grown so far that one commit may split `leaves` leaves; whether it may.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`].
+    pub(crate) fn wait_to_split(&self, worker: &Worker, leaves: u64) -> Result<bool, Error> {
+        if leaves > self.log.split_limit() {
+            return Ok(false);
+        }
+        let may_split = || leaves <= self.log.split_limit_now();
+        self.wait_for_area(worker, Log::area_to_split(leaves), may_split)
+    }
+
+    /// Waits until the log's area is large enough, as `is_large` says, as it is with `wanted` bytes; `false` where the volume has no
+    /// space for that.
+    fn wait_for_area(
+        &self,
+        worker: &Worker,
+        wanted: u64,
+        is_large: impl Fn() -> bool,
+    ) -> Result<bool, Error> {
+        if is_large() {
+            return Ok(true);
+        }
         let since = clock::now();
         // Bound: growth ends, or is refused.
-        while bytes > self.log.record_limit_now() {
+        while !is_large() {
             self.shared.writable()?;
             if self.growth.refused.load(Ordering::Relaxed) {
-                let limit = self.log.record_limit_now();
-                return Err(Error::TransactionTooLarge { bytes, limit });
+                return Ok(false);
             }
             if self.growth.request(wanted) {
                 self.workers.notify_all();
@@ -165,6 +194,6 @@ impl LogTasks {
             worker.sleep_until(clock::now() + RETRY);
         }
         self.shared.counters.stalled(clock::now() - since);
-        Ok(())
+        Ok(true)
     }
 }

@@ -99,8 +99,8 @@ const CAUSED_BYTES: u64 = 32 << 10;
 /// Bytes that are logged where a leaf splits: three pages, both halves and the node above.
 const SPLIT_BYTES: u64 = 13 << 10;
 /// Percent of the area that a commit reserves at most for the leaves that it may split: with what the log has when a checkpoint is
-/// requested less than commits may fill, or it would never begin. One that splits more of them takes what structure modifications
-/// have beyond that.
+/// requested less than commits may fill, or it would never begin. Nothing of the log is free before the commit is applied, and what a
+/// recovery logs to apply it has to find space, too: one that may split more leaves is none of one record.
 const MAX_SPLITS_PERCENT: u64 = 40;
 /// Of the area, what one of several commits that are in flight may take for that: one part in this many.
 const SPLITS_SHARE: u64 = 4;
@@ -135,16 +135,14 @@ impl ReservationRequest {
         }
     }
 
-    /// The same where each of `growing` changes may split a leaf, as where all leaves are full, in an area of so many bytes.
-    pub(crate) fn with_splits(mut self, growing: u64, area: u64) -> ReservationRequest {
-        let splits = growing * SPLIT_BYTES;
-        let most = area / 100 * MAX_SPLITS_PERCENT;
-        self.area = self.area.max(splits.min(most));
+    /// The same where so many leaves may be split.
+    pub(crate) fn with_splits(mut self, splits: u64) -> ReservationRequest {
+        self.area = self.area.max(splits * SPLIT_BYTES);
         self
     }
 
     /// Releases what changes that are applied have reserved for the leaves that they may have split: that is logged by now, and counts
-    /// as used. `left` are still to be applied. Would both count, the log would be full for the mapping records of the
+    /// as used. `left` may still be split. Would both count, the log would be full for the mapping records of the
     /// pages that this commit waits for.
     fn release_splits(&mut self, left: u64) -> u64 {
         let before = self.area;
@@ -271,6 +269,31 @@ impl Log {
         self.on.as_ref().map_or(usize::MAX, |on| {
             (on.area_bytes() / SPLITS_SHARE / SPLIT_BYTES).max(1) as usize
         })
+    }
+
+    /// Leaves that one commit may split, once the log has grown.
+    pub(crate) fn split_limit(&self) -> u64 {
+        self.on
+            .as_ref()
+            .map_or(u64::MAX, |on| splits_in(on.max_bytes))
+    }
+
+    /// The same in the area that the log has now.
+    pub(crate) fn split_limit_now(&self) -> u64 {
+        self.on
+            .as_ref()
+            .map_or(u64::MAX, |on| splits_in(on.area_bytes()))
+    }
+
+    /// Bytes of the area in which one commit may split so many leaves.
+    pub(crate) fn area_to_split(leaves: u64) -> u64 {
+        (leaves * SPLIT_BYTES).div_ceil(MAX_SPLITS_PERCENT) * 100
+    }
+
+    /// Whether a merge finds space in the area, which no commit has reserved for it.
+    pub(crate) fn has_space_to_merge(&self) -> bool {
+        let most = ReservationClass::Structure.area_percent() * 100;
+        self.area_use() < most || canary::is_on(Canary::MergeInFullLog)
     }
 
     /// Most bytes of one record, once the log has grown: that of a transaction which was written beside its trees may be larger than
@@ -594,6 +617,11 @@ impl Log {
     }
 }
 
+/// Leaves that one commit may split in an area of so many bytes.
+fn splits_in(area_bytes: u64) -> u64 {
+    area_bytes / 100 * MAX_SPLITS_PERCENT / SPLIT_BYTES
+}
+
 /// Where a class's queue is.
 fn place(class: ReservationClass) -> usize {
     CLASSES
@@ -613,7 +641,7 @@ impl LogReservation<'_> {
         LogReservation(None)
     }
 
-    /// `left` changes of the commit are still to be applied; see [`ReservationRequest::with_splits`].
+    /// The commit may still split `left` leaves; see [`ReservationRequest::with_splits`].
     pub(crate) fn release_splits(&mut self, left: u64) {
         if let Some((log, request)) = &mut self.0
             && let Some(on) = &log.on

@@ -213,7 +213,7 @@ fn structure_beside_a_full_area() -> bool {
     let current = engine.checkpoints.take();
     let commit = ReservationRequest::records(1_000, ReservationClass::Commit);
     let commit = log
-        .try_reserve(commit.with_splits(1_000, LOG_BYTES))
+        .try_reserve(commit.with_splits(log.split_limit_now()))
         .unwrap();
     let ended = start_filling(&engine, &simulation);
     simulation
@@ -253,9 +253,7 @@ fn a_commit_releases_what_its_splits_have_logged() {
         all.len()
     };
     let before = most();
-    let mut commit = log
-        .try_reserve(request.with_splits(100, LOG_BYTES))
-        .unwrap();
+    let mut commit = log.try_reserve(request.with_splits(100)).unwrap();
     let beside = most();
     assert!(beside < before / 2 + before / 4, "{beside} of {before}");
     commit.release_splits(50);

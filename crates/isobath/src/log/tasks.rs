@@ -187,14 +187,14 @@ impl LogTasks {
         self.reserve_records(worker, bytes, class, 0)
     }
 
-    /// As [`LogTasks::reserve`], for a commit of which each of `growing` changes may split a leaf.
+    /// As [`LogTasks::reserve`], for a commit that may split so many leaves.
     pub(crate) fn reserve_commit(
         &self,
         worker: &Worker,
         bytes: u64,
-        growing: u64,
+        splits: u64,
     ) -> Result<LogReservation<'_>, Error> {
-        self.reserve_records(worker, bytes, ReservationClass::Commit, growing)
+        self.reserve_records(worker, bytes, ReservationClass::Commit, splits)
     }
 
     fn reserve_records(
@@ -202,7 +202,7 @@ impl LogTasks {
         worker: &Worker,
         bytes: u64,
         class: ReservationClass,
-        growing: u64,
+        splits: u64,
     ) -> Result<LogReservation<'_>, Error> {
         if !self.log.is_on() {
             return Ok(LogReservation::none());
@@ -216,8 +216,7 @@ impl LogTasks {
                 self.shared.counters.stalled(delay);
             }
         }
-        let request = ReservationRequest::records(bytes, class);
-        let request = request.with_splits(growing, self.log.area_bytes());
+        let request = ReservationRequest::records(bytes, class).with_splits(splits);
         self.wait_for_reservation(worker, request)
     }
 

@@ -1,7 +1,7 @@
 //! Logs that are much too small for what is written: writers slow down and wait
 //! for each other's checkpoints; each wait ends, and no writer waits alone.
 
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::big_endian_bytes)]
 
 use super::common;
 
@@ -9,8 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{LOG, LOG_HEADERS, Random, assert_sound, key, parameter, tiny, value};
-use isobath::{Durability, Error, Options, Simulation, TransactionOptions, Tree, Volume};
-use isobath_io::{FaultDevice, FaultPlan};
+use isobath::{
+    Durability, Error, Options, Simulation, Store, Transaction, TransactionOptions, Tree, Volume,
+};
+use isobath_io::{FaultDevice, FaultPlan, Survivors};
 
 const TASKS: usize = 12;
 /// Bytes that each task logs.
@@ -45,7 +47,7 @@ impl Watch {
 
 /// Everything that logs: puts, removes, transactions, large values, trees that come
 /// and go.
-fn write_much(simulation: &isobath::Store, tree: &Tree, task: u64, watch: &Watch) {
+fn write_much(simulation: &Store, tree: &Tree, task: u64, watch: &Watch) {
     let mut random = Random::new(task);
     let mut logged = 0;
     let own = format!("own{task}");
@@ -138,4 +140,139 @@ fn a_full_log_slows_all_writers_and_stops_none() {
             }
         }
     }
+}
+
+/// Leaves of one transaction that changes each of them: what that logs is more than the smallest log has.
+const LEAVES: u64 = 575;
+/// Records of [`VALUE`] bytes that a leaf has where keys ascend, and no space for another one of [`ADDED`].
+const PER_LEAF: u64 = 11;
+const VALUE: usize = 340;
+const ADDED: usize = 200;
+
+/// A key by whose order neighbours differ in one byte, so that leaves are filled to their ends.
+fn near(n: u64) -> Vec<u8> {
+    (n << 8).to_be_bytes().to_vec()
+}
+
+/// A store of full leaves with the smallest log, and its device.
+fn full_leaves(leaves: u64) -> (Arc<FaultDevice>, Store, Tree) {
+    let device = FaultDevice::new(0, FaultPlan::new(1).max_bytes(Some(96 << 20)));
+    let volume = Volume::from_device(device.clone());
+    let store = Store::create_on_volume(volume, &small_log()).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    change_many(&store, 0..leaves * PER_LEAF, |transaction, n| {
+        transaction.insert(&tree, near(n), value(n, VALUE))
+    });
+    store.checkpoint().unwrap();
+    (device, store, tree)
+}
+
+/// Changes one record after the other, a hundred to a transaction.
+fn change_many(
+    store: &Store,
+    numbers: impl Iterator<Item = u64>,
+    change: impl Fn(&mut Transaction, u64) -> Result<(), Error>,
+) {
+    let numbers: Vec<u64> = numbers.collect();
+    for some in numbers.chunks(100) {
+        let all =
+            |transaction: &mut Transaction| some.iter().try_for_each(|n| change(transaction, *n));
+        store.transact(TransactionOptions::new(), all).unwrap();
+    }
+}
+
+fn small_log() -> Options {
+    Options::new()
+        .workers(2)
+        .pool_bytes(16 << 20)
+        .log_bytes(LOG)
+        .durability(Durability::None)
+}
+
+/// A transaction that lasts once it is committed.
+fn begin(store: &Store) -> Transaction {
+    let synced = TransactionOptions::new().durability(Durability::Synced);
+    store.begin_with(synced).unwrap()
+}
+
+/// Inserts a record into each of so many full leaves, in one transaction.
+fn split_each(store: &Store, tree: &Tree, leaves: u64) {
+    let mut transaction = begin(store);
+    for n in (0..leaves * PER_LEAF).step_by(PER_LEAF as usize) {
+        let between = [&near(n)[..], b"x"].concat();
+        transaction.insert(tree, between, value(n, ADDED)).unwrap();
+    }
+    transaction.commit().unwrap();
+}
+
+/// The store recovers from what was on the drive when its transaction was acknowledged, and goes on as it is.
+fn has_all(device: &Arc<FaultDevice>, store: Store, records: u64) {
+    let crashed = device.crash_image(Survivors::None, 0);
+    assert_sound(&store, Some(records));
+    store.tree("t").unwrap().insert("more", "1").unwrap();
+    store.close().unwrap();
+    let recovered = Store::open_on_volume(Volume::from_device(crashed), &small_log()).unwrap();
+    assert!(recovered.stats().recovered_log_bytes > 0);
+    assert_sound(&recovered, Some(records));
+    recovered.close().unwrap();
+}
+
+/// Nothing of the log is free before a commit is applied, nor before a recovery has applied it.
+#[test]
+fn a_transaction_that_splits_more_leaves_than_the_log_has_space_for() {
+    let (device, store, tree) = full_leaves(LEAVES);
+    split_each(&store, &tree, LEAVES);
+    assert_eq!(store.stats().large_commits, 1);
+    has_all(&device, store, LEAVES * (PER_LEAF + 1));
+}
+
+/// A log that may grow does so instead.
+#[test]
+fn a_transaction_that_splits_more_leaves_than_the_log_has_space_for_now() {
+    let leaves = 400;
+    let options = Options::new()
+        .workers(2)
+        .pool_bytes(64 << 20)
+        .durability(Durability::None);
+    let device = FaultDevice::new(0, FaultPlan::new(1));
+    let volume = Volume::from_device(device.clone());
+    let store = Store::create_on_volume(volume, &options).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    // That logs little.
+    let records = (0..leaves * PER_LEAF).map(|n| (near(n), value(n, VALUE)));
+    tree.bulk_load(records).unwrap();
+    split_each(&store, &tree, leaves);
+    assert_eq!(store.stats().large_commits, 0);
+    has_all(&device, store, leaves * (PER_LEAF + 1));
+}
+
+/// One that looks as if it did, but only appends, is a commit like others.
+#[test]
+fn a_transaction_of_many_records_that_split_few_leaves_is_one_record() {
+    let (device, store, tree) = full_leaves(20);
+    let mut transaction = begin(&store);
+    for n in 0..1_000 {
+        let after = near(20 * PER_LEAF + n);
+        transaction.insert(&tree, after, value(n, 60)).unwrap();
+    }
+    transaction.commit().unwrap();
+    assert_eq!(store.stats().large_commits, 0);
+    has_all(&device, store, 20 * PER_LEAF + 1_000);
+}
+
+#[test]
+fn removals_that_could_merge_more_leaves_than_the_log_has_space_for() {
+    let (leaves, kept) = (1_500, 5);
+    let (device, store, tree) = full_leaves(leaves);
+    let more = (0..leaves * PER_LEAF).filter(|n| n % PER_LEAF >= kept);
+    change_many(&store, more, |transaction, n| {
+        transaction.remove(&tree, near(n)).map(drop)
+    });
+    store.checkpoint().unwrap();
+    let mut transaction = begin(&store);
+    for n in (0..leaves * PER_LEAF).step_by(PER_LEAF as usize) {
+        assert!(transaction.remove(&tree, near(n)).unwrap());
+    }
+    transaction.commit().unwrap();
+    has_all(&device, store, leaves * (kept - 1));
 }

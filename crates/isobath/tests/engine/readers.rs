@@ -14,8 +14,8 @@ use crate::common::{
     LOG, Model, Random, assert_sound, bytes_of, contents, image, key, tiny, value,
 };
 use isobath::{
-    BackupError, BackupOptions, Error, OpenError, Options, StorageError, Store, TransactionOptions,
-    Tree, Volume,
+    BackupError, BackupOptions, Durability, Error, OpenError, Options, StorageError, Store,
+    TransactionOptions, Tree, Volume,
 };
 use isobath_io::{
     Access, BackendReport, Channel, ChannelOptions, Device, FaultDevice, FaultPlan, IoError,
@@ -540,6 +540,31 @@ fn a_log_that_is_written_over_while_it_is_read_is_read_again() {
     let found = reader.tree("t").unwrap().get(b"k").unwrap();
     assert!(found == Some(value(7_000, 800)), "an older state");
     store.close().unwrap();
+}
+
+/// The log of a store that was closed goes on where it ended: a reader that came before the writer, and reads it after that, tries again.
+#[test]
+fn a_closed_store_that_a_writer_opens_while_it_is_read_is_read_again() {
+    let volume = Volume::in_memory(0, None);
+    let store = Store::create_on_volume(volume.clone(), &options()).unwrap();
+    store.create_tree("t").unwrap();
+    store.close().unwrap();
+    let (send, receive) = std::sync::mpsc::channel();
+    let written = volume.clone();
+    let hook = move || {
+        let synced = options().durability(Durability::Synced);
+        let store = Store::open_on_volume(written, &synced).unwrap();
+        store.tree("t").unwrap().insert("k", "v").unwrap();
+        send.send(store).unwrap();
+    };
+    let hooked = Hooked {
+        below: volume,
+        hook: std::sync::Mutex::new(Some(Box::new(hook))),
+    };
+    let reader = Store::open_on_volume(Volume::from_device(Arc::new(hooked)), &reading()).unwrap();
+    let found = reader.tree("t").unwrap().get("k").unwrap();
+    assert_eq!(found.as_deref(), Some(&b"v"[..]));
+    receive.recv().unwrap().close().unwrap();
 }
 
 #[test]

@@ -523,6 +523,10 @@ impl Transaction {
                 &mut |_, _| Ok(true),
             )
         });
+        if let Err(Error::TransactionTooLarge { .. }) = result {
+            // One record does not have it all, or what applying that logs.
+            return self.commit_large(&runtime, validated);
+        }
         let user_bytes = self.writes.user_bytes();
         self.end(&runtime, result.map(|_| user_bytes))
     }

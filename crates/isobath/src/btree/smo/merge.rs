@@ -1,6 +1,6 @@
 //! Merges of underfull nodes, and root shrink.
 //!
-//! Best effort: after a few collisions with others a merge is given up, and the
+//! Best effort: after a few collisions with others, and where the log is nearly full, a merge is given up, and the
 //! next removal from the same leaf tries again.
 
 use super::Modification;
@@ -40,6 +40,9 @@ enum Outcome {
 /// its ancestors likewise. Errors are left to the next reader of the page: the
 /// change that called for the merge is complete.
 pub(in crate::btree) fn merge<C: WriteContext>(ctx: &C, tree: &Tree, key: &[u8]) {
+    if !ctx.log().has_space_to_merge() {
+        return;
+    }
     let Ok(_reservation) = ctx.reserve_for_structure() else {
         return;
     };
