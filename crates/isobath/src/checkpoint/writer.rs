@@ -219,17 +219,10 @@ fn write_mapping(pages: &mut Pages<'_>, high_water: u64) -> Result<Vec<Address>,
         .resize(count as usize, (Address::NONE, 0));
     let mut replaced = Vec::new();
     for page in 0..count {
-        if !pages
-            .checkpoints
-            .lower
-            .buffer
-            .changes
-            .map_pages()
-            .take(page)
-        {
+        let buffer = &pages.checkpoints.lower.buffer;
+        if !buffer.changes.map_pages().take(page) {
             continue;
         }
-        let buffer = &pages.checkpoints.lower.buffer;
         let first = page * words_per_page();
         let address = pages.put(format::mapping_page(page), |into| {
             for (at, id) in (first..first + words_per_page()).enumerate() {

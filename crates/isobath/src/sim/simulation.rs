@@ -267,11 +267,8 @@ impl Simulation {
     /// The copy cannot be opened.
     pub fn compare(&self, volume: Volume, options: &Options) -> Result<Vec<String>, Error> {
         let armed = interrupt::arm(false);
-        let compared = compare(
-            &Layout::of(&self.engine.buffer, &self.engine.pagestore),
-            volume,
-            options,
-        );
+        let layout = Layout::of(&self.engine.buffer, &self.engine.pagestore);
+        let compared = compare(&layout, volume, options);
         interrupt::arm(armed);
         compared
     }
