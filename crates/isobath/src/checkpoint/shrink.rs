@@ -92,6 +92,8 @@ impl Checkpoints {
         self.leave_old_log(worker)?;
         end_versions();
         self.checkpoint_now(worker)?;
+        // What was written before may have asked for a larger log: it would grow once the volume is short.
+        self.lower.log_tasks.forget_wanted();
         let target = self.pagestore.shrink_target(self.log_run(worker)?);
         let log = target.log.map_or(0, |run| run.count);
         let needed = target.segments + target.left;

@@ -52,7 +52,7 @@ impl LogGrowth {
 
     /// The area should have `bytes` bytes at least; whether it was to have fewer so far.
     pub(super) fn request(&self, bytes: u64) -> bool {
-        self.wanted.fetch_max(bytes, Ordering::Relaxed) < bytes
+        self.wanted.fetch_max(bytes, Ordering::SeqCst) < bytes
     }
 }
 
@@ -105,9 +105,13 @@ impl LogTasks {
         self.growth.request(bytes);
     }
 
-    /// The log need not be larger than it is, as far as anything is known.
+    /// The log need not be larger than it is, unless tasks wait for space in it. These are listed before they ask for a larger one:
+    /// either they are seen here, or what they ask for comes after this.
     pub(crate) fn forget_wanted(&self) {
-        self.growth.wanted.store(0, Ordering::Relaxed);
+        let before = self.growth.wanted.swap(0, Ordering::SeqCst);
+        if self.log.has_reservation_waiters() {
+            self.growth.request(before);
+        }
     }
 
     /// The volume has no room for a larger area.
