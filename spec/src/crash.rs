@@ -5,7 +5,7 @@ use crate::{Lsn, PAGES, Page, Record, Rule, State};
 
 impl State {
     /// The store after a crash that kept `records` of the log and, of the writes in the drive's cache, those
-    /// whose bit is set, and after recovery (`Scan::read`, `Scan::apply`, `Plan::run`).
+    /// whose bit is set, and after recovery (`Scan::read`, `Scan::apply`, `replay::run`).
     pub(super) fn crash(&self, records: Lsn, survivors: u8, broken: Option<Rule>) -> Option<State> {
         let mut left = self.left;
         left.crashes = left.crashes.checked_sub(1)?;
