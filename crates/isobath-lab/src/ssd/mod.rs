@@ -95,6 +95,9 @@ pub struct SimulatedSsd {
     /// Flushes are acknowledged and not done: what an engine without its barriers asks for. Durable writes are done.
     #[cfg(test)]
     forgets_flushes: std::sync::atomic::AtomicBool,
+    /// Power fails at the first I/O once the host has written so many bytes.
+    #[cfg(test)]
+    cut_at: AtomicU64,
 }
 
 impl std::fmt::Debug for SimulatedSsd {
@@ -149,6 +152,8 @@ impl SimulatedSsd {
             len: AtomicU64::new(0),
             #[cfg(test)]
             forgets_flushes: std::sync::atomic::AtomicBool::new(false),
+            #[cfg(test)]
+            cut_at: AtomicU64::new(u64::MAX),
         }))
     }
 
@@ -303,6 +308,12 @@ impl SimulatedSsd {
     ) -> Result<u64, IoError> {
         let fail = |kind| IoError::new(kind, op, offset, len);
         let mut drive = self.drive();
+        #[cfg(test)]
+        if drive.flash.smart().host_written_bytes >= self.cut_at.load(Ordering::Relaxed) {
+            self.cut_at.store(u64::MAX, Ordering::Relaxed);
+            drive.off = true;
+            let _ = drive.flash.power_cut();
+        }
         if drive.off {
             return Err(fail(IoErrorKind::Media));
         }

@@ -285,19 +285,15 @@ fn cut_often(ssd: &Arc<SimulatedSsd>, cuts: u32) -> Option<String> {
             return Some(format!("after {cut} cuts: {difference}"));
         }
         let tree = store.tree("t").unwrap();
-        let written = ssd.smart().host_written_bytes;
+        // In the midst of writing, at another place each time.
+        let until = ssd.smart().host_written_bytes + u64::from(1 + cut % 7) * (300 << 10);
+        ssd.cut_at.store(until, Ordering::Relaxed);
         std::thread::scope(|scope| {
             for (writer, known) in (0..).zip(known.chunks_mut(KEYS as usize)) {
                 let tree = tree.clone();
                 let keys = writer * KEYS..(writer + 1) * KEYS;
                 scope.spawn(move || write_until_off(&tree, keys, known));
             }
-            // In the midst of writing, at another place each time.
-            let until = written + u64::from(1 + cut % 7) * (300 << 10);
-            while ssd.smart().host_written_bytes < until {
-                std::thread::yield_now();
-            }
-            ssd.power_cut().unwrap();
         });
         drop((tree, store));
         ssd.power_on();
