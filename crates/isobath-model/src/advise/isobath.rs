@@ -96,8 +96,8 @@ impl Default for IsobathCosts {
             scanned_record_us: 0.07,
             page_written_us: 0.7,
             source: "the reference machine, docs/benchmarks.md".into(),
-            is_write_measured: true,
-            is_page_written_measured: true,
+            is_write_measured: false,
+            is_page_written_measured: false,
         }
     }
 }

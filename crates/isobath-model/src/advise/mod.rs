@@ -64,7 +64,7 @@ pub struct Predicted {
     /// `drive_limit_operations_per_s`.
     pub operations_per_s_range: (f64, f64),
     /// The rate at which reads and writes would move as many bytes per second as at the fastest points of the profile; `None` if nothing
-    /// goes to the drive.
+    /// goes to the drive, and where the drive was measured beside a run.
     pub drive_limit_operations_per_s: Option<f64>,
     /// What limits the rate: `drive`, `CPU`, `clients`, `compaction`, `log flushes`, or the engine as runs of it showed.
     pub limited_by: &'static str,

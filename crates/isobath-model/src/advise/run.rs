@@ -211,6 +211,8 @@ impl Model<'_, '_> {
         let threads = self.workload.clients.min(self.drive.concurrency_max);
         let cpu_us = costs.client_cpu_us + costs.background_cpu_us;
         let read_us = self.random_read_us(1)?;
+        // A drive that was measured beside the run may be faster than the profile's fastest point.
+        let moved = f64::from(u8::from(self.costs.drive.is_none()));
         let demand = Demand {
             drive_us: 1e6 / per_s,
             cpu_us,
@@ -224,8 +226,8 @@ impl Model<'_, '_> {
             point_read_cpu_us: costs.get_cpu_us,
             largest_io_pages: self.blocks.pages,
             deepest: self.workload.clients,
-            pages_read: costs.page_reads,
-            pages_written: costs.written_bytes / PAGE_BYTES as f64,
+            pages_read: moved * costs.page_reads,
+            pages_written: moved * costs.written_bytes / PAGE_BYTES as f64,
             written_bytes: costs.written_bytes,
             space_amplification: 1.0,
         };
