@@ -602,7 +602,7 @@ fn the_advice_says_which_constants_are_measured() {
         let those = constants.iter().filter(|c| c.engine == engine);
         those.filter(|c| c.is_measured == measured).count()
     };
-    assert_eq!((of("Isobath", true), of("Isobath", false)), (3, 2));
+    assert_eq!((of("Isobath", true), of("Isobath", false)), (5, 0));
     assert_eq!((of("RocksDB", true), of("Both", true)), (10, 1));
     assert!(constants.iter().all(|c| c.us > 0.0 && !c.source.is_empty()));
 }

@@ -92,12 +92,12 @@ impl Default for IsobathCosts {
         Self {
             hit_us: 1.5,
             miss_us: 1.4,
-            write_us: 2.0,
+            write_us: 1.3,
             scanned_record_us: 0.07,
-            page_written_us: 0.7,
+            page_written_us: 1.7,
             source: "the reference machine, docs/benchmarks.md".into(),
-            is_write_measured: false,
-            is_page_written_measured: false,
+            is_write_measured: true,
+            is_page_written_measured: true,
         }
     }
 }
