@@ -327,3 +327,52 @@ fn matrices_have_the_same_product() {
     bench.generate(&["matrix", "3", "--tile", "24"]);
     bench.compare("matmul", &[]);
 }
+
+/// The evaluation reads what perf and strace print: locks, no blocks and no clocks.
+#[test]
+fn the_evaluation_reads_what_tools_print() {
+    if Command::new("python3").arg("--version").output().is_err() {
+        eprintln!("skipped: there is no python3");
+        return;
+    }
+    let text = r#"
+import evaluate_omp as evaluation
+import plot_omp
+
+report = """
+    40.00%  [k] ext4_mb_new_blocks
+    20.00%  [.] clock_gettime
+     3.50%  [k] _raw_spin_lock
+     1.00%  [k] folio_unlock
+     0.75%  [k] down_read
+     0.50%  [k] percpu_up_write
+     0.25%  [.] __futex_wait
+"""
+assert evaluation.lock_code_percent(report) == 6.0, evaluation.lock_code_percent(report)
+contention = """ contended   total wait     max wait     avg wait         type   caller
+
+       238      1.50 ms     29.20 us      5.94 us     spinlock   update_blocked_averages+0x4c
+        10    250.00 us     90.00 us     25.00 us     rwsem:W    ext4_buffered_write_iter+0x31
+         2      3.00 s       2.00 s       1.50 s      mutex      pipe_read+0x50
+"""
+assert abs(evaluation.contention_seconds(contention) - 3.00175) < 1e-9
+calls = """% time     seconds  usecs/call     calls    errors syscall
+------ ----------- ----------- --------- --------- ----------------
+100.00    0.204117        2650        77         5 futex
+------ ----------- ----------- --------- --------- ----------------
+100.00    0.204117        2650        77         5 total
+"""
+assert evaluation.futex_seconds(calls) == (0.204117, 77)
+assert evaluation.futex_seconds("") == (0.0, 0)
+assert [evaluation.thrashes(*case) for case in ((60, 100, 0), (40, 100, 0), (90, 100, 0.2))] == ["no", "yes", "yes"]
+grid = [(pc, pda) for pc in (1, 2, 3) for pda in (1, 2, 4)]
+assert "inside" in evaluation.edge_of(grid, "PC 2, PDA 2")
+assert "end of what was tried of PDA and PC" in evaluation.edge_of(grid, "PC 3, PDA 4")
+assert plot_omp.distribution([3.0, 1.0, 2.0, 4.0]) == [(1.0, 0.25), (2.0, 0.5), (3.0, 0.75), (4.0, 1.0)]
+assert plot_omp.distribution(range(10_000))[-1] == (9_999, 1.0)
+"#;
+    // -B: the checkout stays as it is.
+    run(Command::new("python3")
+        .args(["-B", "-c", text])
+        .current_dir(root().join("scripts")));
+}
