@@ -343,7 +343,8 @@ class Evaluation:
             report = ["perf", "lock", "contention", "-i", data]
             done = subprocess.run(report, capture_output=True, text=True, check=False)
             if done.returncode == 0:
-                waited = contention_seconds(done.stdout)
+                # Which of both it prints to depends on its version.
+                waited = contention_seconds(done.stdout + done.stderr)
         if os.path.exists(data):
             os.remove(data)
         return waited

@@ -328,6 +328,51 @@ fn matrices_have_the_same_product() {
     bench.compare("matmul", &[]);
 }
 
+/// A program in C, with OpenMP and without: the header has one thread then, whatever is asked for.
+#[test]
+fn the_header_is_for_c_with_openmp_and_without() {
+    if Command::new("gcc").arg("--version").output().is_err() {
+        eprintln!("skipped: there is no gcc");
+        return;
+    }
+    let deps = std::env::current_exe().unwrap();
+    let library = deps.parent().unwrap().join("libisobath_c.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/omp.c");
+    for openmp in ["-fopenmp", ""] {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        std::os::unix::fs::symlink(&library, directory.join("libisobath_c.so.0")).unwrap();
+        let program = directory.join("omp");
+        let mut compiler = Command::new("gcc");
+        compiler
+            .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-I"])
+            .arg(root().join("crates/isobath-capi/include"));
+        if openmp.is_empty() {
+            // Its pragmas are not known then.
+            compiler.arg("-Wno-unknown-pragmas");
+        } else {
+            compiler.arg(openmp);
+        }
+        run(compiler
+            .arg(&source)
+            .arg(&library)
+            .arg(format!("-Wl,-rpath,{}", directory.display()))
+            .arg("-o")
+            .arg(&program));
+        let uri = directory.join("dev.iso");
+        let uri = format!("{}?create=yes&pool=8MiB&workers=1", uri.display());
+        let run = |options: &[&str]| run(Command::new(&program).arg(&uri).args(options));
+        let fixed = run(&["--isobath-omp-pc=3", "--isobath-omp-pda=2"]);
+        let expected = match openmp {
+            "" => "threads 1 1\nobjects 40\n",
+            _ => "threads 3 3\nobjects 40\n",
+        };
+        assert_eq!(fixed, expected, "{openmp}");
+        let serial = run(&["--isobath-omp-mode=seq"]);
+        assert_eq!(serial, "threads 1 1\nobjects 40\n", "{openmp}");
+    }
+}
+
 /// The evaluation reads what perf and strace print: locks, no blocks and no clocks.
 #[test]
 fn the_evaluation_reads_what_tools_print() {
