@@ -744,7 +744,7 @@ fn what_asynchronous_retrieves_tell_their_callbacks() {
         ..value_of(&buffer)
     };
     value.value = buffer.as_mut_ptr().cast();
-    let mut ask = |key: &[u8], value: *mut kvs_value| {
+    let ask = |key: &[u8], value: *mut kvs_value| {
         let mut key = key_of(key);
         let (private, no) = (pointer(sender), null_mut());
         let code = unsafe {

@@ -190,7 +190,11 @@ const LAYOUTS: [Layout; 17] = [
     ("kvs_option_delete", 1, &[("kvs_delete_error", 0, 1)]),
     ("kvs_option_iterator", 4, &[("iter_type", 0, 4)]),
     ("kvs_option_retrieve", 1, &[("kvs_retrieve_delete", 0, 1)]),
-    ("kvs_option_store", 16, &[("st_type", 0, 4), ("assoc", 8, 8)]),
+    (
+        "kvs_option_store",
+        16,
+        &[("st_type", 0, 4), ("assoc", 8, 8)],
+    ),
     (
         "kvs_association",
         8,
