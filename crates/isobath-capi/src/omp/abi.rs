@@ -25,13 +25,20 @@ static SESSION: RwLock<Option<Arc<Session>>> = RwLock::new(None);
 /// How often that has changed; counted with the lock, after the change.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
 
+/// A session that a thread remembers. The outer count of uses is the thread's own; all threads share the inner one.
+#[allow(
+    clippy::redundant_allocation,
+    reason = "the outer count is the thread's"
+)]
+type Remembered = Rc<Arc<Session>>;
+
 thread_local! {
     /// The session after so many changes. Accesses of all threads ask for it: they take no lock, and write to nothing that is shared.
-    static REMEMBERED: RefCell<(u64, Option<Rc<Arc<Session>>>)> = const { RefCell::new((0, None)) };
+    static REMEMBERED: RefCell<(u64, Option<Remembered>)> = const { RefCell::new((0, None)) };
 }
 
 /// The session, for calls that need none: where it is missing, the thread's message stays what it was.
-fn current() -> Option<Rc<Arc<Session>>> {
+fn current() -> Option<Remembered> {
     let look_up = || SESSION.read().clone().map(Rc::new);
     let changes = CHANGES.load(Ordering::Acquire);
     let remembered = REMEMBERED.try_with(|remembered| {
@@ -46,7 +53,7 @@ fn current() -> Option<Rc<Arc<Session>>> {
 }
 
 /// The session, for calls that need one.
-fn session() -> Result<Rc<Arc<Session>>, Code> {
+fn session() -> Result<Remembered, Code> {
     let reason = "isobath_omp_init was not called";
     current().ok_or_else(|| code::because(KVS_ERR_PARAM_INVALID, reason))
 }
