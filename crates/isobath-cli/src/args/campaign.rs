@@ -125,7 +125,7 @@ pub(crate) struct CaseArgs {
     pub(crate) write_share: Option<f64>,
     #[command(flatten)]
     pub(crate) search: SearchArgs,
-    /// Align RocksDB's blocks to pages of the drive
+    /// Align RocksDB's blocks to pages of the drive; `compare` runs it as a second row
     #[arg(long)]
     pub(crate) block_align: bool,
     /// Record which pages Isobath writes while the clients run: a trace for `isobath sim clean`
@@ -268,6 +268,9 @@ pub(crate) struct CampaignArgs {
     /// avoid the pitfall of one dataset size [default: 1]
     #[arg(long, value_name = "SHARE,...", value_delimiter = ',')]
     pub(crate) sizes: Vec<f64>,
+    /// Run RocksDB a second time with its blocks aligned to pages of the drive
+    #[arg(long)]
+    pub(crate) block_align: bool,
     /// Run each row once more at one rate for all engines: half of what the slowest reached; p99.9 and the longest stall
     #[arg(long)]
     pub(crate) half_rate: bool,

@@ -10,6 +10,7 @@ mod cost;
 mod fio;
 mod half_rate;
 mod keys;
+mod latencies;
 mod lookup;
 mod place;
 mod ratio;

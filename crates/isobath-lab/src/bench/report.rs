@@ -51,14 +51,15 @@ fn overview(records: &[Record]) -> Markup {
         number("first engine ÷ this"),
         words("said"),
         words("pitfalls committed"),
+        words("unknown here"),
     ];
     let mut rows = Vec::new();
     for (section, row) in summarize(records).iter().enumerate() {
         for (at, engine) in row.engines.iter().enumerate() {
             let name = html! { @if at == 0 { a href=(format!("#row-{section}")) { (row.row) } } };
-            let violated = match at {
-                0 => row.violated_names(),
-                _ => String::new(),
+            let (violated, unknown) = match at {
+                0 => (row.violated_names(), row.unknown_names()),
+                _ => (String::new(), String::new()),
             };
             let (ratio, said) = match &engine.first_over_this {
                 None => (String::new(), ""),
@@ -84,33 +85,47 @@ fn overview(records: &[Record]) -> Markup {
                 ratio,
                 said,
                 html! { span.violated { (violated) } },
+                html! { span.unknown { (unknown) } },
             ]);
         }
     }
-    html! { h2 { "Rows" } (table(&columns, rows)) }
+    html! {
+        h2 { "Rows" }
+        p { "A row that commits a pitfall has no headline number; one with unknowns is quoted only as ratios within this campaign." }
+        (table(&columns, rows))
+    }
 }
 
 fn section(heading: &str, records: &[Record]) -> Markup {
     let verdicts = judge(&evidence(records));
     let cells = |(pitfall, verdict): &(_, Verdict)| pitfall_cells(pitfall, verdict);
-    let unknown = |(_, verdict): &(_, Verdict)| matches!(verdict, Verdict::Unknown(_));
+    let unknown = |(_, verdict): &(_, Verdict)| verdict.is_unknown();
     let first = records.first().filter(|r| r.workload != heading);
     html! {
         h2 { (heading) }
         @if let Some(first) = first { p { "Workload " (first.workload) "." } }
         h3 { "The seven pitfalls, all runs together" }
         (table(&[words("pitfall"), words("verdict")], verdicts.iter().map(cells)))
+        @for line in lines_of(records, Record::steady_line) { p { (line) } }
+        @for line in lines_of(records, Record::sampling_line) { p { (line) } }
         @if !has_headline(&verdicts) {
             p.violated { "No headline number: a pitfall was committed. The rows below describe these runs only." }
         } @else if verdicts.iter().any(unknown) {
             p.unknown { "Quote these numbers only as ratios within this campaign." }
         }
         (runs(records))
+        (kinds(records))
         (drive_limits(records))
         (cpu(records))
         (charts(records))
         (costs(records))
     }
+}
+
+fn lines_of(records: &[Record], of: fn(&Record) -> Option<String>) -> Vec<String> {
+    let mut lines = distinct(records, |record| of(record).unwrap_or_default());
+    lines.retain(|line| !line.is_empty());
+    lines
 }
 
 fn pitfall_cells(pitfall: &Pitfall, verdict: &Verdict) -> Vec<Markup> {
@@ -215,6 +230,47 @@ fn runs(records: &[Record]) -> Markup {
     }
 }
 
+/// Rates of each kind of operation, where there are several, and what transactions met.
+fn kinds(records: &[Record]) -> Markup {
+    let is_mixed = |r: &&Record| r.operations_by_type.len() > 1;
+    let Some(first) = records.iter().find(is_mixed) else {
+        return Markup::default();
+    };
+    let names = &first.operations_by_type;
+    let mut columns = vec![words("run")];
+    columns.extend(names.iter().map(|(name, _)| number(format!("{name}/s"))));
+    if records.iter().any(|record| record.tpcc.is_some()) {
+        columns.extend(["conflicts", "rollbacks", "violations"].map(number));
+    }
+    let rows = records.iter().filter(is_mixed).map(|record| {
+        let rate = |(name, _): &(String, f64)| {
+            let mut all = record.operations_by_type.iter();
+            let found = all.find(|(kind, _)| kind == name);
+            found.map_or(String::new(), |(_, per_s)| decimal(*per_s))
+        };
+        let met = record.tpcc.iter().flat_map(|tpcc| {
+            let violations = tpcc.violations.len() as u64;
+            [tpcc.conflicts_count, tpcc.rolled_back_count, violations]
+        });
+        let rates = names.iter().flat_map(|name| cells![rate(name)]);
+        let met = met.flat_map(|count| cells![count]);
+        let head = cells![label(record)].into_iter();
+        head.chain(rates).chain(met).collect()
+    });
+    html! {
+        h3 { "Operations by kind, over the whole run" }
+        (table(&columns, rows))
+    }
+}
+
+/// A rate with a decimal where it is small.
+fn decimal(per_s: f64) -> String {
+    match per_s < 1000.0 {
+        true => format!("{per_s:.1}"),
+        false => grouped(per_s),
+    }
+}
+
 /// What the drive did alone before and after each run.
 fn drive_limits(records: &[Record]) -> Markup {
     let is_known = |r: &&Record| r.drive_reads_per_s.is_some() || r.drive_writes.is_some();
@@ -280,11 +336,14 @@ fn charts(records: &[Record]) -> Markup {
         let seconds = r.series.samples.iter().map(|s| s.seconds);
         seconds.zip(r.series.throughput()).collect()
     };
-    let metrics: [Metric; 3] = [
+    let metrics: [Metric; 4] = [
         ("WA-A, cumulative", |_, s| s.wa_a()),
         ("WA-D, cumulative", |_, s| s.wa_d()),
         ("space amplification", |r, s| {
             (s.space_bytes > 0).then(|| s.space_bytes as f64 / r.data_bytes.max(1) as f64)
+        }),
+        ("p99 of each sample's latencies, µs", |_, s| {
+            s.latency_us_p99
         }),
     ];
     let latency = |r: &Record| -> Points { r.latency_cdf.clone() };
