@@ -337,6 +337,9 @@ pub(crate) struct ReportArgs {
     /// The page that is written
     #[arg(long, value_name = "FILE", default_value = "report.html", value_hint = ValueHint::FilePath)]
     pub(crate) html: PathBuf,
+    /// Write each chart of the page as an SVG file into this directory, too
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) charts: Option<PathBuf>,
     /// Results of `fio --output-format=json` to set beside
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) fio: Vec<PathBuf>,

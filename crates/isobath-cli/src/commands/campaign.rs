@@ -582,7 +582,7 @@ fn print_lines(
     let mut said: Vec<String> = Vec::new();
     for record in records {
         if let Some(line) = of(record).filter(|line| !said.contains(line)) {
-            out.line(&line)?;
+            out.paragraph(&line)?;
             said.push(line);
         }
     }
@@ -685,6 +685,12 @@ pub(crate) fn report(args: &ReportArgs, out: &mut Output) -> Result<(), Failure>
         jobs.extend(bench::read_fio(path)?);
     }
     write_whole(&args.html, &bench::html(&records, &jobs))?;
+    if let Some(directory) = &args.charts {
+        std::fs::create_dir_all(directory).map_err(LabError::io("make", directory))?;
+        for (name, svg) in bench::svg_charts(&records) {
+            write_whole(&directory.join(name + ".svg"), &svg)?;
+        }
+    }
     bench::write_csv(&args.campaign, &records)?;
     bench::write_summary(&args.campaign, &records)?;
     out.line(&format!(

@@ -19,8 +19,16 @@ fn comparisons_interleave_and_campaigns_are_gone_on_with() {
     // Nothing is run twice: the second session has the numbers of the first.
     assert_eq!(place.run(&args).ok().json(), first);
     let answer = place
-        .run(&["bench", "report", "c", "--html", "r.html"])
+        .run(&["bench", "report", "c", "--html", "r.html", "--charts", "s"])
         .ok();
+    let charts = std::fs::read_dir(place.path("s")).unwrap();
+    for chart in charts.map(|chart| chart.unwrap().path()) {
+        let svg = std::fs::read_to_string(&chart).unwrap();
+        assert!(svg.starts_with("<svg xmlns"), "{}", chart.display());
+    }
+    for name in ["lookup-throughput.svg", "lookup-latency.svg"] {
+        assert!(place.path("s").join(name).exists(), "{name}");
+    }
     assert!(answer.text().contains("10 runs"), "{}", answer.text());
     let page = std::fs::read_to_string(place.path("r.html")).unwrap();
     assert!(page.contains("<svg") && page.contains("violated"), "{page}");
@@ -277,7 +285,7 @@ fn rows_that_write_stand_beside_the_drives_limit_of_writes() {
     }
     let csv = std::fs::read_to_string(place.path("c/records.csv")).unwrap();
     assert!(csv.contains(",drive_random_writes_per_s_before,"), "{csv}");
-    assert_eq!(csv.lines().next().unwrap().split(',').count(), 43);
+    assert_eq!(csv.lines().next().unwrap().split(',').count(), 46);
     place
         .run(&["bench", "report", "c", "--html", "r.html"])
         .ok();

@@ -44,7 +44,7 @@ pub use place::{Place, VirtualSsdPlace};
 pub use ratio::{REPEATS_MIN, Ratio, Says, compare, schedule};
 pub use record::{LeftOut, Record, evidence};
 pub use region::make_region;
-pub use report::html;
+pub use report::{Measured, html, ratio_chart, svg_charts};
 pub use row::{LoadRow, Row, Setting};
 pub use search::{Search, SearchPlan, Trial, search};
 pub use self_test::{Caught, self_test};

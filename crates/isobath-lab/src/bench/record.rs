@@ -363,7 +363,8 @@ impl Record {
         };
         let keys = self.keys_drawn_before.map(|keys| {
             format!(
-                "{keys} keys drawn before, shared out among the clients, which use theirs in turn"
+                "{} keys drawn before, shared out among the clients, which use theirs in turn",
+                crate::report::grouped(keys as f64)
             )
         });
         let parts = [Some(latencies), keys].into_iter().flatten();
