@@ -3,16 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use isobath_model::advise::{Advisor, Law, RocksdbCosts, RocksdbSettings, Run};
+use isobath_model::advise::{Advisor, Law, RocksdbCosts, RocksdbSettings, Run, ThreadedIo};
 use isobath_model::lsm::Layout;
 use isobath_model::profile::DeviceProfile;
 use isobath_model::workload::{Durability, Workload as Described};
 use serde::Serialize;
 
 use crate::bench::{Choice, LookupPlan, ScanLength, Workload, lookup};
-use crate::calibrate::{Calibration, Costs};
+use crate::calibrate::{Calibration, Costs, KEY_BYTES, VALUE_BYTES};
 use crate::drive_model::with_costs;
-use crate::engine::rocksdb::{LEVEL_BASE_BUFFERS, Sizes};
+use crate::engine::rocksdb::{self, LEVEL_BASE_BUFFERS, Sizes};
 use crate::engine::{Callers, EngineConfig, EngineKind, Schema, SpaceConfig, Tuning};
 use crate::{LabError, Monitor};
 
@@ -51,14 +51,14 @@ pub struct RatesPlan {
     pub in_turn: Option<InTurn>,
 }
 
-/// Short calibrations before, between and after the runs of a workload, beside their files: a machine whose speed drifts from minute to
-/// minute is judged by what it was in those minutes.
+/// Short calibrations before, between and after the runs of a workload, beside their files, of CPU and drive: a machine whose speed drifts from
+/// minute to minute is judged by what it was in those minutes.
 #[derive(Debug, Clone, Copy)]
 pub struct InTurn {
     /// Runs of each workload.
     pub runs: u32,
-    /// What each calibration measures.
-    pub part: Calibration,
+    /// Operations per cost of each calibration, of as many bytes of records as the runs have.
+    pub operations: u32,
 }
 
 /// One workload.
@@ -155,7 +155,18 @@ fn calibrate_part(
 ) -> Result<RocksdbCosts, LabError> {
     let directory = plan.path.parent().filter(|p| !p.as_os_str().is_empty());
     let directory = directory.unwrap_or(Path::new("."));
-    crate::engine::rocksdb::calibrate(in_turn.part, directory, monitor)
+    let records = plan.data_bytes / (KEY_BYTES + VALUE_BYTES) as u64;
+    let calibration = Calibration {
+        records: u32::try_from(records).unwrap_or(u32::MAX),
+        operations: in_turn.operations,
+    };
+    let costs = rocksdb::calibrate(calibration, directory, monitor)?;
+    let jobs = Tuning::default().jobs() as u32;
+    let drive = rocksdb::threaded_io(directory, plan.data_bytes, plan.clients, jobs)?;
+    Ok(RocksdbCosts {
+        drive: Some(drive),
+        ..costs
+    })
 }
 
 /// What one run gave.
@@ -272,6 +283,8 @@ fn median_costs(parts: &[RocksdbCosts]) -> Option<RocksdbCosts> {
     let first = parts.first()?;
     let of = |cost: fn(&RocksdbCosts) -> f64| median(parts.iter().map(cost).collect());
     let blocks: Vec<f64> = parts.iter().filter_map(|part| part.block_us).collect();
+    let drives: Vec<ThreadedIo> = parts.iter().filter_map(|part| part.drive).collect();
+    let of_drives = |rate: fn(&ThreadedIo) -> f64| median(drives.iter().map(rate).collect());
     Some(RocksdbCosts {
         lookup_us: of(|c| c.lookup_us),
         block_above_io_us: of(|c| c.block_above_io_us),
@@ -285,6 +298,12 @@ fn median_costs(parts: &[RocksdbCosts]) -> Option<RocksdbCosts> {
         write_wait_us: of(|c| c.write_wait_us),
         interrupt_us: of(|c| c.interrupt_us),
         scattered_ratio: of(|c| c.scattered_ratio),
+        drive: drives.first().map(|first| ThreadedIo {
+            read_us: of_drives(|io| io.read_us),
+            large_written_page_us: of_drives(|io| io.large_written_page_us),
+            large_read_page_us: of_drives(|io| io.large_read_page_us),
+            ..*first
+        }),
         source: format!("{} parts of {}", parts.len(), first.source),
     })
 }
@@ -320,6 +339,12 @@ pub fn spreads(rows: &[RatesRow]) -> Vec<Spread> {
         spread("its wait for another", |c| c.write_wait_us),
         spread("a record rewritten", |c| c.rewritten_record_us),
         spread("a record scanned", |c| c.scanned_record_us),
+        spread("a read by threads", |c| {
+            c.drive.map_or(0.0, |io| io.read_us)
+        }),
+        spread("a page of large writes", |c| {
+            c.drive.map_or(0.0, |io| io.large_written_page_us)
+        }),
     ]
 }
 
@@ -496,10 +521,7 @@ mod tests {
             duration: Duration::from_millis(300),
             in_turn: Some(InTurn {
                 runs: 2,
-                part: Calibration {
-                    records: 100_000,
-                    operations: 5_000,
-                },
+                operations: 5_000,
             }),
         };
         let rows = rates(&plan, &profile, None, &crate::Silent).unwrap();

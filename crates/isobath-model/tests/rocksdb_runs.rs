@@ -3,7 +3,10 @@
 
 use std::sync::LazyLock;
 
-use isobath_model::advise::{Advisor, Law, Predicted, RocksdbCosts, RocksdbSettings, Run};
+use isobath_model::OperatingPoint;
+use isobath_model::advise::{
+    Advisor, Law, Predicted, RocksdbCosts, RocksdbSettings, Run, ThreadedIo,
+};
 use isobath_model::lsm::Layout;
 use isobath_model::profile::DeviceProfile;
 use isobath_model::workload::{Durability, Workload};
@@ -170,4 +173,42 @@ fn operations_take_what_they_took() {
             0.0,
         );
     }
+}
+
+/// Where the drive was measured beside a run, its profile says only how rates depend on what is in flight.
+#[test]
+fn a_drive_at_half_its_profile_gives_half_the_lookups() {
+    let profile = DeviceProfile::from_json(include_str!("fixtures/rates_profile.json")).unwrap();
+    let of = recorded();
+    let row = of.rows.iter().find(|row| row.workload == "lookup").unwrap();
+    let (workload, settings, run) = described(&of, row);
+    let mut advisor = Advisor::new(&profile).unwrap();
+    let reads = OperatingPoint::random_reads(f64::from(of.clients), 1.0);
+    let read_us = 1e6
+        / advisor
+            .predictor()
+            .predict(&reads)
+            .unwrap()
+            .throughput_pages_per_s;
+    let mut lookups = |drive| {
+        // So little CPU that the drive alone decides.
+        advisor.use_rocksdb_costs(RocksdbCosts {
+            lookup_us: 0.1,
+            block_us: Some(0.1),
+            interrupt_us: 0.0,
+            drive,
+            ..of.costs.clone()
+        });
+        let predicted = advisor.predict_rocksdb_run(&workload, &settings, &run);
+        predicted.unwrap().operations_per_s
+    };
+    let half = ThreadedIo {
+        threads: of.clients,
+        read_us: 2.0 * read_us,
+        jobs: 2,
+        large_written_page_us: 2.0,
+        large_read_page_us: 2.0,
+    };
+    let ratio = lookups(Some(half)) / lookups(None);
+    assert!((0.49..0.51).contains(&ratio), "{ratio}");
 }

@@ -296,10 +296,7 @@ fn rates(
         duration,
         in_turn: args.in_turn.map(|runs| InTurn {
             runs,
-            part: Calibration {
-                records: PART_RECORDS,
-                operations: PART_OPERATIONS,
-            },
+            operations: PART_OPERATIONS,
         }),
     };
     let profile = drive_model::read_profile(profile)?;
@@ -359,7 +356,7 @@ fn rates(
     out.line("pairs are predicted / measured; the drive's reads are random ones of 4 KiB before / after each run, and what the profile says")?;
     if let Some(runs) = args.in_turn {
         let text = format!(
-            "CPU constants of RocksDB: medians of {} calibrations of {PART_RECORDS} records, in turn with the runs of each workload",
+            "costs of RocksDB and rates of the drive: medians of {} calibrations with as many bytes, in turn with the runs of each workload",
             runs + 1
         );
         out.line(&text)?;
@@ -376,9 +373,7 @@ fn rates(
     out.line(&format!("CPU constants of RocksDB: measured, {source}"))
 }
 
-/// What a calibration in turn with runs measures: some five seconds.
-#[cfg(feature = "rocksdb")]
-const PART_RECORDS: u32 = 1_000_000;
+/// Operations per cost of a calibration in turn with runs: some fifteen seconds with 512 MiB.
 #[cfg(feature = "rocksdb")]
 const PART_OPERATIONS: u32 = 100_000;
 

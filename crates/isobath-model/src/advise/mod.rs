@@ -23,7 +23,7 @@ use serde::Serialize;
 pub use isobath::{CleaningPolicy, IsobathCosts, IsobathSettings};
 pub use law::Law;
 pub use open::{OpenSettings, open_settings};
-pub use rocksdb::{RocksdbCosts, RocksdbSettings};
+pub use rocksdb::{RocksdbCosts, RocksdbSettings, ThreadedIo};
 pub use run::Run;
 
 use crate::error::FitError;

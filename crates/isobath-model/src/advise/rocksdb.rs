@@ -91,8 +91,27 @@ pub struct RocksdbCosts {
     /// probe's are.
     #[serde(default = "scattered_ratio")]
     pub scattered_ratio: f64,
+    /// What the drive gave in the same minutes. Runs take the profile's rates times what this says of them; without it, the profile's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drive: Option<ThreadedIo>,
     /// Where they come from.
     pub source: String,
+}
+
+/// What a drive gave to threads that wait for one I/O each, as RocksDB's do: wall time of all of them together, µs. A profile is of
+/// another minute, and of I/Os that one thread starts many of.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ThreadedIo {
+    /// Threads of the next one.
+    pub threads: u32,
+    /// A random read of 4 KiB.
+    pub read_us: f64,
+    /// Threads of the next two.
+    pub jobs: u32,
+    /// A page of 4 KiB, in writes of 1 MiB into new files.
+    pub large_written_page_us: f64,
+    /// A page of 4 KiB, in reads of 1 MiB.
+    pub large_read_page_us: f64,
 }
 
 /// Scans of 100 records of 136 bytes that miss, less those that hit, less four blocks that lookups miss: 73 µs where a
@@ -136,6 +155,7 @@ impl Default for RocksdbCosts {
             write_wait_us: write_wait_us(),
             interrupt_us: interrupt_us(),
             scattered_ratio: scattered_ratio(),
+            drive: None,
             source: "RocksDB 7.8 on the reference machine, docs/benchmarks.md".into(),
         }
     }

@@ -9,7 +9,7 @@ use super::filling::{Filled, Filling};
 use super::law::{Class, Law, classes};
 use super::queue::Stations;
 use super::rocksdb::{BLOCK_BYTES_PER_RECORD, LOG_HEADER_BYTES};
-use super::{AdviseError, Demand, Predicted, RocksdbCosts, RocksdbSettings, predict};
+use super::{AdviseError, Demand, Predicted, RocksdbCosts, RocksdbSettings, ThreadedIo, predict};
 use crate::lsm::{Layout, LsmStore};
 use crate::point::PAGE_BYTES;
 use crate::workload::Workload;
@@ -88,6 +88,32 @@ struct Model<'m, 'd> {
     run: &'m Run,
     classes: Vec<Class>,
     blocks: Blocks,
+    rates: Rates,
+}
+
+/// What the drive takes in the run's minutes, by the profile: times a ratio that was measured then, where it was.
+struct Rates {
+    /// For random reads, large writes and large reads.
+    random: f64,
+    written: f64,
+    read: f64,
+}
+
+impl Rates {
+    fn of(drive: &DriveView<'_>, io: Option<&ThreadedIo>) -> Result<Rates, AdviseError> {
+        let Some(io) = io else {
+            return Ok(Rates {
+                random: 1.0,
+                written: 1.0,
+                read: 1.0,
+            });
+        };
+        Ok(Rates {
+            random: io.read_us / drive.random_read_us(io.threads, 1.0)?,
+            written: io.large_written_page_us / drive.bulk_page_us(io.jobs, 0.0)?,
+            read: io.large_read_page_us / drive.bulk_page_us(io.jobs, 1.0)?,
+        })
+    }
 }
 
 /// What one operation takes at some rate.
@@ -124,6 +150,7 @@ pub(super) fn predict_run(
         run,
         classes: classes(run.law, workload.record_count),
         blocks: Blocks::of(workload, drive),
+        rates: Rates::of(drive, costs.drive.as_ref())?,
     };
     model.predict()
 }
@@ -136,7 +163,7 @@ impl Model<'_, '_> {
         let cores = f64::from(self.workload.core_count) * (1.0 - stolen);
         let mut read_rates = Vec::new();
         for k in 1..=clients.min(self.drive.concurrency_max) {
-            read_rates.push(1e6 / self.drive.random_read_us(k, self.blocks.pages)?);
+            read_rates.push(1e6 / self.random_read_us(k)?);
         }
         // What clients would do where writers are not slowed down, and clients that run or wait for a core.
         let (mut asked, mut at_cpu) = (START_PER_S, f64::from(clients));
@@ -183,7 +210,7 @@ impl Model<'_, '_> {
     ) -> Result<Predicted, AdviseError> {
         let threads = self.workload.clients.min(self.drive.concurrency_max);
         let cpu_us = costs.client_cpu_us + costs.background_cpu_us;
-        let read_us = self.drive.random_read_us(1, self.blocks.pages)?;
+        let read_us = self.random_read_us(1)?;
         let demand = Demand {
             drive_us: 1e6 / per_s,
             cpu_us,
@@ -205,6 +232,19 @@ impl Model<'_, '_> {
         predicted.operations_per_s_range = (low * scale, high * scale);
         predicted.limited_by = limited_by;
         Ok(predicted)
+    }
+
+    /// Wall time of a block's read with `k` in flight, µs.
+    fn random_read_us(&self, k: u32) -> Result<f64, AdviseError> {
+        Ok(self.rates.random * self.drive.random_read_us(k, self.blocks.pages)?)
+    }
+
+    fn large_write_page_us(&self, k: u32) -> Result<f64, AdviseError> {
+        Ok(self.rates.written * self.drive.bulk_page_us(k, 0.0)?)
+    }
+
+    fn large_read_page_us(&self, k: u32) -> Result<f64, AdviseError> {
+        Ok(self.rates.read * self.drive.bulk_page_us(k, 1.0)?)
     }
 
     /// Of the writes, those that insert.
@@ -257,7 +297,7 @@ impl Model<'_, '_> {
             targets = (0..levels.saturating_sub(1)).map(target).collect();
         }
         let io_us = self.costs.scattered_ratio
-            * (self.drive.bulk_page_us(1, 0.0)? + self.drive.bulk_page_us(1, 1.0)?);
+            * (self.large_write_page_us(1)? + self.large_read_page_us(1)?);
         let rewrite_us = stretch * self.rewrite_cpu_us() + record / page * io_us;
         let in_memtable = self.workload.record_bytes() + MEMTABLE_BYTES_PER_RECORD;
         let filling = Filling {
@@ -397,8 +437,8 @@ impl Model<'_, '_> {
         let files = (filled.flushed + filled.rewritten) * record;
         let log = workload.record_bytes() + LOG_HEADER_BYTES;
         let jobs = self.settings.background_jobs;
-        let bulk_us = writes * (files + log) / page * self.drive.bulk_page_us(jobs, 0.0)?
-            + writes * filled.reread * record / page * self.drive.bulk_page_us(jobs, 1.0)?;
+        let bulk_us = writes * (files + log) / page * self.large_write_page_us(jobs)?
+            + writes * filled.reread * record / page * self.large_read_page_us(jobs)?;
         Ok(Costs {
             ios,
             client_cpu_us,

@@ -143,6 +143,8 @@ fn measure(
         write_wait_us: (waiting_us - write_us).max(0.0),
         interrupt_us: interrupts.as_secs_f64() * 1e6 / ios,
         scattered_ratio,
+        // A file of costs holds for any drive.
+        drive: None,
         source: format!("{records} records on this machine"),
     })
 }

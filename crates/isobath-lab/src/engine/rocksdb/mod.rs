@@ -7,6 +7,7 @@
 //! Transactions are optimistic ones over a snapshot: the first to commit wins, as in Isobath.
 
 mod calibrate;
+mod drive_rates;
 mod ffi;
 mod sys;
 
@@ -15,6 +16,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub(crate) use self::calibrate::calibrate;
+pub(crate) use self::drive_rates::threaded_io;
 use self::ffi::{Batch, Config, Db, Failed};
 pub(crate) use super::lsm::{LEVEL_BASE_BUFFERS, Sizes};
 use super::txn::ended;
