@@ -253,6 +253,36 @@ mod tests {
     }
 
     #[test]
+    fn sizes_are_said_to_be_shares_of_what_they_are_shares_of() {
+        let mut records = both(&[0.25, 0.5, 1.0]);
+        let said = |records: &[Record]| judge(&evidence(records))[3].1.to_string();
+        let whole = records.iter().map(|r| r.data_bytes).max().unwrap();
+        for record in &mut records {
+            record.pool_bytes = whole * 2;
+        }
+        assert_eq!(
+            said(&records),
+            "controlled: 3 sizes, 0.12 to 0.50 of the cache"
+        );
+        for record in &mut records {
+            record.pool_bytes = record.data_bytes / 10;
+        }
+        let of_caches = said(&records);
+        assert!(
+            of_caches.ends_with("to 10.00 of the largest cache"),
+            "{of_caches}"
+        );
+        for record in &mut records {
+            record.capacity_bytes = Some(whole * 4);
+        }
+        let of_capacity = said(&records);
+        assert!(
+            of_capacity.ends_with("to 0.25 of the capacity"),
+            "{of_capacity}"
+        );
+    }
+
+    #[test]
     fn one_size_is_a_pitfall_and_three_are_none() {
         let violated = |sizes: &[f64]| summarize(&both(sizes))[0].violated.clone();
         assert!(violated(&[1.0]).contains(&Pitfall::DatasetSize));
