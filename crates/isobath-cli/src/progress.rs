@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use isobath_lab::{LabError, Monitor, Stage, Unit};
@@ -192,6 +192,54 @@ impl Monitor for Progress {
     }
 }
 
+/// How long runs that are alike go on: as many as are left, each as long as those before took on average.
+pub(crate) struct TimeLeft {
+    left: usize,
+    spent: Duration,
+    ran: u32,
+    began: Instant,
+}
+
+impl TimeLeft {
+    pub(crate) fn of(runs: usize) -> TimeLeft {
+        TimeLeft {
+            left: runs,
+            spent: Duration::ZERO,
+            ran: 0,
+            began: Instant::now(),
+        }
+    }
+
+    /// A run begins.
+    pub(crate) fn begin(&mut self) {
+        self.began = Instant::now();
+    }
+
+    /// It says nothing of how long runs take.
+    pub(crate) fn skip(&mut self) {
+        self.left = self.left.saturating_sub(1);
+    }
+
+    /// It has ended; what is left, in words.
+    pub(crate) fn ran(&mut self) -> String {
+        let took = self.began.elapsed();
+        self.took(took)
+    }
+
+    fn took(&mut self, time: Duration) -> String {
+        self.skip();
+        self.spent += time;
+        self.ran += 1;
+        let left = u32::try_from(self.left).unwrap_or(u32::MAX);
+        let time = (self.spent / self.ran).saturating_mul(left);
+        match time.as_secs().div_ceil(60) {
+            _ if left == 0 => "the last run".to_owned(),
+            0 | 1 => "about a minute left".to_owned(),
+            minutes => format!("about {minutes} minutes left"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io;
@@ -271,6 +319,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn time_left_is_the_mean_of_what_ran_times_what_is_left() {
+        let mut left = TimeLeft::of(5);
+        assert_eq!(left.took(Duration::from_secs(60)), "about 4 minutes left");
+        // Known from an earlier session: one fewer, and no time of its own.
+        left.skip();
+        assert_eq!(left.took(Duration::from_secs(180)), "about 4 minutes left");
+        assert_eq!(left.took(Duration::from_secs(60)), "about 2 minutes left");
+        assert_eq!(left.took(Duration::from_secs(60)), "the last run");
+        let mut short = TimeLeft::of(2);
+        assert_eq!(short.took(Duration::from_millis(5)), "about a minute left");
     }
 
     #[test]

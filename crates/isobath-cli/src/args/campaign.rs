@@ -125,7 +125,7 @@ pub(crate) struct CaseArgs {
     pub(crate) write_share: Option<f64>,
     #[command(flatten)]
     pub(crate) search: SearchArgs,
-    /// Align RocksDB's blocks to pages of the drive
+    /// Align RocksDB's blocks to pages of the drive; `compare` runs it as a second row
     #[arg(long)]
     pub(crate) block_align: bool,
     /// Record which pages Isobath writes while the clients run: a trace for `isobath sim clean`
@@ -268,6 +268,9 @@ pub(crate) struct CampaignArgs {
     /// avoid the pitfall of one dataset size [default: 1]
     #[arg(long, value_name = "SHARE,...", value_delimiter = ',')]
     pub(crate) sizes: Vec<f64>,
+    /// Run RocksDB a second time with its blocks aligned to pages of the drive
+    #[arg(long)]
+    pub(crate) block_align: bool,
     /// Run each row once more at one rate for all engines: half of what the slowest reached; p99.9 and the longest stall
     #[arg(long)]
     pub(crate) half_rate: bool,
@@ -334,6 +337,9 @@ pub(crate) struct ReportArgs {
     /// The page that is written
     #[arg(long, value_name = "FILE", default_value = "report.html", value_hint = ValueHint::FilePath)]
     pub(crate) html: PathBuf,
+    /// Write each chart of the page as an SVG file into this directory, too
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) charts: Option<PathBuf>,
     /// Results of `fio --output-format=json` to set beside
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) fio: Vec<PathBuf>,

@@ -19,7 +19,7 @@ use crate::args::{
 };
 use crate::failure::Failure;
 use crate::output::{Output, count, counted, size};
-use crate::progress::Progress;
+use crate::progress::{Progress, TimeLeft};
 
 /// Data of a campaign on files that says nothing else.
 const DEFAULT_BYTES: u64 = 1 << 30;
@@ -319,11 +319,17 @@ fn run_in_order(
     out: &Output,
 ) -> Result<(Vec<Record>, Vec<String>), Failure> {
     let (mut records, mut failed) = (Vec::new(), Vec::new());
+    let mut time_left = TimeLeft::of(cases.len());
     for (at, case) in cases.iter().enumerate() {
+        time_left.begin();
         let (record, how) = match campaign.run(case, progress) {
-            Ok(Outcome::Ran(record)) => (record, ""),
-            Ok(Outcome::Known(record)) => (record, ", from the earlier session"),
+            Ok(Outcome::Ran(record)) => (record, time_left.ran()),
+            Ok(Outcome::Known(record)) => {
+                time_left.skip();
+                (record, "from the earlier session".to_owned())
+            }
             Err(error) if goes_on && !ends_all(&error) => {
+                time_left.skip();
                 failed.push(format!(
                     "run {} of {}, {}, {} of data: {error}",
                     at + 1,
@@ -337,7 +343,7 @@ fn run_in_order(
         };
         if cases.len() > 1 && !out.json() {
             progress.say(&format!(
-                "run {} of {}: {} {}, {} of data, {}: {} op/s{how}",
+                "run {} of {}: {} {}, {} of data, {}: {} op/s; {how}",
                 at + 1,
                 cases.len(),
                 record.side(),
@@ -553,7 +559,34 @@ pub(super) fn print(records: &[Record], out: &mut Output) -> Result<(), Failure>
         }
         shown.push(side);
     }
-    print_verdicts(&bench::judge(&bench::evidence(records)), out)
+    print_verdicts(&bench::judge(&bench::evidence(records)), out)?;
+    print_steady(records, out)?;
+    print_sampling(records, out)
+}
+
+/// How latencies were taken, and where the keys came from, of rows where that is not each call and its own draw.
+pub(super) fn print_sampling(records: &[Record], out: &mut Output) -> Result<(), Failure> {
+    print_lines(records, Record::sampling_line, out)
+}
+
+/// What the steadiness of runs was judged with, and by what.
+pub(super) fn print_steady(records: &[Record], out: &mut Output) -> Result<(), Failure> {
+    print_lines(records, Record::steady_line, out)
+}
+
+fn print_lines(
+    records: &[Record],
+    of: fn(&Record) -> Option<String>,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let mut said: Vec<String> = Vec::new();
+    for record in records {
+        if let Some(line) = of(record).filter(|line| !said.contains(line)) {
+            out.paragraph(&line)?;
+            said.push(line);
+        }
+    }
+    Ok(())
 }
 
 /// What the drive did alone, beside each run of which that is known.
@@ -620,9 +653,7 @@ fn print_verdicts(verdicts: &[(Pitfall, Verdict)], out: &mut Output) -> Result<(
             "no headline number: a pitfall was committed; the rows describe these runs only",
         );
     }
-    let has_unknown = verdicts
-        .iter()
-        .any(|(_, v)| matches!(v, Verdict::Unknown(_)));
+    let has_unknown = verdicts.iter().any(|(_, v)| v.is_unknown());
     match has_unknown {
         true => out.line("quote these numbers only as ratios within this run"),
         false => Ok(()),
@@ -654,6 +685,12 @@ pub(crate) fn report(args: &ReportArgs, out: &mut Output) -> Result<(), Failure>
         jobs.extend(bench::read_fio(path)?);
     }
     write_whole(&args.html, &bench::html(&records, &jobs))?;
+    if let Some(directory) = &args.charts {
+        std::fs::create_dir_all(directory).map_err(LabError::io("make", directory))?;
+        for (name, svg) in bench::svg_charts(&records) {
+            write_whole(&directory.join(name + ".svg"), &svg)?;
+        }
+    }
     bench::write_csv(&args.campaign, &records)?;
     bench::write_summary(&args.campaign, &records)?;
     out.line(&format!(

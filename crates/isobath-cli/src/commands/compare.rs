@@ -1,7 +1,7 @@
-//! bench compare: two engines in interleaved repeats, and a second pair with the least isolation.
+//! bench compare: two engines in interleaved repeats, and second pairs with the least isolation and with RocksDB's blocks aligned.
 
 use isobath_lab::bench::{self, Case, LookupPlan, Ratio, Record};
-use isobath_lab::{IsolationLevel, LabError};
+use isobath_lab::{EngineKind, IsolationLevel, LabError, Tuning};
 use serde::Serialize;
 
 use super::campaign::{Drive, place, plan, print, run_and_then};
@@ -16,38 +16,75 @@ struct Compared {
     first: &'static str,
     second: &'static str,
     isolation: IsolationLevel,
+    block_align: bool,
     #[serde(flatten)]
     ratio: Ratio,
 }
 
-/// What is run in each round, and which of it is compared: the two engines, and the two with the least isolation, where one of them
-/// has less than was asked for.
+/// What is run in each round, and which of it is compared: the two engines; the two with the least isolation, where one of them has less
+/// than was asked for; and the two with RocksDB's blocks aligned, where that is asked for and one of them is RocksDB.
 struct Sides {
     plans: Vec<LookupPlan>,
-    pairs: Vec<(IsolationLevel, [usize; 2])>,
+    pairs: Vec<Pair>,
+}
+
+struct Pair {
+    isolation: IsolationLevel,
+    block_align: bool,
+    sides: [usize; 2],
 }
 
 impl Sides {
-    fn of(plans: [LookupPlan; 2], second_rows: bool) -> Sides {
-        let asked = plans[0].engine.tuning.isolation;
-        let mut plans = Vec::from(plans);
-        let mut pairs = vec![(asked, [0, 1])];
-        let mut least = [0, 1];
-        if asked == IsolationLevel::Snapshot && second_rows {
-            for side in &mut least {
-                let transactions = plans[*side].workload.tpcc.is_some();
-                if plans[*side].engine.kind.has_less_isolation(transactions) {
-                    let mut plan = plans[*side].clone();
-                    plan.engine.tuning.isolation = IsolationLevel::Least;
-                    *side = plans.len();
-                    plans.push(plan);
-                }
+    fn of(mut plans: [LookupPlan; 2], least: bool) -> Sides {
+        let isolation = plans[0].engine.tuning.isolation;
+        let align = plans[0].engine.tuning.block_align;
+        for plan in &mut plans {
+            plan.engine.tuning.block_align = false;
+        }
+        let mut sides = Sides {
+            plans: Vec::from(plans),
+            pairs: Vec::new(),
+        };
+        sides.pairs.push(Pair {
+            isolation,
+            block_align: false,
+            sides: [0, 1],
+        });
+        if isolation == IsolationLevel::Snapshot && least {
+            let has_less = |plan: &LookupPlan| {
+                let transactions = plan.workload.tpcc.is_some();
+                plan.engine.kind.has_less_isolation(transactions)
+            };
+            let set = |tuning: &mut Tuning| tuning.isolation = IsolationLevel::Least;
+            sides.second_rows(has_less, set);
+        }
+        if align {
+            let is_rocksdb = |plan: &LookupPlan| plan.engine.kind == EngineKind::RocksDb;
+            sides.second_rows(is_rocksdb, |tuning| tuning.block_align = true);
+        }
+        sides
+    }
+
+    /// Adds a pair of which those that may be another way are that, unless none may.
+    fn second_rows(&mut self, may: impl Fn(&LookupPlan) -> bool, set: impl Fn(&mut Tuning)) {
+        let mut sides = [0, 1];
+        let mut tuning = self.plans[0].engine.tuning.clone();
+        for side in &mut sides {
+            if may(&self.plans[*side]) {
+                let mut plan = self.plans[*side].clone();
+                set(&mut plan.engine.tuning);
+                tuning = plan.engine.tuning.clone();
+                *side = self.plans.len();
+                self.plans.push(plan);
             }
         }
-        if least != [0, 1] {
-            pairs.push((IsolationLevel::Least, least));
+        if sides != [0, 1] {
+            self.pairs.push(Pair {
+                isolation: tuning.isolation,
+                block_align: tuning.block_align,
+                sides,
+            });
         }
-        Sides { plans, pairs }
     }
 }
 
@@ -84,12 +121,14 @@ pub(crate) fn compare(
     };
     let (records, stalls) = run_and_then(&mut cases, &args.case, global, out, false, then)?;
     let mut compared = Vec::new();
-    for (isolation, [first, second]) in &sides.pairs {
-        let pairs = rates(&order, &records, *first, *second, args.repeats);
+    for pair in &sides.pairs {
+        let [first, second] = pair.sides;
+        let pairs = rates(&order, &records, first, second, args.repeats);
         compared.push(Compared {
-            first: sides.plans[*first].engine.kind.name(),
-            second: sides.plans[*second].engine.kind.name(),
-            isolation: *isolation,
+            first: sides.plans[first].engine.kind.name(),
+            second: sides.plans[second].engine.kind.name(),
+            isolation: pair.isolation,
+            block_align: pair.block_align,
             ratio: bench::compare(&pairs)
                 .ok_or_else(|| LabError::Verify("a run has no throughput to compare".into()))?,
         });
@@ -129,8 +168,12 @@ fn print_ratio(compared: &Compared, out: &mut Output) -> Result<(), Failure> {
         IsolationLevel::Snapshot => "",
         IsolationLevel::Least => ", each with its least isolation",
     };
+    let blocks = match compared.block_align {
+        true => ", RocksDB's blocks aligned",
+        false => "",
+    };
     out.paragraph(&format!(
-        "{} / {}{isolation}: {:.3} (95%: {:.3} to {:.3}, {} repeats); {}",
+        "{} / {}{isolation}{blocks}: {:.3} (95%: {:.3} to {:.3}, {} repeats); {}",
         compared.first,
         compared.second,
         ratio.ratio,
@@ -139,4 +182,62 @@ fn print_ratio(compared: &Compared, out: &mut Output) -> Result<(), Failure> {
         ratio.repeats_count,
         ratio.says.sentence()
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: CompareArgs,
+    }
+
+    fn sides(words: &str) -> Sides {
+        let words = ["compare"].into_iter().chain(words.split_whitespace());
+        let CompareArgs {
+            first,
+            second,
+            case,
+            no_least,
+            ..
+        } = Command::parse_from(words).args;
+        let drive = Drive {
+            profile: ProfileName::Tlc,
+            over_provisioning: 0.1,
+        };
+        let of = |engine| plan(engine, &case, None, drive).unwrap();
+        Sides::of([of(first), of(second)], !no_least)
+    }
+
+    #[test]
+    fn aligned_blocks_make_a_second_row_of_rocksdb_alone() {
+        let both = sides("isobath rocksdb --block-align");
+        let aligned = |sides: &Sides| -> Vec<bool> {
+            let plans = sides.plans.iter();
+            plans.map(|p| p.engine.tuning.block_align).collect()
+        };
+        assert_eq!(aligned(&both), [false, false, true]);
+        let pairs = both.pairs.iter().map(|p| (p.block_align, p.sides));
+        assert_eq!(pairs.collect::<Vec<_>>(), [(false, [0, 1]), (true, [0, 2])]);
+        assert_eq!(
+            aligned(&sides("isobath redb --block-align")),
+            [false, false]
+        );
+        // Transactions have the least isolation as another pair of second rows.
+        let all = sides("isobath rocksdb --workload tpcc --warehouses 1 --block-align");
+        let pairs = all
+            .pairs
+            .iter()
+            .map(|p| (p.isolation, p.block_align, p.sides));
+        let (snapshot, least) = (IsolationLevel::Snapshot, IsolationLevel::Least);
+        let wanted = [
+            (snapshot, false, [0, 1]),
+            (least, false, [2, 3]),
+            (snapshot, true, [0, 4]),
+        ];
+        assert_eq!(pairs.collect::<Vec<_>>(), wanted);
+    }
 }

@@ -1,7 +1,6 @@
 //! bench campaign: the named rows of a campaign.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use isobath_lab::bench::{
     self, Campaign, Case, Outcome, Record, RowSummary, Suite, SuiteChoice, Workload,
@@ -9,11 +8,13 @@ use isobath_lab::bench::{
 use isobath_lab::drive_model::write_whole;
 use isobath_lab::{EngineKind, LabError, Monitor};
 
-use super::campaign::{ends_all, kind, make_region, tune_all, virtual_ssd};
+use super::campaign::{
+    ends_all, kind, make_region, print_sampling, print_steady, tune_all, virtual_ssd,
+};
 use crate::args::{CampaignArgs, GlobalArgs};
 use crate::failure::Failure;
 use crate::output::{Output, count, counted};
-use crate::progress::Progress;
+use crate::progress::{Progress, TimeLeft};
 
 const REPORT: &str = "report.html";
 
@@ -63,6 +64,8 @@ pub(crate) fn campaign(
         summaries.iter().try_for_each(|row| out.document(row))?;
     } else {
         print(&summaries, out)?;
+        print_steady(&records, out)?;
+        print_sampling(&records, out)?;
         let report = directory.join(REPORT);
         out.paragraph(&format!(
             "{} in {}; the report is {}",
@@ -108,6 +111,7 @@ fn choice(args: &CampaignArgs, directory: &Path) -> Result<SuiteChoice, Failure>
         data_bytes: args.bytes.map(|bytes| bytes.0),
         sizes: args.sizes.clone(),
         repeats: args.repeats.get(),
+        block_align: args.block_align,
         directory: args.directory.as_deref().unwrap_or(directory).to_owned(),
         region: args.region.clone(),
         virtual_ssd: args.vssd.as_deref().map(virtual_ssd).transpose()?,
@@ -144,19 +148,18 @@ fn run_all<'c>(
     progress: &Progress,
 ) -> Result<Ran<'c>, Failure> {
     let (mut records, mut failed) = (Vec::new(), Vec::new());
-    let (mut spent, mut ran) = (Duration::ZERO, 0);
+    let mut time_left = TimeLeft::of(cases.len());
     for (at, case) in cases.iter().enumerate() {
-        let began = Instant::now();
+        time_left.begin();
         let (record, how) = match campaign.run(case, progress) {
-            Ok(Outcome::Ran(record)) => {
-                spent += began.elapsed();
-                ran += 1;
-                let mean = spent / ran;
-                (record, left(mean * (cases.len() - at - 1) as u32))
+            Ok(Outcome::Ran(record)) => (record, time_left.ran()),
+            Ok(Outcome::Known(record)) => {
+                time_left.skip();
+                (record, "from the earlier session".to_owned())
             }
-            Ok(Outcome::Known(record)) => (record, "from the earlier session".to_owned()),
             Err(error) if ends_all(&error) => return Err(error.into()),
             Err(error) => {
+                time_left.skip();
                 progress.say(&format!("run {}: {}: {error}", at + 1, told(case)));
                 failed.push((case, error));
                 continue;
@@ -175,14 +178,6 @@ fn run_all<'c>(
     Ok((records, failed))
 }
 
-fn left(time: Duration) -> String {
-    match time.as_secs().div_ceil(60) {
-        0 => "the last run".to_owned(),
-        1 => "about a minute left".to_owned(),
-        minutes => format!("about {minutes} minutes left"),
-    }
-}
-
 /// Throughput of each row, latencies of the rows at half rate, and what each row's numbers may be used for.
 fn print(summaries: &[RowSummary], out: &mut Output) -> Result<(), Failure> {
     let full = summaries.iter().filter(|row| row.rate_per_s.is_none());
@@ -191,15 +186,23 @@ fn print(summaries: &[RowSummary], out: &mut Output) -> Result<(), Failure> {
     print_amplification(&full, out)?;
     print_stalls(summaries, out)?;
     let line = |row: &RowSummary| {
-        let violated = match row.violated.is_empty() {
+        let or_none = |names: String| match names.is_empty() {
             true => "none".to_owned(),
-            false => row.violated_names(),
+            false => names,
         };
-        vec![row.row.clone(), row.sizes_count.to_string(), violated]
+        vec![
+            row.row.clone(),
+            row.sizes_count.to_string(),
+            or_none(row.violated_names()),
+            or_none(row.unknown_names()),
+        ]
     };
     let lines: Vec<Vec<String>> = summaries.iter().map(line).collect();
-    out.paragraph("a row that commits a pitfall has no headline number")?;
-    out.table(&["row", "sizes", "pitfalls committed"], &lines, false)?;
+    out.paragraph(
+        "a row that commits a pitfall has no headline number; one with unknowns is quoted only as ratios within its run",
+    )?;
+    let header = ["row", "sizes", "pitfalls committed", "unknown here"];
+    out.table(&header, &lines, false)?;
     print_repeats(&full, out)
 }
 

@@ -19,14 +19,73 @@ fn comparisons_interleave_and_campaigns_are_gone_on_with() {
     // Nothing is run twice: the second session has the numbers of the first.
     assert_eq!(place.run(&args).ok().json(), first);
     let answer = place
-        .run(&["bench", "report", "c", "--html", "r.html"])
+        .run(&["bench", "report", "c", "--html", "r.html", "--charts", "s"])
         .ok();
+    let charts = std::fs::read_dir(place.path("s")).unwrap();
+    for chart in charts.map(|chart| chart.unwrap().path()) {
+        let svg = std::fs::read_to_string(&chart).unwrap();
+        assert!(svg.starts_with("<svg xmlns"), "{}", chart.display());
+    }
+    for name in ["lookup-throughput.svg", "lookup-latency.svg"] {
+        assert!(place.path("s").join(name).exists(), "{name}");
+    }
     assert!(answer.text().contains("10 runs"), "{}", answer.text());
     let page = std::fs::read_to_string(place.path("r.html")).unwrap();
     assert!(page.contains("<svg") && page.contains("violated"), "{page}");
     place
         .run(&["bench", "report", "nowhere"])
         .fails(2, "holds no campaign");
+}
+
+/// Five pairs with equal rates are no difference, whichever engine is compared with itself.
+#[test]
+fn an_engine_is_not_told_from_itself() {
+    let place = Place::new();
+    let words = "bench compare isobath isobath --records 500 --duration 30ms --no-drive --workers 1 --tasks 2 --out c";
+    let args: Vec<&str> = words.split_whitespace().collect();
+    place.run(&args).ok();
+    // What was measured is replaced, since a time is no assertion; the same command takes it from the records.
+    let path = place.path("c/records.jsonl");
+    let set = |of: &dyn Fn(u64) -> f64| {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let line = |line: &str| {
+            let mut line: serde_json::Value = serde_json::from_str(line).unwrap();
+            let round = line["record"]["round"].as_u64().unwrap();
+            let side = u64::from(line["case"].as_str().unwrap().contains("-1-"));
+            line["record"]["operations_per_s"] = of(round * 2 + side).into();
+            line.to_string()
+        };
+        let lines: Vec<String> = text.lines().map(line).collect();
+        std::fs::write(&path, lines.join("\n") + "\n").unwrap();
+    };
+    let compared = || {
+        let all = place.run(&[&args[..], &["--json"]].concat()).ok().json();
+        assert_eq!(all.len(), 11);
+        all[10].clone()
+    };
+    // Rounds differ, the two sides of a round do not.
+    set(&|at| 1000.0 + (at / 2) as f64 * 100.0);
+    let ratio = compared();
+    for end in ["ratio", "low", "high"] {
+        assert!((ratio[end].as_f64().unwrap() - 1.0).abs() < 1e-9, "{ratio}");
+    }
+    assert_eq!(
+        (ratio["says"].as_str(), ratio["repeats_count"].as_u64()),
+        (Some("undecided"), Some(5))
+    );
+    let text = place
+        .run(&args)
+        .ok()
+        .text()
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
+    let said = "isobath / isobath: 1.000 (95%: 1.000 to 1.000, 5 repeats); no difference can be told: the interval includes 1";
+    assert!(text.contains(said), "{text}");
+    // Sides that differ by as much in every round are told apart.
+    set(&|at| 1000.0 + (at % 2) as f64 * 100.0);
+    let ratio = compared();
+    assert_eq!(ratio["says"], "below", "{ratio}");
 }
 
 /// Both engines have the same number of trials, and those of an earlier session are not run again.
@@ -226,7 +285,7 @@ fn rows_that_write_stand_beside_the_drives_limit_of_writes() {
     }
     let csv = std::fs::read_to_string(place.path("c/records.csv")).unwrap();
     assert!(csv.contains(",drive_random_writes_per_s_before,"), "{csv}");
-    assert_eq!(csv.lines().next().unwrap().split(',').count(), 43);
+    assert_eq!(csv.lines().next().unwrap().split(',').count(), 46);
     place
         .run(&["bench", "report", "c", "--html", "r.html"])
         .ok();

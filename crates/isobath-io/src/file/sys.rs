@@ -35,8 +35,17 @@ pub fn ignore_file_size_signal() {
     }
 }
 
+/// From this many bytes on, a file system that has less is not asked for them.
+const LARGE_BYTES: u64 = 1 << 30;
+
 /// Allocates blocks for a range of a file and extends it.
+///
+/// A file system that has too little may give all that it has before it fails, and others find none meanwhile; what is large is
+/// compared with its free space first. What is smaller may take blocks that are kept for the superuser.
 pub(super) fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    if len >= LARGE_BYTES && available_bytes(file).is_some_and(|available| available < len) {
+        return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+    }
     let (offset, len) = (off(offset)?, off(len)?);
     loop {
         // SAFETY: no memory is passed.
@@ -46,6 +55,15 @@ pub(super) fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
             other => return other,
         }
     }
+}
+
+/// Free bytes of the file system that holds `file`; `None` where it does not say.
+fn available_bytes(file: &File) -> Option<u64> {
+    // SAFETY: all-zero is a valid `statvfs`.
+    let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the result goes to `stat`.
+    check(unsafe { libc::fstatvfs(file.as_raw_fd(), &raw mut stat) }).ok()?;
+    stat.f_bavail.checked_mul(stat.f_frsize)
 }
 
 /// The mode of `fallocate` that discards.
@@ -193,4 +211,20 @@ pub(super) fn is_range_locked(
     // SAFETY: F_OFD_GETLK reads one `flock` from the pointer and writes it.
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) })?;
     Ok(libc::c_int::from(lock.l_type) != libc::F_UNLCK)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn what_the_file_system_does_not_have_takes_nothing_from_it() {
+        let file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let available = available_bytes(&file).unwrap();
+        let error = allocate(&file, 0, available + (4 << 30)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert_eq!(file.metadata().unwrap().blocks(), 0);
+    }
 }

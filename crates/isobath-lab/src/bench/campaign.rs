@@ -242,7 +242,7 @@ fn harness(plan: &LookupPlan) -> Option<f64> {
     (alone.engine.path, alone.engine.simulated, alone.virtual_ssd) = (None, None, None);
     alone.engine.threads = 1;
     (alone.rate_per_s, alone.drive_depth) = (None, None);
-    (alone.in_pool, alone.until_steady, alone.keep) = (false, false, false);
+    (alone.until_steady, alone.keep) = (false, false);
     (alone.warm_up, alone.duration) = (Duration::ZERO, HARNESS_TIME);
     alone.sample_every = HARNESS_TIME;
     alone.workload.fill = false;
@@ -337,7 +337,8 @@ fn append_latencies(directory: &Path, case: &str, report: &LookupReport) -> Resu
         .map_err(LabError::io("write", &path))
 }
 
-/// Writes `records.csv` (one row per run) and `series.csv` (one per sample) beside the records.
+/// Writes `records.csv` (one row per run), `operations.csv` (one per run and kind of operation) and `series.csv` (one per sample)
+/// beside the records.
 ///
 /// # Errors
 /// I/O errors.
@@ -353,6 +354,35 @@ pub fn write_csv(directory: &Path, records: &[Record]) -> Result<(), LabError> {
         rows.write_record(cells(record)).map_err(failed(&path))?;
     }
     rows.flush().map_err(LabError::io("write", &path))?;
+    let path = directory.join("operations.csv");
+    let mut rows = csv::Writer::from_path(&path).map_err(failed(&path))?;
+    let header = [
+        "row",
+        "config_hash",
+        "round",
+        "engine",
+        "isolation",
+        "workload",
+        "operation",
+        "operations_per_s",
+    ];
+    rows.write_record(header).map_err(failed(&path))?;
+    for record in records {
+        for (operation, per_s) in &record.operations_by_type {
+            let row = [
+                may(record.row.clone()),
+                record.config_hash.clone(),
+                record.round.to_string(),
+                record.engine.clone(),
+                record.isolation.name().to_owned(),
+                record.workload.clone(),
+                operation.clone(),
+                per_s.to_string(),
+            ];
+            rows.write_record(row).map_err(failed(&path))?;
+        }
+    }
+    rows.flush().map_err(LabError::io("write", &path))?;
     let path = directory.join("series.csv");
     let mut rows = csv::Writer::from_path(&path).map_err(failed(&path))?;
     let header = [
@@ -365,13 +395,11 @@ pub fn write_csv(directory: &Path, records: &[Record]) -> Result<(), LabError> {
         "nand_bytes",
         "space_bytes",
         "cpu_s",
+        "latency_us_p99",
     ];
     rows.write_record(header).map_err(failed(&path))?;
     for record in records {
         for sample in &record.series.samples {
-            let nand = sample
-                .nand_bytes
-                .map_or(String::new(), |bytes| bytes.to_string());
             let row = [
                 record.config_hash.clone(),
                 record.round.to_string(),
@@ -379,9 +407,10 @@ pub fn write_csv(directory: &Path, records: &[Record]) -> Result<(), LabError> {
                 sample.operations.to_string(),
                 sample.user_bytes.to_string(),
                 sample.host_bytes.to_string(),
-                nand,
+                may(sample.nand_bytes),
                 sample.space_bytes.to_string(),
                 sample.cpu_s.to_string(),
+                may(sample.latency_us_p99),
             ];
             rows.write_record(row).map_err(failed(&path))?;
         }
@@ -389,7 +418,7 @@ pub fn write_csv(directory: &Path, records: &[Record]) -> Result<(), LabError> {
     rows.flush().map_err(LabError::io("write", &path))
 }
 
-const COLUMNS: [&str; 43] = [
+const COLUMNS: [&str; 46] = [
     "row",
     "config_hash",
     "round",
@@ -415,10 +444,13 @@ const COLUMNS: [&str; 43] = [
     "latency_us_p99",
     "latency_us_p999",
     "latency_us_max",
+    "latency_one_in",
+    "keys_drawn_before",
     "cpu_us_per_operation",
     "harness_ns_per_operation",
     "harness_share_of_cpu",
     "fill_factor",
+    "levels",
     "wa_a",
     "wa_d",
     "modelled_operations_per_s",
@@ -435,10 +467,11 @@ const COLUMNS: [&str; 43] = [
     "drive_sequential_flushed_mb_per_s_after",
 ];
 
-fn cells(r: &Record) -> [String; 43] {
-    fn may<T: ToString>(value: Option<T>) -> String {
-        value.map_or(String::new(), |value| value.to_string())
-    }
+fn may<T: ToString>(value: Option<T>) -> String {
+    value.map_or(String::new(), |value| value.to_string())
+}
+
+fn cells(r: &Record) -> [String; 46] {
     let limits = r.drive_limits().map(Option::unzip);
     let [
         reads,
@@ -473,10 +506,13 @@ fn cells(r: &Record) -> [String; 43] {
         r.latency_us_p99.to_string(),
         r.latency_us_p999.to_string(),
         r.latency_us_max.to_string(),
+        may(r.latency_one_in),
+        may(r.keys_drawn_before),
         r.cpu_us_per_operation.to_string(),
         may(r.harness_ns_per_operation),
         may(r.harness_share()),
         may(r.fill_factor),
+        may(r.levels()),
         may(r.wa_a),
         may(r.wa_d),
         may(r.modelled_operations_per_s),
@@ -590,6 +626,17 @@ mod tests {
         write_csv(&directory, &records).unwrap();
         let csv = fs::read_to_string(directory.join("records.csv")).unwrap();
         assert_eq!(csv.lines().count(), 4);
+        assert!(csv.starts_with("row,config_hash,round"), "{csv}");
+        let header: Vec<&str> = csv.lines().next().unwrap().split(',').collect();
+        let first: Vec<&str> = csv.lines().nth(1).unwrap().split(',').collect();
+        let cell = |name| first[header.iter().position(|column| *column == name).unwrap()];
+        assert_eq!((cell("latency_one_in"), cell("levels")), ("16", ""));
+        let kinds = fs::read_to_string(directory.join("operations.csv")).unwrap();
+        assert_eq!(kinds.lines().count(), 4);
+        assert!(
+            kinds.lines().nth(1).unwrap().contains(",lookup,get,"),
+            "{kinds}"
+        );
         let series = fs::read_to_string(directory.join("series.csv")).unwrap();
         assert!(series.lines().count() > 3, "{series}");
         let log = fs::read_to_string(directory.join(LATENCIES)).unwrap();
@@ -600,6 +647,37 @@ mod tests {
             "{page}"
         );
         assert!(!page.contains("<script") && !page.contains("http"));
+    }
+
+    #[test]
+    fn kinds_of_operations_and_levels_stand_in_csv_and_report() {
+        let place = tempfile::tempdir().unwrap();
+        let mut campaign = Campaign::in_memory();
+        let Outcome::Ran(mut record) = campaign.run(&case(0, 0), &Silent).unwrap() else {
+            panic!("nothing was run before");
+        };
+        record.settings = vec![("levels_with_files".to_owned(), "3".to_owned())];
+        record.operations_by_type = [("new-order", 45.25), ("payment", 43.5)]
+            .map(|(name, per_s)| (name.to_owned(), per_s))
+            .into();
+        let records = [*record];
+        write_csv(place.path(), &records).unwrap();
+        let read = |name| fs::read_to_string(place.path().join(name)).unwrap();
+        assert!(
+            read("records.csv").contains(",3,"),
+            "{}",
+            read("records.csv")
+        );
+        let kinds = read("operations.csv");
+        assert!(
+            kinds.contains(",new-order,45.25") && kinds.contains(",payment,43.5"),
+            "{kinds}"
+        );
+        let page = super::super::report::html(&records, &[]);
+        assert!(
+            page.contains("new-order") && page.contains("45.2"),
+            "{page}"
+        );
     }
 
     #[test]

@@ -61,7 +61,7 @@ type Entry = (
     &'static [(Operation, u32)],
 );
 
-use Operation::{Get, Insert, ReadModifyWrite, Scan, Update};
+use Operation::{Get, GetMany, Insert, ReadModifyWrite, Scan, Update};
 
 const ENTRIES: &[Entry] = &[
     (
@@ -73,10 +73,17 @@ const ENTRIES: &[Entry] = &[
     ),
     (
         "lookup-zipf",
-        "the same by a Zipf law, exponent 0.99",
+        "random lookups of small records by a Zipf law, exponent 0.99",
         8,
         120,
         &[(Get, 1)],
+    ),
+    (
+        "lookup-many",
+        "random lookups of small records, 64 by each call (get-many; RocksDB's batched MultiGet)",
+        8,
+        120,
+        &[(GetMany, 1)],
     ),
     (
         "update",

@@ -10,6 +10,7 @@ use hdrhistogram::Histogram;
 use super::catalogue::{ScanLength, Workload};
 use super::choice::{Chooser, Inserted, Picker};
 use super::keys::Records;
+use super::latencies::{Counts, LATENCY_NS_MAX, LATENCY_NS_MIN, Total};
 use super::tpcc::{Terminal, Tpcc};
 use super::workload::{Mix, OPERATIONS, Operation};
 use crate::LabError;
@@ -18,11 +19,6 @@ use crate::engine::{Key, Session};
 const WARM_UP: u8 = 0;
 const MEASURE: u8 = 1;
 const STOP: u8 = 2;
-
-/// Shortest latency that is distinguished, in nanoseconds.
-const LATENCY_NS_MIN: u64 = 64;
-/// Longest latency that is distinguished, in nanoseconds.
-const LATENCY_NS_MAX: u64 = 100_000_000_000;
 
 /// What all clients of a run share.
 pub(super) struct Shared {
@@ -40,9 +36,20 @@ pub(super) struct Shared {
     phase: AtomicU8,
     /// Keys processed and bytes of keys and values written so far, per client; each on its own cache line.
     progress: Vec<Line>,
+    /// Latencies of all timed calls so far, per client, warm-up included.
+    latencies: Vec<Counts>,
     results: Mutex<Vec<Results>>,
     /// What clients of the TPC-C-derived workload share.
     pub(super) tpcc: Option<Arc<Tpcc>>,
+    /// What each client draws its records from; its own picker where there is none for it.
+    drawn: Vec<Arc<[Drawn]>>,
+}
+
+/// A record that was drawn before the run, and its key.
+#[derive(Clone, Copy)]
+struct Drawn {
+    index: u64,
+    key: Key,
 }
 
 #[repr(align(128))]
@@ -130,9 +137,35 @@ impl Shared {
             arrivals,
             phase: AtomicU8::new(WARM_UP),
             progress: (0..clients).map(|_| Line::default()).collect(),
+            latencies: (0..clients).map(|_| Counts::new()).collect(),
             results: Mutex::new(Vec::new()),
             tpcc: None,
+            drawn: Vec::new(),
         }
+    }
+
+    /// Draws so many records for each client before the run, so that none of their operations draws one or makes its key. Operations on
+    /// the latest records go on to draw, since what is the latest changes; so do transactions.
+    pub(super) fn draw_keys(&mut self, keys: usize) {
+        if self.tpcc.is_some() || matches!(self.chooser, Chooser::Latest(_)) || keys == 0 {
+            return;
+        }
+        let of_client = |client| {
+            let mut picker = Picker::new(self.seed, client);
+            let draw = |_| {
+                let index = picker.pick(&self.chooser, self.records.records, &self.inserted);
+                let key = self.records.key(index);
+                Drawn { index, key }
+            };
+            (0..keys).map(draw).collect()
+        };
+        self.drawn = (0..self.progress.len()).map(of_client).collect();
+    }
+
+    /// How many keys were drawn before the run, by all clients together.
+    pub(super) fn keys_drawn_before(&self) -> Option<u64> {
+        let drawn = self.drawn.iter().map(|keys| keys.len() as u64).sum();
+        (drawn > 0).then_some(drawn)
     }
 
     pub(super) fn measure(&self) {
@@ -164,6 +197,11 @@ impl Shared {
         written.map(|line| line.1.load(Ordering::Relaxed)).sum()
     }
 
+    /// Latencies that all clients counted so far, warm-up included.
+    pub(super) fn latencies(&self) -> Total {
+        Total::of(&self.latencies)
+    }
+
     /// What all clients did; they have ended.
     pub(super) fn take_results(&self) -> Results {
         let mut total = Results::new(&self.workload.mix);
@@ -192,6 +230,7 @@ impl Shared {
             None => Worker::Client(Client {
                 shared: self,
                 picker: Picker::new(self.seed, index),
+                drawn: self.drawn.get(index).map(|drawn| (Arc::clone(drawn), 0)),
                 keys: vec![Key::default(); self.workload.batch],
                 indexes: vec![0; self.workload.batch],
                 value: Vec::with_capacity(self.records.value_bytes),
@@ -231,8 +270,9 @@ impl Shared {
                 results.calls[at] += 1;
                 if let Some(due) = due {
                     let ns = u64::try_from(due.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                    results.latency_ns[at]
-                        .saturating_record(ns.clamp(LATENCY_NS_MIN, LATENCY_NS_MAX));
+                    let ns = ns.clamp(LATENCY_NS_MIN, LATENCY_NS_MAX);
+                    results.latency_ns[at].saturating_record(ns);
+                    self.latencies[index].add(ns);
                 }
             }
             done += processed;
@@ -289,17 +329,30 @@ impl Worker<'_> {
 struct Client<'s> {
     shared: &'s Shared,
     picker: Picker,
+    /// Records drawn before, and which of them is next.
+    drawn: Option<(Arc<[Drawn]>, usize)>,
     keys: Vec<Key>,
     indexes: Vec<u64>,
     value: Vec<u8>,
 }
 
 impl Client<'_> {
-    /// The next record.
-    fn pick(&mut self) -> u64 {
+    /// The next record and its key.
+    fn pick(&mut self) -> (u64, Key) {
+        if let Some((drawn, next)) = &mut self.drawn {
+            let Drawn { index, key } = drawn[*next];
+            *next = if *next + 1 == drawn.len() {
+                0
+            } else {
+                *next + 1
+            };
+            return (index, key);
+        }
         let shared = self.shared;
-        self.picker
-            .pick(&shared.chooser, shared.records.records, &shared.inserted)
+        let index = self
+            .picker
+            .pick(&shared.chooser, shared.records.records, &shared.inserted);
+        (index, shared.records.key(index))
     }
 
     /// Performs one call; answers how many keys or records it processed, `None` where a fill has nothing left.
@@ -311,18 +364,18 @@ impl Client<'_> {
         let records = &*self.shared.records;
         match operation {
             Operation::Get => {
-                let index = self.pick();
-                self.get(index, session)?;
+                let (index, key) = self.pick();
+                self.get(index, &key, session)?;
             }
             Operation::GetMany => return self.get_many(session).map(Some),
             Operation::Scan => return self.scan(session).map(Some),
             Operation::Update | Operation::ReadModifyWrite => {
-                let index = self.pick();
+                let (index, key) = self.pick();
                 if operation == Operation::ReadModifyWrite {
-                    self.get(index, session)?;
+                    self.get(index, &key, session)?;
                 }
                 let value = records.value(self.picker.rng.u64(..));
-                session.put(&records.key(index), value)?;
+                session.put(&key, value)?;
             }
             Operation::Insert => {
                 let index = self.shared.inserted.reserve();
@@ -345,20 +398,18 @@ impl Client<'_> {
         Ok(Some(1))
     }
 
-    fn get(&mut self, index: u64, session: &mut dyn Session) -> Result<(), LabError> {
-        let key = self.shared.records.key(index);
-        let found = session.get(&key, &mut self.value)?;
+    fn get(&mut self, index: u64, key: &Key, session: &mut dyn Session) -> Result<(), LabError> {
+        let found = session.get(key, &mut self.value)?;
         self.verify(index, found.then_some(&self.value[..]))
     }
 
     fn scan(&mut self, session: &mut dyn Session) -> Result<u64, LabError> {
         let records = &*self.shared.records;
-        let from = self.pick();
+        let (from, key) = self.pick();
         let limit = match self.shared.workload.scan {
             ScanLength::Fixed(records) => records,
             ScanLength::UpTo(records) => self.picker.rng.usize(1..=records),
         };
-        let key = records.key(from);
         let (mut bytes, mut first) = (0usize, None);
         let seen = session.scan(&key, limit, &mut |found, value| {
             first.get_or_insert_with(|| found == &key[..]);
@@ -373,10 +424,8 @@ impl Client<'_> {
     }
 
     fn get_many(&mut self, session: &mut dyn Session) -> Result<u64, LabError> {
-        let records = &*self.shared.records;
         for at in 0..self.keys.len() {
-            self.indexes[at] = self.pick();
-            self.keys[at] = records.key(self.indexes[at]);
+            (self.indexes[at], self.keys[at]) = self.pick();
         }
         let mut wrong = None;
         session.get_many(&self.keys, &mut |at, value| {
@@ -548,13 +597,13 @@ mod tests {
         );
     }
 
-    /// Records every call, and stops the run at the 300th.
+    /// Records every key that is asked for, and stops the run at the 300th.
     struct Log<'s>(MapSession, &'s Shared, Vec<(Key, usize)>);
 
     impl Log<'_> {
         fn note(&mut self, key: &Key, bytes: usize) {
             self.2.push((*key, bytes));
-            if self.2.len() == 300 {
+            if self.2.len() >= 300 {
                 self.1.stop();
             }
         }
@@ -570,6 +619,7 @@ mod tests {
             keys: &[Key],
             visit: &mut (dyn FnMut(usize, Option<&[u8]>) + Send),
         ) -> Result<(), LabError> {
+            keys.iter().for_each(|key| self.note(key, 0));
             self.0.get_many(keys, visit)
         }
         fn scan(
@@ -592,7 +642,10 @@ mod tests {
     }
 
     fn calls(workload: &Workload, seed: u64) -> Vec<(Key, usize)> {
-        let shared = shared_of(workload, seed);
+        calls_of(shared_of(workload, seed), workload)
+    }
+
+    fn calls_of(shared: Shared, workload: &Workload) -> Vec<(Key, usize)> {
         shared.measure();
         let loaded = match workload.fill {
             true => BTreeMap::new(),
@@ -617,6 +670,29 @@ mod tests {
                 assert_eq!((keys.len(), first.len()), (100, 100), "{name}");
             }
         }
+    }
+
+    #[test]
+    fn keys_drawn_before_are_the_same_in_turn_and_cost_no_draw() {
+        let named = |name| Workload::named(name).unwrap();
+        for name in ["lookup", "lookup-zipf", "update-small", "ycsb-c"] {
+            let workload = named(name);
+            let mut shared = shared_of(&workload, 5);
+            shared.draw_keys(32);
+            assert_eq!(shared.keys_drawn_before(), Some(32), "{name}");
+            let calls_with = calls_of(shared, &workload);
+            let keys: Vec<Key> = calls_with.iter().map(|call| call.0).collect();
+            assert!(keys[..32] == keys[32..64], "{name}");
+            // The law is the workload's: what each call would have drawn for itself, where it draws nothing else.
+            let drawn = calls(&workload, 5);
+            let mut pairs = keys[..32].iter().zip(&drawn);
+            let reads = !workload.mix.writes();
+            assert!(!reads || pairs.all(|(key, call)| *key == call.0), "{name}");
+        }
+        let latest = named("ycsb-d");
+        let mut shared = shared_of(&latest, 5);
+        shared.draw_keys(32);
+        assert_eq!(shared.keys_drawn_before(), None);
     }
 
     #[test]

@@ -127,6 +127,7 @@ pub(super) mod tests {
             data_bytes: Some(1 << 20),
             sizes: sizes.to_vec(),
             repeats,
+            block_align: false,
             directory: "nowhere".into(),
             region: None,
             virtual_ssd: None,

@@ -475,11 +475,18 @@ struct Measured {
     cpu: Duration,
     device: (u64, u64),
     counters: (Counters, Counters),
+    keys_drawn_before: Option<u64>,
 }
 
 /// Latencies are taken at every operation where it waits for a drive; where it
 /// does not, reading the clock would be a good part of it.
 const LATENCY_EVERY_IN_MEMORY: u32 = 16;
+
+/// Keys that are drawn before a run in memory, by all clients together: 64 MiB with the numbers of their records, so that neither they
+/// nor the records that they lead to stay in a processor's caches. They are shared out, so that every engine's clients visit as many.
+const KEYS_DRAWN: u64 = 1 << 20;
+/// Of few records that many suffice.
+const DRAWS_PER_RECORD: u64 = 8;
 
 fn measure(
     plan: &LookupPlan,
@@ -498,6 +505,10 @@ fn measure(
     );
     shared.tpcc = tpcc.map(Arc::clone);
     shared.latency_every = plan.timed_one_in();
+    if plan.in_pool {
+        let keys = KEYS_DRAWN.min(plan.records.saturating_mul(DRAWS_PER_RECORD));
+        shared.draw_keys(keys as usize / engine.clients().max(1));
+    }
     let shared = Arc::new(shared);
     monitor.begin(Stage {
         name: "measuring",
@@ -563,6 +574,7 @@ fn watch(
             written.saturating_sub(device.1),
         ),
         counters: (counters, engine.counters()),
+        keys_drawn_before: shared.keys_drawn_before(),
     }
 }
 
@@ -645,6 +657,8 @@ fn rows(
                 latency_us_p99: latency.at[2],
                 latency_us_p999: latency.at[3],
                 latency_us_max: latency.max,
+                latency_one_in: plan.timed_one_in(),
+                keys_drawn_before: measured.keys_drawn_before,
                 cpu_us_per_operation: per(measured.cpu, all),
                 device_reads_per_s: device_reads as f64 / measured.seconds,
                 device_reads_per_operation: per_operation(device_reads),

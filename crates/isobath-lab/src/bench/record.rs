@@ -6,7 +6,7 @@ use super::lookup::{LookupPlan, LookupReport};
 use super::search::Search;
 use super::series::Series;
 use super::smart;
-use super::steady::Steady;
+use super::steady::{Steady, SteadyParameters};
 use super::tpcc::Report as TpccReport;
 use super::verdict::{Evidence, Known, Length, Pitfall, StateEvidence, Verdict, judge};
 use crate::WriteLimit;
@@ -43,6 +43,9 @@ pub struct Record {
     /// What transactions were protected from.
     #[serde(default)]
     pub isolation: IsolationLevel,
+    /// Whether RocksDB's blocks were aligned to pages of the drive.
+    #[serde(default)]
+    pub block_align: bool,
     /// Name of the workload.
     pub workload: String,
     /// Records loaded.
@@ -83,6 +86,9 @@ pub struct Record {
     pub tpcc: Option<TpccReport>,
     /// Sample from which on the run is steady.
     pub steady_from: Option<usize>,
+    /// What that was judged with; nothing in records that are older than this field.
+    #[serde(default)]
+    pub steady_parameters: Option<SteadyParameters>,
     /// Median latency of calls, microseconds.
     pub latency_us_p50: f64,
     /// 99th percentile.
@@ -91,6 +97,12 @@ pub struct Record {
     pub latency_us_p999: f64,
     /// Longest.
     pub latency_us_max: f64,
+    /// Calls of a client of which one is timed.
+    #[serde(default)]
+    pub latency_one_in: Option<u32>,
+    /// Keys that were drawn before the run, by all clients together, and are used in turn; nothing where each call draws its own.
+    #[serde(default)]
+    pub keys_drawn_before: Option<u64>,
     /// Points of the distribution of latencies: microseconds and share of calls at or below.
     pub latency_cdf: Vec<(f64, f64)>,
     /// CPU time per operation, microseconds.
@@ -149,13 +161,18 @@ impl Record {
             .any(|kind| kind.name() == self.engine)
     }
 
-    /// What it is called beside others: its engine, and the isolation where that is the least.
+    /// What it is called beside others: its engine, and what makes it a second row of it.
     #[must_use]
     pub fn side(&self) -> String {
-        match self.isolation {
-            IsolationLevel::Snapshot => self.engine.clone(),
-            IsolationLevel::Least => format!("{}, least isolation", self.engine),
-        }
+        let isolation = match self.isolation {
+            IsolationLevel::Snapshot => "",
+            IsolationLevel::Least => ", least isolation",
+        };
+        let blocks = match self.block_align {
+            true => ", blocks aligned",
+            false => "",
+        };
+        format!("{}{isolation}{blocks}", self.engine)
     }
 
     /// What it stands under in a report: its row, or its workload.
@@ -205,6 +222,7 @@ impl Record {
             isobath_version: row.isobath_version.to_owned(),
             engine: row.setting.engine.clone(),
             isolation: plan.engine.tuning.isolation,
+            block_align: plan.engine.tuning.block_align && plan.engine.kind == EngineKind::RocksDb,
             workload: plan.workload.name.clone(),
             records_count: plan.records,
             data_bytes,
@@ -241,10 +259,13 @@ impl Record {
             },
             tpcc: report.tpcc.clone(),
             steady_from,
+            steady_parameters: Some(SteadyParameters::default()),
             latency_us_p50: at(0.5),
             latency_us_p99: at(0.99),
             latency_us_p999: at(0.999),
             latency_us_max: latencies.map_or(0.0, |l| l.max() as f64 / 1e3),
+            latency_one_in: Some(row.latency_one_in),
+            keys_drawn_before: row.keys_drawn_before,
             latency_cdf: latencies.map(cdf).unwrap_or_default(),
             cpu_us_per_operation: row.cpu_us_per_operation,
             harness_ns_per_operation: None,
@@ -317,6 +338,40 @@ impl Record {
         self.drive = format!("one region; {}", self.drive);
     }
 
+    /// What the run's steadiness was judged with, and by what; nothing of records that do not know it.
+    #[must_use]
+    pub fn steady_line(&self) -> Option<String> {
+        let judged = self.series.judged_by(self.writes).join(", ");
+        let parameters = self.steady_parameters?;
+        Some(format!("{parameters}; judged: {judged}"))
+    }
+
+    /// Levels of an LSM tree that held files at the end.
+    #[must_use]
+    pub fn levels(&self) -> Option<&str> {
+        let mut settings = self.settings.iter();
+        let levels = settings.find(|(name, _)| name.starts_with("levels_with_"));
+        levels.map(|(_, levels)| levels.as_str())
+    }
+
+    /// How latencies were taken, where not of every call, and where the keys came from; nothing where there is nothing to say.
+    #[must_use]
+    pub fn sampling_line(&self) -> Option<String> {
+        let latencies = match self.latency_one_in {
+            Some(calls) if calls > 1 => format!("latencies of one call in {calls}"),
+            _ => String::new(),
+        };
+        let keys = self.keys_drawn_before.map(|keys| {
+            format!(
+                "{} keys drawn before, shared out among the clients, which use theirs in turn",
+                crate::report::grouped(keys as f64)
+            )
+        });
+        let parts = [Some(latencies), keys].into_iter().flatten();
+        let parts: Vec<String> = parts.filter(|part| !part.is_empty()).collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
+    }
+
     /// The verdicts on one run alone.
     #[must_use]
     pub fn verdicts(&self) -> Vec<(Pitfall, Verdict)> {
@@ -363,6 +418,7 @@ pub fn evidence(records: &[Record]) -> Evidence {
     let states: Option<Vec<String>> = records.iter().map(|r| r.drive_state.clone()).collect();
     let used = states.iter().flatten().any(|state| state == USED);
     let leaves_out = |of: fn(&LeftOut) -> bool| records.iter().any(|r| of(&r.left_out));
+    let sizes = dataset_sizes(records);
     Evidence {
         drive: records.iter().any(|r| r.uses_drive),
         writes: records.iter().any(|r| r.writes),
@@ -391,10 +447,8 @@ pub fn evidence(records: &[Record]) -> Evidence {
                 "the file system's drive cannot be brought into a state from here".to_owned(),
             ),
         },
-        dataset_shares: records
-            .iter()
-            .map(|r| r.data_bytes as f64 / r.capacity_bytes.unwrap_or(r.pool_bytes).max(1) as f64)
-            .collect(),
+        dataset_shares: sizes.0,
+        dataset_of: sizes.1.to_owned(),
         space: match space.fold(0.0, f64::max) {
             _ if leaves_out(|left| left.space) => Known::LeftOut,
             most if most > 0.0 => Known::Is(most),
@@ -408,6 +462,23 @@ pub fn evidence(records: &[Record]) -> Evidence {
         },
         drives: distinct(records.iter().map(|r| r.drive.clone()).collect()),
         drives_available: if simulated { SIMULATED_KINDS } else { 1 },
+    }
+}
+
+/// The sizes of the runs' data as shares, and of what: of the capacity where it is known of every run, else of the cache.
+fn dataset_sizes(records: &[Record]) -> (Vec<f64>, &'static str) {
+    let of = |record: &Record, whole: u64| record.data_bytes as f64 / whole.max(1) as f64;
+    let shares = records.iter().map(|r| Some(of(r, r.capacity_bytes?)));
+    if let Some(shares) = shares.collect() {
+        return (shares, "the capacity");
+    }
+    // One cache for all, so that caches which grow with the data do not make different sizes look the same.
+    let caches = || records.iter().map(|r| r.pool_bytes);
+    let (least, most) = (caches().min().unwrap_or(0), caches().max().unwrap_or(0));
+    let shares = records.iter().map(|r| of(r, most)).collect();
+    match least == most {
+        true => (shares, "the cache"),
+        false => (shares, "the largest cache"),
     }
 }
 

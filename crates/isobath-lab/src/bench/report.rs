@@ -41,6 +41,10 @@ fn overview(records: &[Record]) -> Markup {
         words("row"),
         words("engine"),
         number("op/s"),
+        number("first engine ÷ this"),
+        words("said"),
+        words("pitfalls committed"),
+        words("unknown here"),
         number("p99 µs"),
         number("p99.9 µs"),
         number("longest ms"),
@@ -48,17 +52,14 @@ fn overview(records: &[Record]) -> Markup {
         number("the benchmark's share"),
         number("WA-A"),
         number("WA-D"),
-        number("first engine ÷ this"),
-        words("said"),
-        words("pitfalls committed"),
     ];
     let mut rows = Vec::new();
     for (section, row) in summarize(records).iter().enumerate() {
         for (at, engine) in row.engines.iter().enumerate() {
             let name = html! { @if at == 0 { a href=(format!("#row-{section}")) { (row.row) } } };
-            let violated = match at {
-                0 => row.violated_names(),
-                _ => String::new(),
+            let (violated, unknown) = match at {
+                0 => (row.violated_names(), row.unknown_names()),
+                _ => (String::new(), String::new()),
             };
             let (ratio, said) = match &engine.first_over_this {
                 None => (String::new(), ""),
@@ -72,8 +73,12 @@ fn overview(records: &[Record]) -> Markup {
                 name,
                 engine.engine,
                 grouped(engine.operations_per_s),
-                grouped(engine.latency_us_p99),
-                grouped(engine.latency_us_p999),
+                ratio,
+                said,
+                html! { span.violated { (violated) } },
+                html! { span.unknown { (unknown) } },
+                micros(engine.latency_us_p99),
+                micros(engine.latency_us_p999),
                 format!("{:.1}", engine.latency_us_max / 1e3),
                 format!("{:.2}", engine.cpu_us_per_operation),
                 engine
@@ -81,36 +86,57 @@ fn overview(records: &[Record]) -> Markup {
                     .map_or(String::new(), |share| format!("{:.1}%", share * 100.0)),
                 or_unknown(engine.wa_a, 2),
                 or_unknown(engine.wa_d, 2),
-                ratio,
-                said,
-                html! { span.violated { (violated) } },
             ]);
         }
     }
-    html! { h2 { "Rows" } (table(&columns, rows)) }
+    html! {
+        h2 { "Rows" }
+        p { "A row that commits a pitfall has no headline number; one with unknowns is quoted only as ratios within this campaign." }
+        (table(&columns, rows))
+    }
 }
 
 fn section(heading: &str, records: &[Record]) -> Markup {
     let verdicts = judge(&evidence(records));
     let cells = |(pitfall, verdict): &(_, Verdict)| pitfall_cells(pitfall, verdict);
-    let unknown = |(_, verdict): &(_, Verdict)| matches!(verdict, Verdict::Unknown(_));
+    let unknown = |(_, verdict): &(_, Verdict)| verdict.is_unknown();
     let first = records.first().filter(|r| r.workload != heading);
     html! {
         h2 { (heading) }
         @if let Some(first) = first { p { "Workload " (first.workload) "." } }
         h3 { "The seven pitfalls, all runs together" }
         (table(&[words("pitfall"), words("verdict")], verdicts.iter().map(cells)))
+        @for line in lines_of(records, Record::steady_line) { p { (sentence(&line)) } }
+        @for line in lines_of(records, Record::sampling_line) { p { (sentence(&line)) } }
         @if !has_headline(&verdicts) {
             p.violated { "No headline number: a pitfall was committed. The rows below describe these runs only." }
         } @else if verdicts.iter().any(unknown) {
             p.unknown { "Quote these numbers only as ratios within this campaign." }
         }
         (runs(records))
+        (kinds(records))
         (drive_limits(records))
         (cpu(records))
         (charts(records))
         (costs(records))
     }
+}
+
+fn lines_of(records: &[Record], of: fn(&Record) -> Option<String>) -> Vec<String> {
+    let mut lines = distinct(records, |record| of(record).unwrap_or_default());
+    lines.retain(|line| !line.is_empty());
+    lines
+}
+
+/// A line of the terminal as a sentence of a page.
+fn sentence(line: &str) -> String {
+    let mut letters = line.chars();
+    let first = letters.next().map(char::to_uppercase);
+    format!(
+        "{}{}.",
+        first.map(String::from_iter).unwrap_or_default(),
+        letters.as_str()
+    )
 }
 
 fn pitfall_cells(pitfall: &Pitfall, verdict: &Verdict) -> Vec<Markup> {
@@ -188,9 +214,9 @@ fn runs(records: &[Record]) -> Markup {
             html! { (ink(records, r).key()) (at + 1) " " (label(r)) (gap) },
             grouped(r.operations_per_s),
             from.map_or("never".to_owned(), |s| format!("{:.1}", s.seconds)),
-            grouped(r.latency_us_p50),
-            grouped(r.latency_us_p99),
-            grouped(r.latency_us_p999),
+            micros(r.latency_us_p50),
+            micros(r.latency_us_p99),
+            micros(r.latency_us_p999),
             format!("{:.2}", r.cpu_us_per_operation),
             or_unknown(r.harness_ns_per_operation, 0),
             or_unknown(r.wa_a, 2),
@@ -212,6 +238,55 @@ fn runs(records: &[Record]) -> Markup {
                 "sequential writes over the flash bytes of an operation. The cost maps are made of them."
             }
         }
+    }
+}
+
+/// Rates of each kind of operation, where there are several, and what transactions met.
+fn kinds(records: &[Record]) -> Markup {
+    let is_mixed = |r: &&Record| r.operations_by_type.len() > 1;
+    let Some(first) = records.iter().find(is_mixed) else {
+        return Markup::default();
+    };
+    let names = &first.operations_by_type;
+    let mut columns = vec![words("run")];
+    columns.extend(names.iter().map(|(name, _)| number(format!("{name}/s"))));
+    if records.iter().any(|record| record.tpcc.is_some()) {
+        columns.extend(["conflicts", "rollbacks", "violations"].map(number));
+    }
+    let rows = records.iter().filter(is_mixed).map(|record| {
+        let rate = |(name, _): &(String, f64)| {
+            let mut all = record.operations_by_type.iter();
+            let found = all.find(|(kind, _)| kind == name);
+            found.map_or(String::new(), |(_, per_s)| decimal(*per_s))
+        };
+        let met = record.tpcc.iter().flat_map(|tpcc| {
+            let violations = tpcc.violations.len() as u64;
+            [tpcc.conflicts_count, tpcc.rolled_back_count, violations]
+        });
+        let rates = names.iter().flat_map(|name| cells![rate(name)]);
+        let met = met.flat_map(|count| cells![count]);
+        let head = cells![label(record)].into_iter();
+        head.chain(rates).chain(met).collect()
+    });
+    html! {
+        h3 { "Operations by kind, over the whole run" }
+        (table(&columns, rows))
+    }
+}
+
+/// Microseconds, with decimals where they are few.
+fn micros(us: f64) -> String {
+    match us < 10.0 {
+        true => format!("{us:.2}"),
+        false => grouped(us),
+    }
+}
+
+/// A rate with a decimal where it is small.
+fn decimal(per_s: f64) -> String {
+    match per_s < 1000.0 {
+        true => format!("{per_s:.1}"),
+        false => grouped(per_s),
     }
 }
 
@@ -270,41 +345,162 @@ fn cpu(records: &[Record]) -> Markup {
     }
 }
 
-/// A chart's title and the value of a sample.
-type Metric = (&'static str, fn(&Record, &Sample) -> Option<f64>);
+/// A chart's short name, its title, and the value of a sample.
+type Metric = (
+    &'static str,
+    &'static str,
+    fn(&Record, &Sample) -> Option<f64>,
+);
 type Points = Vec<(f64, f64)>;
 
 fn charts(records: &[Record]) -> Markup {
-    let over_time = |title, of: &dyn Fn(&Record) -> Points| lines(title, false, records, of);
+    let keys = keys(records);
+    html! {
+        (legend(&keys))
+        div.panels { @for (_, chart, own) in all_charts(records) { (chart.figure(&own)) } }
+    }
+}
+
+/// What the colours of the charts of runs stand for.
+fn keys(records: &[Record]) -> Vec<(Ink, String)> {
+    let series = all_series(records).into_iter().enumerate();
+    series.map(|(at, name)| (Ink::Series(at), name)).collect()
+}
+
+/// A short name, a chart, and what its colours stand for where they are not those of the runs.
+type Drawn = (&'static str, Chart, Vec<(Ink, String)>);
+
+fn all_charts(records: &[Record]) -> Vec<Drawn> {
     let throughput = |r: &Record| -> Points {
         let seconds = r.series.samples.iter().map(|s| s.seconds);
         seconds.zip(r.series.throughput()).collect()
     };
-    let metrics: [Metric; 3] = [
-        ("WA-A, cumulative", |_, s| s.wa_a()),
-        ("WA-D, cumulative", |_, s| s.wa_d()),
-        ("space amplification", |r, s| {
+    let metrics: [Metric; 4] = [
+        ("wa-a", "WA-A, cumulative", |_, s| s.wa_a()),
+        ("wa-d", "WA-D, cumulative", |_, s| s.wa_d()),
+        ("space", "space amplification", |r, s| {
             (s.space_bytes > 0).then(|| s.space_bytes as f64 / r.data_bytes.max(1) as f64)
         }),
+        (
+            "latency-over-time",
+            "p99 of each sample's latencies, µs",
+            |_, s| s.latency_us_p99,
+        ),
     ];
+    let title = "operations per second (dot: steady from here)";
+    let mut charts = vec![("throughput", lines(title, false, records, &throughput))];
+    for (name, title, of) in metrics {
+        let points = |r: &Record| -> Points {
+            let samples = r.series.samples.iter();
+            samples
+                .filter_map(|s| Some((s.seconds, of(r, s)?)))
+                .collect()
+        };
+        charts.push((name, lines(title, false, records, &points)));
+    }
     let latency = |r: &Record| -> Points { r.latency_cdf.clone() };
-    let keys: Vec<_> = all_series(records).into_iter().enumerate().collect();
-    html! {
-        (legend(&keys.into_iter().map(|(at, name)| (Ink::Series(at), name)).collect::<Vec<_>>()))
-        div.panels {
-            (over_time("operations per second (dot: steady from here)", &throughput))
-            @for (title, of) in metrics {
-                (over_time(title, &|r| {
-                    let samples = r.series.samples.iter();
-                    samples.filter_map(|s| Some((s.seconds, of(r, s)?))).collect()
-                }))
-            }
-            (lines("latency: share of calls at or below", true, records, &latency))
-            (bars(records))
-            @for axis in SWEPT { (sweep(axis, records)) }
+    let title = "latency: share of calls at or below";
+    charts.push(("latency", lines(title, true, records, &latency)));
+    charts.push(("rates", Some(bars(records))));
+    let of_runs = charts.into_iter();
+    let of_runs = of_runs.filter_map(|(name, chart)| Some((name, chart?, Vec::new())));
+    let swept = SWEPT.into_iter().filter_map(|axis| {
+        let (chart, keys) = sweep(axis, records)?;
+        Some((axis.1, chart, keys))
+    });
+    of_runs.chain(swept).collect()
+}
+
+/// Every chart of the page as a file of its own: a name, and its SVG.
+#[must_use]
+pub fn svg_charts(records: &[Record]) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    for heading in distinct(records, |r| r.heading().to_owned()) {
+        let of = of_heading(records, &heading);
+        let keys = keys(&of);
+        let is_plain = |c: char| c.is_ascii_alphanumeric();
+        let heading: Vec<&str> = heading.split(|c| !is_plain(c)).collect();
+        for (name, chart, own) in all_charts(&of) {
+            let keys = if own.is_empty() { &keys } else { &own };
+            all.push((format!("{}-{name}", heading.join("-")), chart.svg(keys)));
         }
     }
+    all
 }
+
+/// One engine in one row of a table of results.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measured {
+    /// The row.
+    pub row: String,
+    /// The engine.
+    pub engine: String,
+    /// What was measured of it; above 0.
+    pub value: f64,
+}
+
+/// The first engine's value over each other one's, row by row, as an SVG. Rows whose first engine is missing are left out.
+#[must_use]
+pub fn ratio_chart(title: &str, first: &str, measured: &[Measured]) -> String {
+    let names = |of: fn(&Measured) -> &String, keep: &dyn Fn(&Measured) -> bool| {
+        let mut all: Vec<String> = Vec::new();
+        for one in measured.iter().filter(|one| keep(one)) {
+            if !all.contains(of(one)) {
+                all.push(of(one).clone());
+            }
+        }
+        all
+    };
+    let rows = names(|one| &one.row, &|one| one.engine == first);
+    let others = names(|one| &one.engine, &|one| one.engine != first);
+    let value = |row: &str, engine: &str| {
+        let found = measured
+            .iter()
+            .find(|one| one.row == row && one.engine == engine);
+        found.map(|one| one.value)
+    };
+    let ratio = |row: &str, other: &str| Some(value(row, first)? / value(row, other)?);
+    let ratios = || {
+        let pairs = rows
+            .iter()
+            .flat_map(|row| others.iter().map(move |other| (row, other)));
+        pairs
+            .filter_map(|(row, other)| ratio(row, other))
+            .chain([1.0])
+    };
+    let (low, high) = ratios().fold((1.0f64, 1.0f64), |(low, high), r| (low.min(r), high.max(r)));
+    // Names of rows stand in the left part, where no point is.
+    let low = low
+        / (high * 1.3 / low)
+            .powf(NAMES_SHARE / (1.0 - NAMES_SHARE))
+            .max(2.0);
+    let y = Axis::named(rows.len());
+    let mut chart = Chart::new(
+        title,
+        Axis::log(&format!("{first} ÷ the other"), low, high * 1.3),
+        y,
+    );
+    chart.rule((1.0, 0.5), (1.0, rows.len() as f64 + 0.5), "limit", "equal");
+    for (at, row) in rows.iter().enumerate() {
+        let height = (rows.len() - at) as f64;
+        chart.name(height, row);
+        for (number, other) in others.iter().enumerate() {
+            if let Some(ratio) = ratio(row, other) {
+                let tooltip = format!("{row}: {ratio:.2} times {other}");
+                chart.point((ratio, height), Ink::Series(number), false, &tooltip);
+            }
+        }
+    }
+    let keys: Vec<(Ink, String)> = others
+        .into_iter()
+        .enumerate()
+        .map(|(at, other)| (Ink::Series(at), other))
+        .collect();
+    chart.svg(&keys)
+}
+
+/// Part of a chart of ratios that is for the names of its rows.
+const NAMES_SHARE: f64 = 0.45;
 
 /// A line per run, over time or over latency, where there is anything to draw.
 fn lines(
@@ -312,11 +508,11 @@ fn lines(
     over_latency: bool,
     records: &[Record],
     of: &dyn Fn(&Record) -> Points,
-) -> Markup {
+) -> Option<Chart> {
     let all: Vec<Points> = records.iter().map(of).collect();
     let xs = || all.iter().flatten().map(|point| point.0);
     if xs().next().is_none() {
-        return Markup::default();
+        return None;
     }
     let x = match over_latency {
         true => Axis::log_over("µs", xs()),
@@ -334,10 +530,10 @@ fn lines(
             chart.point(*at, ink, false, &format!("steady from here: {label}"));
         }
     }
-    chart.figure(&[])
+    Some(chart)
 }
 
-fn bars(records: &[Record]) -> Markup {
+fn bars(records: &[Record]) -> Chart {
     let limit = |r: &Record| {
         let [reads, writes, ..] = r.drive_limits();
         let limit = if r.writes { writes } else { reads };
@@ -357,7 +553,7 @@ fn bars(records: &[Record]) -> Markup {
             chart.limit((x, limit), &format!("the drive's limit: {}", short(limit)));
         }
     }
-    chart.figure(&[])
+    chart
 }
 
 /// What a sweep varies: its name in titles, on the axis, and the value of a run.
@@ -391,7 +587,7 @@ fn others(record: &Record, records: &[Record], except: &str) -> String {
 }
 
 /// Throughput over what varies, one line per engine, drive, over-provisioning and whatever else varies, too.
-fn sweep((name, unit, of_run): Swept, records: &[Record]) -> Markup {
+fn sweep((name, unit, of_run): Swept, records: &[Record]) -> Option<(Chart, Vec<(Ink, String)>)> {
     let engines: Vec<Record> = records
         .iter()
         .filter(|r| of_run(r).is_some())
@@ -405,7 +601,7 @@ fn sweep((name, unit, of_run): Swept, records: &[Record]) -> Markup {
         of.cloned().collect()
     };
     if !sides.iter().any(|side| varies(of_run, &of_side(side))) {
-        return Markup::default();
+        return None;
     }
     let side = |r: &Record| {
         let others = others(r, &of_side(&r.side()), name);
@@ -427,10 +623,9 @@ fn sweep((name, unit, of_run): Swept, records: &[Record]) -> Markup {
         chart.curve(&points, Ink::Series(at), &line);
         keys.push((Ink::Series(at), line));
     }
-    chart.figure(&keys)
+    Some((chart, keys))
 }
 
-/// A cost map, where there are two sides of it.
 /// The cost maps of each kind of drive: the first engine and each other one, and each engine with least and most over-provisioning.
 fn costs(records: &[Record]) -> Markup {
     let engines: Vec<Record> = records

@@ -116,6 +116,11 @@ pub struct Row {
     pub latency_us_p999: f64,
     /// Longest.
     pub latency_us_max: f64,
+    /// Calls of a client of which one is timed.
+    pub latency_one_in: u32,
+    /// Keys that were drawn before the run, by all clients together, and are used in turn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keys_drawn_before: Option<u64>,
     /// CPU time, user and system, of the whole process per operation of any kind.
     pub cpu_us_per_operation: f64,
     /// Reads of the device per second, 4 KiB each where the engine does not count them.

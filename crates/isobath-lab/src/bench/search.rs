@@ -223,6 +223,7 @@ mod tests {
             data_bytes: None,
             sizes: Vec::new(),
             repeats: 1,
+            block_align: false,
             directory: "place".into(),
             region: None,
             virtual_ssd: None,

@@ -7,6 +7,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::clients::Shared;
+use super::latencies::Total;
 use super::lookup::LookupPlan;
 use super::record::LeftOut;
 use super::smart::{self, DriveWrites};
@@ -34,6 +35,9 @@ pub struct Sample {
     pub space_bytes: u64,
     /// CPU time of the process, seconds.
     pub cpu_s: f64,
+    /// 99th percentile of the latency of calls since the sample before, microseconds; nothing where none was timed.
+    #[serde(default)]
+    pub latency_us_p99: Option<f64>,
 }
 
 impl Sample {
@@ -72,6 +76,7 @@ impl Series {
                 .map(|nand| nand.saturating_sub(before.nand_bytes.unwrap_or(0))),
             space_bytes: now.space_bytes,
             cpu_s: now.cpu_s - before.cpu_s,
+            latency_us_p99: now.latency_us_p99,
         })
     }
 
@@ -88,11 +93,8 @@ impl Series {
         rates.map(|rate| rate.round() as u64).collect()
     }
 
-    /// Where throughput and, for a run that writes, WA-A and WA-D are steady together.
-    #[must_use]
-    pub fn steady(&self, writes: bool) -> Steady {
-        let throughput = self.throughput();
-        let mut all = vec![&throughput[..]];
+    /// What is judged together, by name: throughput and, for a run that writes, WA-A and WA-D; for one that only reads, latency.
+    fn judged(&self, writes: bool) -> Vec<(&'static str, Vec<f64>)> {
         // An interval without writes has no ratio; the cumulative one stands in for it.
         let ratio = |step: Sample, whole: &Sample, of: fn(&Sample) -> Option<f64>| {
             of(&step).or_else(|| of(whole)).unwrap_or(0.0)
@@ -101,17 +103,43 @@ impl Series {
             let steps = self.steps().zip(&self.samples);
             steps.map(|(step, whole)| ratio(step, whole, of)).collect()
         };
-        let (wa_a, wa_d) = (series_of(Sample::wa_a), series_of(Sample::wa_d));
-        if writes {
-            all.push(&wa_a);
-            if self
-                .samples
-                .iter()
-                .all(|sample| sample.nand_bytes.is_some())
-            {
-                all.push(&wa_d);
+        let mut all = vec![("throughput", self.throughput())];
+        let counts_flash = self.samples.iter().all(|s| s.nand_bytes.is_some());
+        match writes {
+            true => {
+                all.push(("WA-A", series_of(Sample::wa_a)));
+                if counts_flash {
+                    all.push(("WA-D", series_of(Sample::wa_d)));
+                }
             }
+            false => all.extend(self.latency().map(|latency| ("p99 latency", latency))),
         }
+        all
+    }
+
+    /// The 99th percentile of each interval; one in which nothing was timed has that before it. Nothing where none was timed in any.
+    fn latency(&self) -> Option<Vec<f64>> {
+        let timed = || self.samples.iter().map(|sample| sample.latency_us_p99);
+        let mut last = timed().flatten().next()?;
+        let all = timed().map(|latency| {
+            last = latency.unwrap_or(last);
+            last
+        });
+        Some(all.collect())
+    }
+
+    /// Names of what [`Series::steady`] judges.
+    #[must_use]
+    pub fn judged_by(&self, writes: bool) -> Vec<&'static str> {
+        let judged = self.judged(writes).into_iter();
+        judged.map(|(name, _)| name).collect()
+    }
+
+    /// Where all that is judged is steady together.
+    #[must_use]
+    pub fn steady(&self, writes: bool) -> Steady {
+        let judged = self.judged(writes);
+        let all: Vec<&[f64]> = judged.iter().map(|(_, series)| &series[..]).collect();
         steady(&all, &SteadyParameters::default())
     }
 
@@ -151,6 +179,7 @@ pub(super) struct Sampler<'r> {
     left_out: LeftOut,
     began: Instant,
     first: (u64, u64, f64, u64, Option<DriveWrites>),
+    latencies: Total,
     pub(super) series: Series,
 }
 
@@ -182,6 +211,7 @@ impl<'r> Sampler<'r> {
                 device_bytes().1,
                 drive,
             ),
+            latencies: shared.latencies(),
             series: Series::default(),
         }
     }
@@ -212,6 +242,7 @@ impl<'r> Sampler<'r> {
             _ => (device_bytes().1.saturating_sub(device), None),
         };
         let written = self.shared.bytes_written() - written;
+        let before = std::mem::replace(&mut self.latencies, self.shared.latencies());
         let in_segments = counters
             .space
             .map(|space| space.segments * space.segment_bytes);
@@ -227,6 +258,7 @@ impl<'r> Sampler<'r> {
                 None => in_segments.unwrap_or(0),
             },
             cpu_s: cpu_time().as_secs_f64() - cpu_s,
+            latency_us_p99: self.latencies.quantile_us_since(&before, 0.99),
         });
     }
 }
@@ -302,5 +334,25 @@ pub(super) mod tests {
         assert_eq!(hidden.steady(false), Steady::From(0));
         assert_eq!(hidden.steady(true), Steady::Drifting);
         assert_eq!(made(10, |_| 5000.0, |_| 3.0).steady(true), Steady::TooShort);
+    }
+
+    #[test]
+    fn runs_that_only_read_are_judged_by_latency_too() {
+        let latency = |of: &dyn Fn(usize) -> Option<f64>| {
+            let mut series = made(120, |_| 5000.0, |_| 3.0);
+            for (at, sample) in series.samples.iter_mut().enumerate() {
+                sample.latency_us_p99 = of(at);
+            }
+            series
+        };
+        let rising = latency(&|at| Some(200.0 + at as f64));
+        assert_eq!(rising.steady(false), Steady::Drifting);
+        assert_eq!(rising.judged_by(false), ["throughput", "p99 latency"]);
+        // Writes are judged by what they cost the drive.
+        assert_eq!(rising.steady(true), Steady::From(0));
+        assert_eq!(rising.judged_by(true), ["throughput", "WA-A", "WA-D"]);
+        let flat = latency(&|at| (at % 7 > 0).then_some(200.0 + (at % 3) as f64));
+        assert_eq!(flat.steady(false), Steady::From(0));
+        assert_eq!(latency(&|_| None).judged_by(false), ["throughput"]);
     }
 }

@@ -6,10 +6,12 @@
 //! West's, with Bartlett weights). For a stationary series it is distributed like the largest excursion of a Brownian
 //! bridge (Kolmogorov's distribution), whatever the autocorrelation.
 
-use serde::Serialize;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
 
 /// The detector's input.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SteadyParameters {
     /// Samples that the steady part must have at least.
     pub samples_min: usize,
@@ -29,6 +31,19 @@ impl Default for SteadyParameters {
             critical: 1.358,
             tolerance: 0.02,
         }
+    }
+}
+
+impl fmt::Display for SteadyParameters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "steady by CUSUM: critical value {}, changes up to {}% of the mean are let pass, at least {} samples and {:.0}% of the run",
+            self.critical,
+            self.tolerance * 100.0,
+            self.samples_min,
+            self.share_min * 100.0
+        )
     }
 }
 

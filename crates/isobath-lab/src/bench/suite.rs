@@ -170,6 +170,8 @@ pub struct SuiteChoice {
     pub sizes: Vec<f64>,
     /// How often each engine runs each row.
     pub repeats: usize,
+    /// Whether RocksDB runs each row once more with its blocks aligned to pages of the drive.
+    pub block_align: bool,
     /// Directory in which engines make their files.
     pub directory: PathBuf,
     /// The file in which a file system is made for each run; see [`super::make_region`].
@@ -271,12 +273,15 @@ impl Suite {
             let is_simulated = row.data.drive_state().is_some();
             let needs_process = is_simulated && choice.virtual_ssd.is_none();
             let may_run = |kind: &EngineKind| !needs_process || *kind == EngineKind::Isobath;
-            let engines: Vec<EngineKind> = engines.iter().copied().filter(may_run).collect();
+            let sides = sides(engines.iter().copied().filter(may_run), choice.block_align);
             let seed = choice.seed.wrapping_add(number as u64);
-            for (round, at) in schedule(engines.len() * sizes.len(), choice.repeats, seed) {
-                let (side, share) = (at % engines.len(), sizes[at / engines.len()]);
+            for (round, at) in schedule(sides.len() * sizes.len(), choice.repeats, seed) {
+                let (side, share) = (at % sides.len(), sizes[at / sides.len()]);
+                let (kind, block_align) = sides[side];
+                let mut plan = self.plan(row, kind, share, choice)?;
+                plan.engine.tuning.block_align = block_align;
                 cases.push(Case {
-                    plan: self.plan(row, engines[side], share, choice)?,
+                    plan,
                     side,
                     round,
                     place: choice.place(is_simulated),
@@ -352,6 +357,15 @@ impl Suite {
             seed: choice.seed,
         })
     }
+}
+
+/// Engines, and whether their blocks are aligned; RocksDB a second time where that is asked for.
+fn sides(engines: impl Iterator<Item = EngineKind>, block_align: bool) -> Vec<(EngineKind, bool)> {
+    let mut sides: Vec<_> = engines.map(|kind| (kind, false)).collect();
+    if block_align && sides.iter().any(|side| side.0 == EngineKind::RocksDb) {
+        sides.push((EngineKind::RocksDb, true));
+    }
+    sides
 }
 
 /// What the engines of a row have in common.
@@ -449,6 +463,7 @@ mod tests {
             data_bytes: None,
             sizes: Vec::new(),
             repeats: 2,
+            block_align: false,
             directory: PathBuf::from("place"),
             region: Some(PathBuf::from("region")),
             virtual_ssd: None,
@@ -533,6 +548,16 @@ mod tests {
         };
         let error = suite.cases(&none).unwrap_err().to_string();
         assert!(error.contains("lookup-in"), "{error}");
+    }
+
+    #[test]
+    fn rocksdb_has_a_second_row_where_that_is_asked_for() {
+        let both = || [EngineKind::Isobath, EngineKind::RocksDb].into_iter();
+        let plain = [(EngineKind::Isobath, false), (EngineKind::RocksDb, false)];
+        assert_eq!(sides(both(), false), plain);
+        assert_eq!(sides(both(), true)[..2], plain);
+        assert_eq!(sides(both(), true)[2..], [(EngineKind::RocksDb, true)]);
+        assert_eq!(sides(both().take(1), true), plain[..1]);
     }
 
     #[test]

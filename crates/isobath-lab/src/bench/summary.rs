@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::campaign::distinct;
 use super::ratio::{Ratio, compare};
 use super::record::{Record, evidence};
-use super::verdict::{Pitfall, judge};
+use super::verdict::{Pitfall, Verdict, judge};
 use crate::LabError;
 
 /// The file of summaries in a campaign's directory.
@@ -30,6 +30,8 @@ pub struct RowSummary {
     pub sizes_count: usize,
     /// Pitfalls that all its runs together commit; with one of them there is no headline number.
     pub violated: Vec<Pitfall>,
+    /// Pitfalls of which nothing is known here; with one of them the row is quoted only as ratios within its run.
+    pub unknown: Vec<Pitfall>,
     /// Its engines; the one that the others are compared with comes first.
     pub engines: Vec<EngineSummary>,
 }
@@ -38,9 +40,19 @@ impl RowSummary {
     /// The violated pitfalls by name; nothing where there is none.
     #[must_use]
     pub fn violated_names(&self) -> String {
-        let names: Vec<&str> = self.violated.iter().map(|pitfall| pitfall.name()).collect();
-        names.join(", ")
+        names(&self.violated)
     }
+
+    /// The unknown pitfalls by name; nothing where there is none.
+    #[must_use]
+    pub fn unknown_names(&self) -> String {
+        names(&self.unknown)
+    }
+}
+
+fn names(pitfalls: &[Pitfall]) -> String {
+    let names: Vec<&str> = pitfalls.iter().map(|pitfall| pitfall.name()).collect();
+    names.join(", ")
 }
 
 /// One engine in a row. Means over repeats and sizes are geometric.
@@ -97,14 +109,16 @@ fn of(records: &[Record], row: String) -> RowSummary {
     let first = engines.first().map_or_else(Vec::new, |first| runs(first));
     let sizes: BTreeSet<u64> = records.iter().map(|r| r.data_bytes).collect();
     let all: Vec<Record> = records.iter().map(|r| (*r).clone()).collect();
-    let verdicts = judge(&evidence(&all)).into_iter();
+    let verdicts = judge(&evidence(&all));
+    let those = |is: fn(&Verdict) -> bool| -> Vec<Pitfall> {
+        let those = verdicts.iter().filter(|(_, verdict)| is(verdict));
+        those.map(|(pitfall, _)| *pitfall).collect()
+    };
     RowSummary {
         rate_per_s: records.first().and_then(|r| r.rate_per_s),
         sizes_count: sizes.len(),
-        violated: verdicts
-            .filter(|(_, verdict)| verdict.is_violated())
-            .map(|(pitfall, _)| pitfall)
-            .collect(),
+        violated: those(Verdict::is_violated),
+        unknown: those(Verdict::is_unknown),
         workload: records
             .first()
             .map_or_else(String::new, |r| r.workload.clone()),
@@ -219,6 +233,53 @@ mod tests {
             });
         }
         assert_eq!(violated(&records), alone);
+    }
+
+    #[test]
+    fn what_is_unknown_of_a_row_stands_in_its_summary() {
+        let mut records = both(&[0.25, 0.5, 1.0]);
+        assert_eq!(summarize(&records)[0].unknown_names(), "space");
+        for record in &mut records {
+            (record.uses_drive, record.drive_state) = (true, None);
+            record.space_amplification_max = Some(1.5);
+        }
+        let row = &summarize(&records)[0];
+        assert_eq!(
+            row.unknown_names(),
+            "drive state, over-provisioning, drive type"
+        );
+        let text = serde_json::to_string(row).unwrap();
+        assert!(text.contains("\"unknown\":[\"drive-state\""), "{text}");
+    }
+
+    #[test]
+    fn sizes_are_said_to_be_shares_of_what_they_are_shares_of() {
+        let mut records = both(&[0.25, 0.5, 1.0]);
+        let said = |records: &[Record]| judge(&evidence(records))[3].1.to_string();
+        let whole = records.iter().map(|r| r.data_bytes).max().unwrap();
+        for record in &mut records {
+            record.pool_bytes = whole * 2;
+        }
+        assert_eq!(
+            said(&records),
+            "controlled: 3 sizes, 0.12 to 0.50 of the cache"
+        );
+        for record in &mut records {
+            record.pool_bytes = record.data_bytes / 10;
+        }
+        let of_caches = said(&records);
+        assert!(
+            of_caches.ends_with("to 10.00 of the largest cache"),
+            "{of_caches}"
+        );
+        for record in &mut records {
+            record.capacity_bytes = Some(whole * 4);
+        }
+        let of_capacity = said(&records);
+        assert!(
+            of_capacity.ends_with("to 0.25 of the capacity"),
+            "{of_capacity}"
+        );
     }
 
     #[test]

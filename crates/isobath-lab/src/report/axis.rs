@@ -53,6 +53,14 @@ impl Axis {
         Self::new(name, 0.5, count.max(1) as f64 + 0.5, scale)
     }
 
+    /// From 1 to `count` for things with names of their own: nothing is written beside the axis.
+    pub(crate) fn named(count: usize) -> Self {
+        let scale = Scale::Linear {
+            min_step: f64::INFINITY,
+        };
+        Self::new("", 0.5, count.max(1) as f64 + 0.5, scale)
+    }
+
     fn new(name: &str, low: f64, high: f64, scale: Scale) -> Self {
         let name = name.to_owned();
         Self {

@@ -16,6 +16,9 @@ const BOTTOM: f64 = 40.0;
 const POINTS_MAX: usize = 400;
 /// Colours of series in the style sheet; further series are dashed.
 const COLOURS: usize = 8;
+/// Of a file of its own: the title's height, and that of a line for each colour.
+const TITLE_LINE: f64 = 22.0;
+const KEY_LINE: f64 = 17.0;
 /// Part of a bar's place that it fills.
 const BAR: f64 = 0.7;
 
@@ -212,30 +215,64 @@ impl Chart {
         self.shapes.push_str(&shapes);
     }
 
-    /// The finished chart under its title, over what its colours stand for.
-    pub(crate) fn figure(self, keys: &[(Ink, String)]) -> Markup {
+    /// A word at the left edge, at the height of `y`.
+    pub(crate) fn name(&mut self, y: f64, name: &str) {
+        let y = tenths(self.py(y) + 4.0);
+        self.add(&html! { text.label x="2" y=(y) { (name) } });
+    }
+
+    /// Ticks, names of the axes and what was drawn.
+    fn inside(&self) -> Markup {
         let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
+        html! {
+            @for tick in self.x.ticks() {
+                @let x = self.px(tick);
+                line.grid x1=(x) x2=(x) y1=(TOP) y2=(bottom) {}
+                text.tick x=(x) y=(bottom + 15.0) text-anchor="middle" { (short(tick)) }
+            }
+            @for tick in self.y.ticks() {
+                @let y = self.py(tick);
+                line.grid x1=(LEFT) x2=(right) y1=(y) y2=(y) {}
+                text.tick x=(LEFT - 5.0) y=(tenths(y + 4.0)) text-anchor="end" { (short(tick)) }
+            }
+            text.label x="2" y="13" { (self.y.name) }
+            text.label x=(right) y=(HEIGHT - 7.0) text-anchor="end" { (self.x.name) }
+            (maud::PreEscaped(&self.shapes))
+        }
+    }
+
+    /// The finished chart under its title, over what its colours stand for.
+    pub(crate) fn figure(&self, keys: &[(Ink, String)]) -> Markup {
         html! {
             figure {
                 figcaption { (self.title) }
-                svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label=(self.title) {
-                    @for tick in self.x.ticks() {
-                        @let x = self.px(tick);
-                        line.grid x1=(x) x2=(x) y1=(TOP) y2=(bottom) {}
-                        text.tick x=(x) y=(bottom + 15.0) text-anchor="middle" { (short(tick)) }
-                    }
-                    @for tick in self.y.ticks() {
-                        @let y = self.py(tick);
-                        line.grid x1=(LEFT) x2=(right) y1=(y) y2=(y) {}
-                        text.tick x=(LEFT - 5.0) y=(tenths(y + 4.0)) text-anchor="end" { (short(tick)) }
-                    }
-                    text.label x="2" y="13" { (self.y.name) }
-                    text.label x=(right) y=(HEIGHT - 7.0) text-anchor="end" { (self.x.name) }
-                    (maud::PreEscaped(&self.shapes))
-                }
+                svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label=(self.title) { (self.inside()) }
                 @if !keys.is_empty() { (legend(keys)) }
             }
         }
+    }
+
+    /// The same as a file of its own.
+    pub(crate) fn svg(&self, keys: &[(Ink, String)]) -> String {
+        let line = |at: usize| HEIGHT + 14.0 + at as f64 * KEY_LINE;
+        let below = keys.len() as f64 * KEY_LINE + if keys.is_empty() { 0.0 } else { 6.0 };
+        let (width, height) = (WIDTH, HEIGHT + TITLE_LINE + below);
+        let svg = html! {
+            svg xmlns="http://www.w3.org/2000/svg" viewBox={ "0 " (-TITLE_LINE) " " (width) " " (height) } width=(width) height=(height)
+                role="img" aria-label=(self.title) {
+                style { (maud::PreEscaped(super::STYLE)) }
+                rect x="0" y=(-TITLE_LINE) width=(width) height=(height) style="fill: var(--paper)" {}
+                text.label x="2" y="-5" style="font: 600 13px system-ui, 'DejaVu Sans', sans-serif" { (self.title) }
+                g style="font-family: system-ui, 'DejaVu Sans', sans-serif" {
+                    (self.inside())
+                    @for (at, (ink, name)) in keys.iter().enumerate() {
+                        rect class={ "bar " (ink.class()) } style=[ink.style()] x="2" y=(line(at) - 9.0) width="10" height="10" {}
+                        text.label x="17" y=(line(at)) { (name) }
+                    }
+                }
+            }
+        };
+        svg.into_string() + "\n"
     }
 }
 

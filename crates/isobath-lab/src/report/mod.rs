@@ -136,6 +136,26 @@ mod tests {
     }
 
     #[test]
+    fn a_chart_is_a_file_of_its_own() {
+        let mut chart = Chart::new("a < b", Axis::log("ratio", 0.1, 9.0), Axis::named(2));
+        chart.name(1.0, "row & co");
+        chart.point((2.0, 1.0), Ink::Series(0), false, "2");
+        let svg = chart.svg(&[(Ink::Series(0), "RocksDB".to_owned())]);
+        let document = roxmltree::Document::parse(&svg).unwrap();
+        let texts: Vec<&str> = document
+            .descendants()
+            .filter(|node| node.has_tag_name("text") || node.tag_name().name() == "text")
+            .filter_map(|node| node.text())
+            .collect();
+        for text in ["a < b", "row & co", "RocksDB", "ratio"] {
+            assert!(texts.contains(&text), "{text} in {texts:?}");
+        }
+        // Rows have names, and no numbers: all other texts are ticks of the ratio's axis.
+        assert!(texts.iter().all(|text| *text != "0"), "{texts:?}");
+        assert!(svg.contains("xmlns=\"http://www.w3.org/2000/svg\"") && svg.contains("--paper"));
+    }
+
+    #[test]
     fn a_page_escapes_what_stands_in_it() {
         let nasty = "<a & \"b\">";
         let columns = [words(nasty), number("n"), number("m")];
