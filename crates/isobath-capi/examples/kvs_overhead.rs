@@ -5,13 +5,15 @@
 //! ```
 //!
 //! Each row: nanoseconds of the caller's CPU per call (of time, for the asynchronous one) of the engine's function, of the `kvs_` function, and the difference, medians of rounds that
-//! take turns. Everything is in the pool; stores are acknowledged at once, so that no drive is waited for.
+//! take turns. Everything is in the pool; stores are acknowledged at once, so that no drive is waited for. Iterators are compared with scans behind the last key that copy the same
+//! entries; asynchronous calls with closures that `Store::spawn` runs, the engine's own way to have many calls in flight.
 
 // SAFETY, of every call: what its pointers point to outlives it, or its callback.
 #![allow(unsafe_code, clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
 
 use std::ffi::CString;
 use std::hint::black_box;
+use std::ops::Bound;
 use std::ptr::null_mut;
 use std::time::Instant;
 
@@ -52,10 +54,15 @@ fn compare(
     mut engine: impl FnMut(&[u8; 16]),
     mut kvs: impl FnMut(&[u8; 16]),
 ) {
+    compare_rounds(what, || round(keys, &mut engine), || round(keys, &mut kvs));
+}
+
+/// Rounds in turns, each of which says how many nanoseconds a call took.
+fn compare_rounds(what: &str, mut engine: impl FnMut() -> f64, mut kvs: impl FnMut() -> f64) {
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        ours.push(round(keys, &mut engine));
-        theirs.push(round(keys, &mut kvs));
+        ours.push(engine());
+        theirs.push(kvs());
     }
     let (ours, theirs) = (median(ours), median(theirs));
     println!(
@@ -155,10 +162,129 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             assert_eq!((code, bits[0]), (KVS_SUCCESS, 1));
         },
     );
+    for (what, has_values, room) in [
+        ("iterate, 1 key a call", false, 4 + 16),
+        ("iterate, keys, 32 KiB", false, ITERATOR_BYTES),
+        ("iterate, pairs, 32 KiB", true, ITERATOR_BYTES),
+    ] {
+        let mut buffer = vec![0u8; room];
+        let mut other = vec![0u8; room];
+        compare_rounds(
+            what,
+            || scan(&tree, has_values, &mut buffer),
+            || iterate(space, has_values, &mut other),
+        );
+    }
     asynchronous(&tree, &store, space, &keys);
+    // Last, as it leaves nothing.
+    let data = vec![7u8; 100];
+    let refill = |key: &[u8; 16]| tree.insert(key, &data).unwrap();
+    compare_rounds(
+        "delete",
+        || {
+            keys.iter().for_each(refill);
+            round(&keys, |key| assert!(tree.remove(key).unwrap()))
+        },
+        || {
+            for key in &keys {
+                let (mut key, mut value) = (key_of(key), value_of(&data));
+                let code = unsafe { kvs_store_kvp(space, &mut key, &mut value, null_mut()) };
+                assert_eq!(code, KVS_SUCCESS);
+            }
+            // As the engine says it, too: a key that was not there is an error.
+            let mut option = kvs_option_delete {
+                kvs_delete_error: 1,
+            };
+            round(&keys, |key| {
+                let code = unsafe { kvs_delete_kvp(space, &mut key_of(key), &mut option) };
+                assert_eq!(code, KVS_SUCCESS);
+            })
+        },
+    );
     assert_eq!(kvs_close_device(device), KVS_SUCCESS);
     store.close()?;
     Ok(())
+}
+
+/// Bytes of the buffer that programs for key-value SSDs iterate with.
+const ITERATOR_BYTES: usize = 32 << 10;
+
+/// Copies all entries of a tree to a buffer, as `kvs_iterate_next` lays them out, one buffer after the other; nanoseconds per buffer.
+fn scan(tree: &isobath::Tree, has_values: bool, buffer: &mut [u8]) -> f64 {
+    let (mut last, mut buffers, mut entries) = (Vec::new(), 0u32, 0);
+    let start = cpu_ns();
+    loop {
+        let mut used = 0;
+        let mut is_full = false;
+        let mut at_last = 0..0;
+        let mut visit = |key: &[u8], value: Option<&[u8]>| {
+            let needed = 4 + key.len() + value.map_or(0, |value| 4 + value.len());
+            is_full = buffer.len() - used < needed;
+            if is_full {
+                return false;
+            }
+            at_last = used + 4..used + 4 + key.len();
+            for part in std::iter::once(key).chain(value) {
+                buffer[used..][..4].copy_from_slice(&(part.len() as u32).to_le_bytes());
+                buffer[used + 4..][..part.len()].copy_from_slice(part);
+                used += 4 + part.len();
+            }
+            entries += 1;
+            true
+        };
+        let behind = match last.is_empty() {
+            true => Bound::Unbounded,
+            false => Bound::Excluded(std::mem::take(&mut last)),
+        };
+        let bounds = (behind, Bound::<Vec<u8>>::Unbounded);
+        match has_values {
+            false => tree.visit_keys(bounds, false, |key| visit(key, None)),
+            true => tree.scan(bounds, |key, value| visit(key, Some(value))),
+        }
+        .unwrap();
+        buffers += 1;
+        if !is_full {
+            break;
+        }
+        last.extend_from_slice(&buffer[at_last]);
+    }
+    let spent = cpu_ns() - start;
+    assert_eq!(entries, PAIRS);
+    spent / f64::from(buffers)
+}
+
+/// The same by an iterator, its opening and closing included; nanoseconds per call of `kvs_iterate_next`.
+fn iterate(space: kvs_key_space_handle, has_values: bool, buffer: &mut [u8]) -> f64 {
+    let mut filter = kvs_key_group_filter {
+        bitmask: [0; 4],
+        bit_pattern: [0; 4],
+    };
+    let mut option = kvs_option_iterator {
+        iter_type: u32::from(has_values),
+    };
+    let (mut iterator, mut calls, mut entries) = (0, 0u32, 0);
+    let start = cpu_ns();
+    let code = unsafe { kvs_create_iterator(space, &mut option, &mut filter, &mut iterator) };
+    assert_eq!(code, KVS_SUCCESS);
+    loop {
+        let mut list = kvs_iterator_list {
+            num_entries: 0,
+            end: 0,
+            size: buffer.len() as u32,
+            it_list: buffer.as_mut_ptr(),
+        };
+        let code = unsafe { kvs_iterate_next(space, iterator, &mut list) };
+        assert_eq!(code, KVS_SUCCESS);
+        calls += 1;
+        entries += list.num_entries as usize;
+        if list.end != 0 {
+            break;
+        }
+    }
+    assert_eq!(kvs_delete_iterator(space, iterator), KVS_SUCCESS);
+    let spent = cpu_ns() - start;
+    assert_eq!(entries, PAIRS);
+    spent / f64::from(calls)
 }
 
 unsafe extern "C" fn count(context: *mut kvs_postprocess_context) {

@@ -43,13 +43,15 @@ const char *isobath_omp_help(void);
 /* Gives the session control of a device's limits and channel. */
 kvs_result isobath_omp_attach(kvs_device_handle dev_hd);
 
-/* A region of this name begins: sets the number of threads of the following parallel regions, and returns it. One region at a
- * time; what the controllers have learnt of a name serves its next execution. */
+/* A region of this name begins: sets the number of threads of the following parallel regions, and returns it; without OpenMP that is
+ * one, whatever the settings say. One region at a time; what the controllers have learnt of a name serves its next execution. */
 static inline int isobath_omp_begin(const char *name) {
   int threads = isobath_omp_region_begin(name);
 #ifdef _OPENMP
   omp_set_dynamic(0);
   omp_set_num_threads(threads);
+#else
+  threads = 1;
 #endif
   return threads;
 }

@@ -111,6 +111,9 @@ fn programs_in_c_and_cpp_run() {
             "kv_threads.cpp",
             Some("&completion=polling&queue_depth=3&data_tasks=2"),
         ),
+        ("kv_pool.c", Some("")),
+        ("kv_pool.c", Some("&queue_depth=2&data_tasks=1&workers=2")),
+        ("kv_pool.c", Some("&channel=serial&value_cache=1MiB")),
     ] {
         let directory = tempfile::tempdir().unwrap();
         let directory = directory.path();
@@ -120,12 +123,22 @@ fn programs_in_c_and_cpp_run() {
             None => directory.join("store.iso").display().to_string(),
             Some(more) => uri(directory, more),
         };
-        let output = Command::new(&program).arg(argument).output().unwrap();
+        let output = Command::new(&program).arg(&argument).output().unwrap();
         let printed = ok(output, source);
         assert!(
             printed.contains("done") || printed.contains("sea 60"),
             "{printed}"
         );
+        if source == "kv_pool.c" {
+            assert!(printed.starts_with("0 key spaces"), "{printed}");
+            assert!(printed.contains("1: 250 and 750 keys"), "{printed}");
+            // What one run leaves the next one finds.
+            let more = [&argument, "3", "77"];
+            let output = Command::new(&program).args(more).output().unwrap();
+            let printed = ok(output, source);
+            assert!(printed.starts_with("1 key spaces"), "{printed}");
+            assert!(printed.contains("0: 20 and 57 keys"), "{printed}");
+        }
     }
 }
 
@@ -171,7 +184,13 @@ fn programs_run_under_valgrind() {
     if !has("gcc") || !has("g++") || !has("valgrind") {
         return;
     }
-    for source in ["people.c", "kv_tour.c", "kv_threads.cpp"] {
+    for source in [
+        "people.c",
+        "words.cpp",
+        "kv_tour.c",
+        "kv_threads.cpp",
+        "kv_pool.c",
+    ] {
         let directory = tempfile::tempdir().unwrap();
         let directory = directory.path();
         libraries(directory);
@@ -185,8 +204,11 @@ fn programs_run_under_valgrind() {
             ])
             .arg(&program);
         match source {
-            "people.c" => command.arg(directory.join("store.iso")).arg("pread"),
+            "people.c" | "words.cpp" => command.arg(directory.join("store.iso")).arg("pread"),
             "kv_tour.c" => command.arg(uri(directory, "&backend=pread")),
+            "kv_pool.c" => command
+                .arg(uri(directory, "&backend=pread"))
+                .args(["3", "200"]),
             _ => command.arg(uri(directory, "&backend=pread&completion=polling")),
         };
         ok(command.output().unwrap(), source);

@@ -204,6 +204,9 @@ fn names_of_key_spaces() {
     assert_eq!(create(device, &"n".repeat(256), 0, 0), KVS_ERR_KS_NAME);
     assert_eq!(create(device, "a\0b", 0, 0), KVS_ERR_KS_NAME);
     assert_eq!(create(device, "x", 0, 9), KVS_ERR_OPTION_INVALID);
+    for name in ["", &"n".repeat(256), "a\0b"] {
+        assert_eq!(drop_space(device, name), KVS_ERR_KS_NAME);
+    }
     assert_eq!(open_space(device, ""), Err(KVS_ERR_KS_NAME));
     assert_eq!(open_space(device, &"n".repeat(256)), Err(KVS_ERR_KS_NAME));
     assert_eq!(open_space(device, "missing"), Err(KVS_ERR_KS_NOT_EXIST));
@@ -269,6 +272,10 @@ fn names_of_key_spaces() {
             KVS_ERR_PARAM_INVALID
         );
         assert_eq!(
+            kvs_delete_key_space(device, &mut bare),
+            KVS_ERR_PARAM_INVALID
+        );
+        assert_eq!(
             kvs_list_key_spaces(device, 1, 16, &mut bare, &mut count),
             KVS_ERR_PARAM_INVALID
         );
@@ -280,7 +287,11 @@ fn names_of_key_spaces() {
             kvs_get_device_info(device, null_mut()),
             kvs_get_device_capacity(device, null_mut()),
             kvs_get_device_utilization(device, null_mut()),
+            kvs_get_min_key_length(device, null_mut()),
             kvs_get_max_key_length(device, null_mut()),
+            kvs_get_min_value_length(device, null_mut()),
+            kvs_get_max_value_length(device, null_mut()),
+            kvs_get_optimal_value_length(device, null_mut()),
             kvs_isobath_get_counters(device, 0, null_mut()),
         ] {
             assert_eq!(out, KVS_ERR_PARAM_INVALID);
@@ -552,6 +563,14 @@ fn an_iterator_too_many_and_iterators_that_are_none() {
         );
         let late = kvs_iterate_next_async(two, handle, &mut list, null_mut(), null_mut(), None);
         assert_eq!(late, KVS_ERR_PARAM_INVALID);
+        let no = null_mut();
+        let later = |list| kvs_iterate_next_async(two, handle, list, no, no, Some(never));
+        assert_eq!(later(null_mut()), KVS_ERR_PARAM_INVALID);
+        assert_eq!(later(&mut list), KVS_ERR_PARAM_INVALID);
+        let mut buffer = [0u8; 64];
+        list.it_list = buffer.as_mut_ptr();
+        let late = kvs_iterate_next_async(two, 17, &mut list, no, no, Some(never));
+        assert_eq!(late, KVS_ERR_ITERATOR_NOT_EXIST);
     }
     assert_eq!(kvs_close_device(device), KVS_SUCCESS);
 }
@@ -576,4 +595,179 @@ fn memory_and_names_of_codes() {
         "KVS_ERR_DEV_NOT_OPENED"
     );
     assert!(name(-1).starts_with("no result code") && name(25).starts_with("no result code"));
+}
+
+/// What all asynchronous calls of a key or a value say to ones that are NULL, before they return: `never` is never called.
+#[test]
+fn asynchronous_calls_without_a_key_a_value_or_a_callback() {
+    let directory = tempfile::tempdir().unwrap();
+    let device = device(directory.path(), "");
+    let space = space(device, "async");
+    assert_eq!(store(space, b"key1", b"value"), KVS_SUCCESS);
+    let (mut key, mut value) = (key_of(b"key1"), value_of(b"other"));
+    let mut bare_key = kvs_key {
+        key: null_mut(),
+        length: 4,
+    };
+    let mut bare_value = kvs_value {
+        value: null_mut(),
+        ..value
+    };
+    let mut bits = [0u8];
+    let mut list = kvs_exist_list {
+        num_keys: 0,
+        keys: null_mut(),
+        length: 1,
+        result_buffer: bits.as_mut_ptr(),
+    };
+    let mut nowhere = kvs_exist_list {
+        result_buffer: null_mut(),
+        ..list
+    };
+    let mut group = filter([0xff, 0, 0, 0], [b'k', 0, 0, 0]);
+    let (no, never) = (null_mut(), Some(never as _));
+    let (n, nv) = (null_mut(), null_mut());
+    unsafe {
+        let codes = [
+            kvs_retrieve_kvp(space, &mut bare_key, null_mut(), &mut value),
+            kvs_retrieve_kvp_async(space, n, null_mut(), no, no, &mut value, never),
+            kvs_retrieve_kvp_async(space, &mut bare_key, null_mut(), no, no, &mut value, never),
+            kvs_store_kvp_async(space, &mut key, nv, null_mut(), no, no, never),
+            kvs_store_kvp_async(space, &mut key, &mut bare_value, null_mut(), no, no, never),
+            kvs_store_kvp_async(space, &mut bare_key, &mut value, null_mut(), no, no, never),
+            kvs_delete_kvp(space, &mut bare_key, null_mut()),
+            kvs_delete_kvp_async(space, n, null_mut(), no, no, never),
+            kvs_delete_kvp_async(space, &mut bare_key, null_mut(), no, no, never),
+            kvs_get_kvp_info(
+                space,
+                &mut bare_key,
+                &mut kvs_kvp_info {
+                    key_len: 0,
+                    key: null_mut(),
+                    value_len: 0,
+                },
+            ),
+            kvs_exist_kv_pairs(space, 1, &mut bare_key, &mut list),
+            kvs_exist_kv_pairs_async(space, 1, n, &mut list, no, no, never),
+            kvs_exist_kv_pairs_async(space, 1, &mut bare_key, &mut list, no, no, never),
+            kvs_exist_kv_pairs_async(space, 1, &mut key, null_mut(), no, no, never),
+            kvs_exist_kv_pairs_async(space, 1, &mut key, &mut nowhere, no, no, never),
+            kvs_exist_kv_pairs_async(space, 0, &mut key, &mut list, no, no, never),
+            kvs_delete_key_group_async(space, &mut group, no, no, None),
+        ];
+        all_are(codes.to_vec(), KVS_ERR_PARAM_INVALID);
+        let mut wrong = filter([0xf0, 0, 0, 0], [0xff, 0, 0, 0]);
+        assert_eq!(
+            kvs_delete_key_group_async(space, &mut wrong, no, no, never),
+            KVS_ERR_ITERATOR_FILTER_INVALID
+        );
+    }
+    // Nothing of it was done.
+    assert_eq!(get(space, b"key1"), Some(b"value".to_vec()));
+    assert_eq!(kvs_close_device(device), KVS_SUCCESS);
+}
+
+/// Lengths that are wrong, in every call that has them and that other tests do not ask.
+#[test]
+fn lengths_of_asynchronous_calls() {
+    let directory = tempfile::tempdir().unwrap();
+    let device = device(directory.path(), "");
+    let space = space(device, "lengths");
+    let (no, never) = (null_mut(), Some(never as _));
+    let mut value = value_of(b"value");
+    let mut option = kvs_option_delete {
+        kvs_delete_error: 1,
+    };
+    for key in [&b""[..], b"abc", &[b'k'; 256]] {
+        let mut key = key_of(key);
+        let mut info = kvs_kvp_info {
+            key_len: 0,
+            key: null_mut(),
+            value_len: 0,
+        };
+        let mut bits = [0u8];
+        let mut list = kvs_exist_list {
+            num_keys: 0,
+            keys: null_mut(),
+            length: 1,
+            result_buffer: bits.as_mut_ptr(),
+        };
+        let key = &raw mut key;
+        let codes = unsafe {
+            [
+                kvs_get_kvp_info(space, key, &mut info),
+                kvs_store_kvp_async(space, key, &mut value, null_mut(), no, no, never),
+                kvs_retrieve_kvp_async(space, key, null_mut(), no, no, &mut value, never),
+                kvs_delete_kvp_async(space, key, &mut option, no, no, never),
+                kvs_exist_kv_pairs(space, 1, key, &mut list),
+                kvs_exist_kv_pairs_async(space, 1, key, &mut list, no, no, never),
+            ]
+        };
+        all_are(codes.to_vec(), KVS_ERR_KEY_LENGTH_INVALID);
+    }
+    let long = vec![0; (2 << 20) + 1];
+    let mut value = value_of(&long);
+    let mut keys = [key_of(b"key1"); 9];
+    let mut bits = [0u8; 2];
+    let mut list = kvs_exist_list {
+        num_keys: 0,
+        keys: null_mut(),
+        length: 1,
+        result_buffer: bits.as_mut_ptr(),
+    };
+    unsafe {
+        let key = keys.as_mut_ptr();
+        assert_eq!(
+            kvs_store_kvp_async(space, key, &mut value, null_mut(), no, no, never),
+            KVS_ERR_VALUE_LENGTH_INVALID
+        );
+        assert_eq!(
+            kvs_exist_kv_pairs_async(space, 9, key, &mut list, no, no, never),
+            KVS_ERR_BUFFER_SMALL
+        );
+    }
+    assert_eq!(get(space, b"key1"), None);
+    assert_eq!(kvs_close_device(device), KVS_SUCCESS);
+}
+
+/// What is found out while a request runs is in its callback: a buffer that is too short, a key that is not there.
+#[test]
+fn what_asynchronous_retrieves_tell_their_callbacks() {
+    let directory = tempfile::tempdir().unwrap();
+    let device = device(directory.path(), "");
+    let space = space(device, "buffers");
+    assert_eq!(store(space, b"key1", &[7; 3000]), KVS_SUCCESS);
+    let (sender, told) = channel();
+    let mut buffer = vec![0xEE; 1001];
+    let mut value = kvs_value {
+        length: 1000,
+        ..value_of(&buffer)
+    };
+    value.value = buffer.as_mut_ptr().cast();
+    let ask = |key: &[u8], value: *mut kvs_value| {
+        let mut key = key_of(key);
+        let (private, no) = (pointer(sender), null_mut());
+        let code = unsafe {
+            kvs_retrieve_kvp_async(space, &mut key, null_mut(), private, no, value, Some(tell))
+        };
+        assert_eq!(code, KVS_SUCCESS);
+        told.recv().unwrap().0
+    };
+    assert_eq!(ask(b"key1", &mut value), KVS_ERR_BUFFER_SMALL);
+    // What fits, how long it is as a whole, and nothing behind the buffer's end.
+    assert_eq!((value.length, value.actual_value_size), (1000, 3000));
+    assert_eq!((&buffer[..1000], buffer[1000]), (&[7; 1000][..], 0xEE));
+    let mut none = kvs_value {
+        value: null_mut(),
+        length: 1000,
+        actual_value_size: 0,
+        offset: 0,
+    };
+    assert_eq!(ask(b"key1", &mut none), KVS_ERR_BUFFER_SMALL);
+    assert_eq!((none.length, none.actual_value_size), (0, 3000));
+    value.length = 1000;
+    assert_eq!(ask(b"none", &mut value), KVS_ERR_KEY_NOT_EXIST);
+    (value.length, value.offset) = (1000, 3072);
+    assert_eq!(ask(b"key1", &mut value), KVS_ERR_VALUE_OFFSET_INVALID);
+    assert_eq!(kvs_close_device(device), KVS_SUCCESS);
 }

@@ -1,4 +1,5 @@
-//! The interface is the standard's: 31 functions with its prototypes, and 25 result codes with its numbers.
+//! The interface is the standard's: 31 functions with its prototypes, 25 result codes, its constants and layouts, all by literal
+//! numbers.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -136,6 +137,159 @@ const CODES: [&str; 25] = [
     "KVS_ERR_DEV_NOT_OPENED",
 ];
 
+/// The constants and enumerators of the standard's header.
+const NUMBERS: [(&str, u32); 35] = [
+    ("KVS_MIN_KEY_LENGTH", 4),
+    ("KVS_MAX_KEY_LENGTH", 255),
+    ("KVS_MIN_VALUE_LENGTH", 0),
+    ("KVS_MAX_VALUE_LENGTH", 2_097_152),
+    ("KVS_OPTIMAL_VALUE_LENGTH", 4096),
+    ("KVS_ALIGNMENT_UNIT", 512),
+    ("KVS_VALUE_LENGTH_ALIGNMENT_UNIT", 4),
+    ("KVS_MAX_ITERATE_HANDLE", 16),
+    ("KVS_MAX_KEY_GROUP_BYTES", 4),
+    ("KVS_ITERATOR_BUFFER_SIZE", 32_768),
+    ("G_ITER_KEY_SIZE_FIXED", 16),
+    ("MAX_CONT_PATH_LEN", 255),
+    ("MAX_KEYSPACE_NAME_LEN", 255),
+    ("KVS_CMD_DELETE", 1),
+    ("KVS_CMD_DELETE_GROUP", 2),
+    ("KVS_CMD_EXIST", 3),
+    ("KVS_CMD_ITER_CREATE", 4),
+    ("KVS_CMD_ITER_DELETE", 5),
+    ("KVS_CMD_ITER_NEXT", 6),
+    ("KVS_CMD_RETRIEVE", 7),
+    ("KVS_CMD_STORE", 8),
+    ("KVS_KEY_ORDER_NONE", 0),
+    ("KVS_KEY_ORDER_ASCEND", 1),
+    ("KVS_KEY_ORDER_DESCEND", 2),
+    ("KVS_ITERATOR_KEY", 0),
+    ("KVS_ITERATOR_KEY_VALUE", 1),
+    ("KVS_STORE_POST", 0),
+    ("KVS_STORE_UPDATE_ONLY", 1),
+    ("KVS_STORE_NOOVERWRITE", 2),
+    ("KVS_STORE_APPEND", 3),
+    ("KVS_NOASSOCIATION", 0),
+    ("KVS_ASSOCIATION_STREAM", 1),
+    ("sizeof(kvs_iterator_handle)", 1),
+    ("sizeof(kvs_device_handle)", 8),
+    ("sizeof(kvs_key_space_handle)", 8),
+];
+
+/// A type, its size, and each field with its offset and size.
+type Layout = (&'static str, usize, &'static [(&'static str, usize, usize)]);
+
+/// Layouts of the standard's types where pointers have 8 bytes.
+const LAYOUTS: [Layout; 17] = [
+    (
+        "kvs_api_version",
+        3,
+        &[("major", 0, 1), ("minor", 1, 1), ("micro", 2, 1)],
+    ),
+    ("kvs_option_key_space", 4, &[("ordering", 0, 4)]),
+    ("kvs_option_delete", 1, &[("kvs_delete_error", 0, 1)]),
+    ("kvs_option_iterator", 4, &[("iter_type", 0, 4)]),
+    ("kvs_option_retrieve", 1, &[("kvs_retrieve_delete", 0, 1)]),
+    (
+        "kvs_option_store",
+        16,
+        &[("st_type", 0, 4), ("assoc", 8, 8)],
+    ),
+    (
+        "kvs_association",
+        8,
+        &[("assoc_type", 0, 4), ("assoc_hint", 4, 2)],
+    ),
+    ("kvs_key", 16, &[("key", 0, 8), ("length", 8, 2)]),
+    (
+        "kvs_value",
+        24,
+        &[
+            ("value", 0, 8),
+            ("length", 8, 4),
+            ("actual_value_size", 12, 4),
+            ("offset", 16, 4),
+        ],
+    ),
+    (
+        "kvs_key_space_name",
+        16,
+        &[("name_len", 0, 4), ("name", 8, 8)],
+    ),
+    (
+        "kvs_key_space",
+        40,
+        &[
+            ("opened", 0, 1),
+            ("capacity", 8, 8),
+            ("free_size", 16, 8),
+            ("count", 24, 8),
+            ("name", 32, 8),
+        ],
+    ),
+    (
+        "kvs_device",
+        40,
+        &[
+            ("capacity", 0, 8),
+            ("unalloc_capacity", 8, 8),
+            ("max_value_len", 16, 4),
+            ("max_key_len", 20, 4),
+            ("optimal_value_len", 24, 4),
+            ("optimal_value_granularity", 28, 4),
+            ("extended_info", 32, 8),
+        ],
+    ),
+    (
+        "kvs_exist_list",
+        32,
+        &[
+            ("num_keys", 0, 4),
+            ("keys", 8, 8),
+            ("length", 16, 4),
+            ("result_buffer", 24, 8),
+        ],
+    ),
+    (
+        "kvs_key_group_filter",
+        8,
+        &[("bitmask", 0, 4), ("bit_pattern", 4, 4)],
+    ),
+    (
+        "kvs_iterator_list",
+        24,
+        &[
+            ("num_entries", 0, 4),
+            ("end", 4, 1),
+            ("size", 8, 4),
+            ("it_list", 16, 8),
+        ],
+    ),
+    (
+        "kvs_postprocess_context",
+        72,
+        &[
+            ("context", 0, 4),
+            ("ks_hd", 8, 8),
+            ("key", 16, 8),
+            ("value", 24, 8),
+            ("option", 32, 8),
+            ("private1", 40, 8),
+            ("private2", 48, 8),
+            ("result", 56, 4),
+            ("iter_hd", 60, 1),
+            ("result_buffer", 64, 8),
+            ("result_buffer.iter_list", 64, 8),
+            ("result_buffer.list", 64, 8),
+        ],
+    ),
+    (
+        "kvs_kvp_info",
+        24,
+        &[("key_len", 0, 2), ("key", 8, 8), ("value_len", 16, 4)],
+    ),
+];
+
 fn include() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("include")
 }
@@ -172,11 +326,64 @@ fn the_header_has_the_25_result_codes() {
     assert_eq!(found, expected);
 }
 
+fn has_compiler() -> bool {
+    let there = Command::new("gcc").arg("--version").output().is_ok();
+    if !there {
+        eprintln!("skipped: there is no gcc");
+    }
+    there
+}
+
+/// A compiler for C and one for C++ see the constants and layouts of the standard's header, as programs include it: alone.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn the_header_has_the_standards_numbers_and_layouts() {
+    if !has_compiler() {
+        return;
+    }
+    let mut text = "#include <kvs_api.h>\n".to_owned();
+    for (name, number) in NUMBERS {
+        writeln!(text, "_Static_assert({name} == {number}, \"{name}\");").unwrap();
+    }
+    for (of, size, fields) in LAYOUTS {
+        writeln!(text, "_Static_assert(sizeof({of}) == {size}, \"{of}\");").unwrap();
+        for (field, offset, size) in fields {
+            writeln!(
+                text,
+                "_Static_assert(offsetof({of}, {field}) == {offset} && sizeof((({of} *)0)->{field}) == {size}, \"{of}.{field}\");",
+            )
+            .unwrap();
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    for (name, standard, text) in [
+        ("standard.c", "-std=gnu11", text.clone()),
+        (
+            "standard.cpp",
+            "-std=c++17",
+            text.replace("_Static_assert", "static_assert"),
+        ),
+    ] {
+        let source = directory.path().join(name);
+        std::fs::write(&source, text).unwrap();
+        let output = Command::new("gcc")
+            .args([standard, "-Wall", "-Wextra", "-Werror", "-c", "-I"])
+            .arg(include())
+            .arg(&source)
+            .arg("-o")
+            .arg(directory.path().join("standard.o"))
+            .output()
+            .unwrap();
+        let messages = String::from_utf8_lossy(&output.stderr);
+        let lacks_cpp = messages.contains("cc1plus");
+        assert!(output.status.success() || lacks_cpp, "{messages}");
+    }
+}
+
 /// Every function can be called by the standard's prototype, which a compiler compares, and is in the library.
 #[test]
 fn the_library_has_the_functions_with_their_prototypes() {
-    if Command::new("gcc").arg("--version").output().is_err() {
-        eprintln!("skipped: there is no gcc");
+    if !has_compiler() {
         return;
     }
     let mut text = "#include <kvs_api.h>\n".to_owned();

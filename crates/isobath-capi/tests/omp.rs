@@ -327,3 +327,97 @@ fn matrices_have_the_same_product() {
     bench.generate(&["matrix", "3", "--tile", "24"]);
     bench.compare("matmul", &[]);
 }
+
+/// A program in C, with OpenMP and without: the header has one thread then, whatever is asked for.
+#[test]
+fn the_header_is_for_c_with_openmp_and_without() {
+    if Command::new("gcc").arg("--version").output().is_err() {
+        eprintln!("skipped: there is no gcc");
+        return;
+    }
+    let deps = std::env::current_exe().unwrap();
+    let library = deps.parent().unwrap().join("libisobath_c.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/omp.c");
+    for openmp in ["-fopenmp", ""] {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        std::os::unix::fs::symlink(&library, directory.join("libisobath_c.so.0")).unwrap();
+        let program = directory.join("omp");
+        let mut compiler = Command::new("gcc");
+        compiler
+            .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-I"])
+            .arg(root().join("crates/isobath-capi/include"));
+        if openmp.is_empty() {
+            // Its pragmas are not known then.
+            compiler.arg("-Wno-unknown-pragmas");
+        } else {
+            compiler.arg(openmp);
+        }
+        run(compiler
+            .arg(&source)
+            .arg(&library)
+            .arg(format!("-Wl,-rpath,{}", directory.display()))
+            .arg("-o")
+            .arg(&program));
+        let uri = directory.join("dev.iso");
+        let uri = format!("{}?create=yes&pool=8MiB&workers=1", uri.display());
+        let run = |options: &[&str]| run(Command::new(&program).arg(&uri).args(options));
+        let fixed = run(&["--isobath-omp-pc=3", "--isobath-omp-pda=2"]);
+        let expected = match openmp {
+            "" => "threads 1 1\nobjects 40\n",
+            _ => "threads 3 3\nobjects 40\n",
+        };
+        assert_eq!(fixed, expected, "{openmp}");
+        let serial = run(&["--isobath-omp-mode=seq"]);
+        assert_eq!(serial, "threads 1 1\nobjects 40\n", "{openmp}");
+    }
+}
+
+/// The evaluation reads what perf and strace print: locks, no blocks and no clocks.
+#[test]
+fn the_evaluation_reads_what_tools_print() {
+    if Command::new("python3").arg("--version").output().is_err() {
+        eprintln!("skipped: there is no python3");
+        return;
+    }
+    let text = r#"
+import evaluate_omp as evaluation
+import plot_omp
+
+report = """
+    40.00%  [k] ext4_mb_new_blocks
+    20.00%  [.] clock_gettime
+     3.50%  [k] _raw_spin_lock
+     1.00%  [k] folio_unlock
+     0.75%  [k] down_read
+     0.50%  [k] percpu_up_write
+     0.25%  [.] __futex_wait
+"""
+assert evaluation.lock_code_percent(report) == 6.0, evaluation.lock_code_percent(report)
+contention = """ contended   total wait     max wait     avg wait         type   caller
+
+       238      1.50 ms     29.20 us      5.94 us     spinlock   update_blocked_averages+0x4c
+        10    250.00 us     90.00 us     25.00 us     rwsem:W    ext4_buffered_write_iter+0x31
+         2      3.00 s       2.00 s       1.50 s      mutex      pipe_read+0x50
+"""
+assert abs(evaluation.contention_seconds(contention) - 3.00175) < 1e-9
+calls = """% time     seconds  usecs/call     calls    errors syscall
+------ ----------- ----------- --------- --------- ----------------
+100.00    0.204117        2650        77         5 futex
+------ ----------- ----------- --------- --------- ----------------
+100.00    0.204117        2650        77         5 total
+"""
+assert evaluation.futex_seconds(calls) == (0.204117, 77)
+assert evaluation.futex_seconds("") == (0.0, 0)
+assert [evaluation.thrashes(*case) for case in ((60, 100, 0), (40, 100, 0), (90, 100, 0.2))] == ["no", "yes", "yes"]
+grid = [(pc, pda) for pc in (1, 2, 3) for pda in (1, 2, 4)]
+assert "inside" in evaluation.edge_of(grid, "PC 2, PDA 2")
+assert "end of what was tried of PDA and PC" in evaluation.edge_of(grid, "PC 3, PDA 4")
+assert plot_omp.distribution([3.0, 1.0, 2.0, 4.0]) == [(1.0, 0.25), (2.0, 0.5), (3.0, 0.75), (4.0, 1.0)]
+assert plot_omp.distribution(range(10_000))[-1] == (9_999, 1.0)
+"#;
+    // -B: the checkout stays as it is.
+    run(Command::new("python3")
+        .args(["-B", "-c", text])
+        .current_dir(root().join("scripts")));
+}

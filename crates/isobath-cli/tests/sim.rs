@@ -19,6 +19,15 @@ const SMALL: [&str; 9] = [
     "--threads=2",
 ];
 
+/// Where the fluid bound ends; the beginnings of what is said.
+const BOUND_LIMITS: &str = "The bound holds for updates that are independent of each other";
+const OWN_BATCHES: &str = "Each policy cleans a batch of its own choice";
+
+/// A text without its line breaks.
+fn words_of(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 fn small<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&SMALL, more].concat()
 }
@@ -49,6 +58,9 @@ fn a_sweep_prints_a_table_and_writes_csv_and_html() {
     ] {
         assert!(answer.text().contains(word), "{word}: {}", answer.text());
     }
+    let said = words_of(answer.text());
+    assert!(said.contains(BOUND_LIMITS), "{said}");
+    assert!(said.contains(OWN_BATCHES), "{said}");
     let csv = std::fs::read_to_string(place.path("rows.csv")).unwrap();
     assert_eq!(csv.lines().count(), 1 + 2 * 2 * 3);
     let html = std::fs::read_to_string(place.path("report.html")).unwrap();
@@ -248,6 +260,8 @@ fn a_comparison_has_equal_terms_and_a_verdict_per_workload() {
     for words in ["cleans as", "an engine", "the paper", "reached"] {
         assert!(text.text().contains(words), "{words}: {}", text.text());
     }
+    assert!(words_of(text.text()).contains(BOUND_LIMITS));
+    assert!(!words_of(text.text()).contains(OWN_BATCHES));
     place
         .run(&[&args[..], &["--batch", "4"]].concat())
         .fails(2, "--compare");
@@ -300,10 +314,14 @@ fn analysis_prints_both_tables_and_bounds() {
         "--html",
         "b.html",
     ];
-    place.run(&args).ok();
+    let bounds = place.run(&args).ok();
+    assert!(words_of(bounds.text()).contains(BOUND_LIMITS));
     let csv = std::fs::read_to_string(place.path("b.csv")).unwrap();
     assert_eq!(csv.lines().count(), 1 + 2 * 5);
-    assert!(place.path("b.html").exists());
+    let html = std::fs::read_to_string(place.path("b.html")).unwrap();
+    assert!(html.contains(BOUND_LIMITS));
+    let help = place.run(&["sim", "analysis", "--help"]).ok();
+    assert!(words_of(help.text()).contains("updates that are independent of each other"));
     place
         .run(&["sim", "analysis", "--workload", "sliding:0.8:0.2:5"])
         .fails(2, "changes over time");

@@ -141,6 +141,9 @@ fn statements_table(rows: &[&CleanRow]) -> Markup {
     }
 }
 
+/// Where the fluid bound ends: what is said wherever it is shown.
+pub const BOUND_LIMITS: &str = "The bound holds for updates that are independent of each other; of traces, updates that come in order are found and count as free.";
+
 /// A page of bounds.
 pub fn bounds_report(rows: &[BoundRow]) -> String {
     let columns = [
@@ -161,7 +164,11 @@ pub fn bounds_report(rows: &[BoundRow]) -> String {
             format!("{:.1}%", 100.0 * row.busiest_fifth_updates_ratio),
         ]
     });
-    page("What cleaning costs at least", &table(&columns, rows))
+    let content = html! {
+        p { (BOUND_LIMITS) }
+        (table(&columns, rows))
+    };
+    page("What cleaning costs at least", &content)
 }
 
 fn table1() -> Markup {
@@ -321,10 +328,7 @@ fn rows_table(rows: &[CleanRow]) -> Markup {
     });
     html! {
         h2 { "All runs" }
-        p {
-            "The bound holds for updates that are independent of each other; of traces, updates that come in order are found \
-             and count as free."
-        }
+        p { (BOUND_LIMITS) }
         (table(&columns, rows))
     }
 }

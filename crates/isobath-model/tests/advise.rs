@@ -126,14 +126,14 @@ fn because<'a>(reasons: &'a [isobath_model::advise::Reason], setting: &str) -> &
 }
 
 /// The measured limits beside the prediction: raw io_uring reads 80–92 k/s on this drive and RocksDB 91 k lookups/s; a
-/// tenth of the data is cached, so lookups may pass the drive's own rate by a tenth.
+/// tenth of the data is cached, so lookups may pass the drive's own rate by a tenth. Predicted: 109,326 and 112,953.
 #[test]
 fn uniform_lookups_run_at_the_drives_limit() {
     let advice = advice("point_reads = 1.0", "");
     for predicted in [&advice.isobath.predicted, &advice.rocksdb.predicted] {
         assert_eq!(predicted.limited_by, "drive");
         assert!(
-            (75e3..125e3).contains(&predicted.operations_per_s),
+            (107e3..115e3).contains(&predicted.operations_per_s),
             "{predicted:?}"
         );
         let (low, high) = predicted.operations_per_s_range;
@@ -171,9 +171,9 @@ fn blind_small_updates_belong_into_an_lsm_tree() {
         btree.write_amplification > 4.0 * lsm.write_amplification,
         "{btree:?} {lsm:?}"
     );
-    // RocksDB was measured at 304 k/s and a write amplification of 6.7 on half as much data.
-    assert!((150e3..600e3).contains(&lsm.operations_per_s), "{lsm:?}");
-    assert!((3.0..15.0).contains(&lsm.write_amplification), "{lsm:?}");
+    // RocksDB was measured at 304 k/s and a write amplification of 6.7 on half as much data; 484,600 and 5.87 are predicted.
+    assert!((475e3..495e3).contains(&lsm.operations_per_s), "{lsm:?}");
+    assert!((5.7..6.1).contains(&lsm.write_amplification), "{lsm:?}");
     assert!(lsm.endurance_years.unwrap() < 1.0);
     assert!(
         advice
@@ -406,6 +406,15 @@ fn runs_of_the_engine_decide_its_layout() {
         "{:?}",
         advice.predicted
     );
+    // Little's law holds for their rates, too.
+    (w.inserts, w.point_reads) = (0.0, 1.0);
+    let lookups = advisor.advise(&w).unwrap().rocksdb.predicted;
+    assert!(lookups.limited_by.contains("runs"), "{lookups:?}");
+    let in_flight = lookups.operations_per_s * lookups.read_latency_us_mean / 1e6;
+    assert!(
+        (in_flight / 256.0 - 1.0).abs() < 0.01,
+        "{in_flight} {lookups:?}"
+    );
     let too_few = EngineModel::calibrate(
         store,
         &reads(1.0, 1.0, 1.0)[..2],
@@ -418,7 +427,43 @@ fn runs_of_the_engine_decide_its_layout() {
     );
 }
 
-/// Bytes count as I/Os do: the fastest point of the profile is the limit, whatever an engine reads at once.
+/// What a workload asks for beyond the profile is said, and makes the interval wider. The profile goes to 128 reads in flight and to
+/// reads of 64 pages.
+#[test]
+fn depths_and_sizes_beyond_the_profile_are_named() {
+    let asked = |clients: u32, value_bytes: f64| {
+        let mut w = workload("point_reads = 1.0", "");
+        (w.clients, w.value_bytes) = (clients, value_bytes);
+        w.record_count = 4e9 / value_bytes;
+        advisor().advise(&w).unwrap()
+    };
+    let below = |advice: &Advice| {
+        let p = &advice.rocksdb.predicted;
+        p.operations_per_s / p.operations_per_s_range.0
+    };
+    let inside = asked(128, 120.0);
+    assert_eq!(inside.warnings, Vec::<String>::new());
+    let (deep, large) = (asked(4000, 120.0), asked(128, 67_108_864.0));
+    for (advice, what) in [
+        (&deep, "a depth of 4000 is above the largest measured (128)"),
+        (&large, "pages of 16385 is above the largest measured (64)"),
+    ] {
+        let said = |w: &String| w.starts_with("RocksDB") && w.contains(what);
+        assert!(advice.warnings.iter().any(said), "{:?}", advice.warnings);
+        assert!(below(advice) > 1.3 * below(&inside), "{advice:?}");
+        // Isobath has as many I/Os in flight as it was told to, and none above 256 KiB.
+        assert_eq!(advice.isobath.predicted.extrapolated, None);
+    }
+    // Nothing is read where all fits into memory.
+    let mut w = workload("point_reads = 1.0", "");
+    (w.clients, w.memory_bytes) = (4000, 64e9);
+    let rocksdb = advisor().advise(&w).unwrap().rocksdb.predicted;
+    assert!(rocksdb.page_reads_per_operation < 1e-9, "{rocksdb:?}");
+    assert_eq!(rocksdb.extrapolated, None);
+}
+
+/// Bytes count as I/Os do: the fastest point of the profile is the limit, whatever an engine reads at once, for the upper end of the
+/// interval, too.
 #[test]
 fn no_more_bytes_are_predicted_than_the_drive_was_seen_to_move() {
     let fastest = |read_share: f64| {
@@ -428,18 +473,28 @@ fn no_more_bytes_are_predicted_than_the_drive_was_seen_to_move() {
             .map(|(s, _)| s.throughput_pages_per_s * 4096.0)
             .fold(0.0, f64::max)
     };
-    for (operations, share) in [("point_reads = 1.0", 1.0), ("updates = 1.0", 0.0)] {
+    let (reads, writes) = (fastest(1.0), fastest(0.0));
+    // Seconds of the fastest points that an operation takes: of the records that it reads, and of those that it writes.
+    for (operations, read, written) in [
+        ("point_reads = 1.0", 1.0, 0.0),
+        ("updates = 1.0", 0.0, 1.0),
+        ("point_reads = 0.5\nupdates = 0.5", 0.5, 0.5),
+        ("scans = 1.0\nscan_records = 20", 20.0, 0.0),
+        ("scans = 0.5\nscan_records = 20\nupdates = 0.5", 10.0, 0.5),
+    ] {
         for value_bytes in [4000.0, 65_536.0, 1_048_576.0] {
             let mut w = workload(operations, "");
             (w.record_count, w.value_bytes) = (4e9 / value_bytes, value_bytes);
             let advice = advisor().advise(&w).unwrap();
             for predicted in [&advice.isobath.predicted, &advice.rocksdb.predicted] {
                 // An eighth of the data may be in memory.
-                let bytes_per_s = 0.87 * predicted.operations_per_s * value_bytes;
+                let least_s = value_bytes * (0.87 * read / reads + written / writes);
+                let most = predicted.operations_per_s_range.1;
+                assert!(most >= predicted.operations_per_s);
                 assert!(
-                    bytes_per_s <= fastest(share) * 1.001,
-                    "{operations} {value_bytes}: {bytes_per_s:.3e} of {:.3e}",
-                    fastest(share)
+                    most * least_s <= 1.001,
+                    "{operations} {value_bytes}: {most:.1}/s of {:.1}/s",
+                    1.0 / least_s
                 );
             }
         }
@@ -483,7 +538,7 @@ fn synced_commits_cost_their_group_flushes() {
 
 /// What scans of 100 records read, measured on 4 GiB of records of 128 bytes with a tenth in memory
 /// (docs/benchmarks.md, "Scans out of memory"): Isobath 3.92 pages, RocksDB 4.91. Isobath was the faster one at 8 clients,
-/// by 1.41.
+/// by 1.41 with one I/O for each page, and by 1.94 and 2.17 on another machine since it reads neighbours with one. Predicted is 4.07: twice too much, but the right structure.
 #[test]
 fn scans_read_what_engines_were_measured_to_read() {
     let mut w = workload("scans = 1.0\nscan_records = 100", "");
@@ -495,7 +550,7 @@ fn scans_read_what_engines_were_measured_to_read() {
         assert!((reads / measured - 1.0).abs() < 0.15, "{reads} {measured}");
     }
     let ratio = isobath.operations_per_s / rocksdb.operations_per_s;
-    assert!(ratio > 1.15, "{isobath:?} {rocksdb:?}");
+    assert!((3.9..4.2).contains(&ratio), "{isobath:?} {rocksdb:?}");
     assert_eq!(advice.structure, Structure::BTree);
 }
 
@@ -547,8 +602,52 @@ fn the_advice_says_which_constants_are_measured() {
         let those = constants.iter().filter(|c| c.engine == engine);
         those.filter(|c| c.is_measured == measured).count()
     };
-    assert!(of("Isobath", true) >= 3 && of("Isobath", false) >= 1 && of("RocksDB", true) >= 4);
+    assert_eq!((of("Isobath", true), of("Isobath", false)), (5, 0));
+    assert_eq!((of("RocksDB", true), of("Both", true)), (10, 1));
     assert!(constants.iter().all(|c| c.us > 0.0 && !c.source.is_empty()));
+}
+
+/// A file of costs from before some of them were measured has the reference machine's for those, and the advice says of each which it is.
+#[test]
+fn costs_that_a_file_lacks_are_those_of_the_reference_machine() {
+    let own = "\"source\": \"this machine\"";
+    let isobath = format!(
+        "{{\"hit_us\": 1, \"miss_us\": 1, \"write_us\": 1, \"scanned_record_us\": 1, \"page_written_us\": 0.7, {own},
+          \"is_write_measured\": true}}"
+    );
+    let rocksdb = format!(
+        "{{\"lookup_us\": 5, \"block_above_io_us\": 1, \"write_us\": 1, \"rewritten_record_us\": 1,
+          \"rewritten_byte_us\": 1, \"scanned_record_us\": 1, {own}}}"
+    );
+    let profile = profile();
+    let advisor = Advisor::new(&profile)
+        .unwrap()
+        .with_isobath_costs(serde_json::from_str(&isobath).unwrap())
+        .with_rocksdb_costs(serde_json::from_str(&rocksdb).unwrap());
+    let constants = advisor
+        .advise(&workload("point_reads = 1.0", ""))
+        .unwrap()
+        .constants;
+    let source = |engine: &str, what: &str| {
+        let mut found = constants.iter();
+        let found = found.find(|c| c.engine == engine && c.what.starts_with(what));
+        found.map(|c| c.source.as_str()).unwrap()
+    };
+    assert_eq!(source("Isobath", "lookup"), "this machine");
+    assert_eq!(source("Isobath", "page written"), "a goal of the design");
+    assert_eq!(source("RocksDB", "lookup"), "this machine");
+    for what in [
+        "scan that reads ahead",
+        "byte written",
+        "write that waits",
+        "interrupts",
+    ] {
+        assert!(
+            source("RocksDB", what).contains("reference machine"),
+            "{what}"
+        );
+    }
+    assert!(source("Both", "I/O of a page").contains("probe"));
 }
 
 /// With 128 scans of 100 records at a time and a pool of a tenth, the engine did 1.64 and 1.70 times as many once it read neighbours

@@ -7,7 +7,12 @@ use isobath_model::lsm::MovementSimulation;
 fn touched_files_grow_linearly_with_fanout() {
     let fanouts = [2, 4, 8, 16, 32];
     let paper = MovementSimulation::of_the_paper(1);
-    for (total_files, r_squared_min) in [(paper.total_files, 0.93), (600, 0.974), (6000, 0.99)] {
+    // R² is 0.9433, 0.9854 and 0.9977, the slope 0.245, 0.222 and 0.346; the seed is fixed.
+    for (total_files, r_squared_min, slope) in [
+        (paper.total_files, 0.94, 0.245),
+        (600, 0.985, 0.222),
+        (6000, 0.997, 0.346),
+    ] {
         let (runs, line) = MovementSimulation {
             total_files,
             ..paper
@@ -27,7 +32,7 @@ fn touched_files_grow_linearly_with_fanout() {
             line.r_squared > r_squared_min,
             "{total_files} files: {line:?}"
         );
-        assert!(line.slope > 0.15 && line.slope < 0.5, "{line:?}");
+        assert!((line.slope / slope - 1.0).abs() < 0.02, "{line:?}");
         assert!(runs.is_sorted_by(|a, b| a.touched_files_mean < b.touched_files_mean));
     }
 }

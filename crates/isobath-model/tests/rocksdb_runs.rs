@@ -122,8 +122,8 @@ fn described(of: &Recorded, row: &Row) -> (Workload, RocksdbSettings, Run) {
     (workload, settings, run)
 }
 
-/// The workload whose rate the model misses by more than the goal, and by how much at most. Why: docs/benchmarks.md.
-const MISSED: [(&str, f64); 1] = [("ycsb-a", 0.60)];
+/// The workload whose rate the model misses by more than the goal (0.583), and by how much at most. Why: docs/benchmarks.md.
+const MISSED: [(&str, f64); 1] = [("ycsb-a", 0.59)];
 /// The goal.
 const RATE_ERROR: f64 = 0.25;
 
@@ -144,7 +144,21 @@ fn rates_are_those_of_the_recorded_run() {
     assert_eq!(reached, 9, "docs/benchmarks.md says how many");
 }
 
-/// Rates can be right for the wrong reason; what an operation takes says more.
+/// Operations in flight = rate × latency (Little).
+#[test]
+fn lookups_take_as_long_as_their_rate_says() {
+    let (row, lookups, _) = &predicted()[0];
+    assert_eq!(row.point_reads, 1.0);
+    let in_flight = lookups.operations_per_s * lookups.read_latency_us_mean / 1e6;
+    let clients = f64::from(recorded().clients);
+    assert!(
+        (in_flight / clients - 1.0).abs() < 0.01,
+        "{in_flight} {lookups:?}"
+    );
+}
+
+/// Rates can be right for the wrong reason; what an operation takes says more. The largest misses: reads 20% (YCSB D), bytes written 29% (YCSB D), CPU 10.8% (updates of
+/// 4,000 bytes) but for YCSB A's 28.4%.
 #[test]
 fn operations_take_what_they_took() {
     for (row, predicted, written) in predicted() {
@@ -159,12 +173,12 @@ fn operations_take_what_they_took() {
             "reads",
             predicted.page_reads_per_operation,
             row.reads_per_operation,
-            0.22,
+            0.21,
             0.03,
         );
         near("bytes written", *written, row.written_bytes, 0.30, 1.0);
         // YCSB A took more than anything in the model does.
-        let cpu_error = if name == "ycsb-a" { 0.29 } else { 0.12 };
+        let cpu_error = if name == "ycsb-a" { 0.29 } else { 0.11 };
         near(
             "µs of CPU",
             predicted.cpu_us_per_operation,

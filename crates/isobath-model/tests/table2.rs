@@ -166,11 +166,12 @@ fn adding_costs_predicts_the_grid_and_adding_rates_does_not() {
     let (corrected, _) = error(ModelKind::Mqssd);
     let (printed, printed_model) = error(ModelKind::MqssdPrinted);
     println!("corrected {corrected:.3?}, printed {printed:.3?}");
+    // 0.014 and 0.042; as printed 10.2 and 142.
     assert!(
-        corrected.median < 0.05 && corrected.p90 < 0.10,
+        corrected.median < 0.015 && corrected.p90 < 0.045,
         "{corrected:?}"
     );
-    assert!(printed.p90 > 5.0 * corrected.p90, "{printed:?}");
+    assert!(printed.median > 10.0 && printed.p90 > 100.0, "{printed:?}");
     let rare = OperatingPoint {
         random_share: 1e-6,
         ..OperatingPoint::random_reads(1.0, 1.0)
@@ -199,7 +200,8 @@ fn what_is_chosen_from_k_up_to_32_predicts_64_and_128() {
     let error = |p: &Predictor| HeldOutError::of(p.model(), &unseen).unwrap().unwrap();
     let chosen = comparison.best().unwrap();
     println!("of all: {} {:.3?}", chosen.model().kind(), error(chosen));
-    assert!(error(chosen).median < 0.09 && error(chosen).p90 < 0.14);
+    // 0.077 and 0.131.
+    assert!(error(chosen).median < 0.08 && error(chosen).p90 < 0.135);
     // Without the smooth residual, two forms are equal inside the grid.
     comparison
         .candidates
@@ -219,6 +221,7 @@ fn what_is_chosen_from_k_up_to_32_predicts_64_and_128() {
     let chosen = comparison.best().unwrap();
     println!("chosen: {} {:.3?}", chosen.model().kind(), error(chosen));
     assert_eq!(chosen.model().kind(), ModelKind::Mqssd);
+    // 0.085 and 0.133.
     assert!(error(chosen).median < 0.09 && error(chosen).p90 < 0.14);
 }
 

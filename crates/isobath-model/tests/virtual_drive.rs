@@ -22,10 +22,11 @@ fn twenty_points_predict_the_rest_within_the_repeat_noise() {
     assert_eq!((train.len(), test.len()), (20, 99));
     let comparison = Comparison::of(&train);
     let best = comparison.best().unwrap();
+    // 0.150, 0.249 and 0.187.
     for (name, read_share, p90_max) in [
-        ("read", Some(1.0), 0.20),
-        ("write", Some(0.0), 0.27),
-        ("all", None, 0.20),
+        ("read", Some(1.0), 0.16),
+        ("write", Some(0.0), 0.255),
+        ("all", None, 0.195),
     ] {
         let own: Vec<_> = test
             .iter()

@@ -214,6 +214,9 @@ pub unsafe extern "C" fn isobath_stats_of_store_in_use(
     text: *mut isobath_bytes,
 ) -> isobath_status {
     guard(|| {
+        if text.is_null() {
+            return Err(Failure::Null);
+        }
         // SAFETY: as the caller's.
         let stats = Stats::of_store_in_use(&unsafe { path_of(path)? })?;
         // SAFETY: the same.

@@ -157,6 +157,7 @@ impl Iterator {
             return Ok(found);
         }
         let mut writer = Writer { buffer, used: 0 };
+        // Where the last key is in the buffer.
         let mut last = None;
         let mut is_full = false;
         let filter = self.filter;
@@ -173,11 +174,12 @@ impl Iterator {
             if !filter.matches(key) {
                 return true;
             }
+            let at = writer.used + 4;
             if !writer.add(key, value) {
                 is_full = true;
                 return false;
             }
-            last = Some(key.to_vec());
+            last = Some(at..at + key.len());
             found.entries += 1;
             true
         };
@@ -196,8 +198,8 @@ impl Iterator {
             let reason = "the next entry does not fit into the buffer";
             return Err(code::because(KVS_ERR_BUFFER_SMALL, reason));
         }
-        if last.is_some() {
-            self.last = last;
+        if let Some(at) = last {
+            self.last = Some(writer.buffer[at].to_vec());
         }
         self.has_ended = !is_full;
         found.has_ended = self.has_ended;

@@ -1,8 +1,11 @@
 //! The functions of `isobath_omp.h`.
 
+use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::rc::Rc;
 use std::slice;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
@@ -19,14 +22,38 @@ use crate::kvs::{guard, registry};
 
 /// The session of this process.
 static SESSION: RwLock<Option<Arc<Session>>> = RwLock::new(None);
+/// How often that has changed; counted with the lock, after the change.
+static CHANGES: AtomicU64 = AtomicU64::new(0);
+
+/// A session that a thread remembers. The outer count of uses is the thread's own; all threads share the inner one.
+#[allow(
+    clippy::redundant_allocation,
+    reason = "the outer count is the thread's"
+)]
+type Remembered = Rc<Arc<Session>>;
+
+thread_local! {
+    /// The session after so many changes. Accesses of all threads ask for it: they take no lock, and write to nothing that is shared.
+    static REMEMBERED: RefCell<(u64, Option<Remembered>)> = const { RefCell::new((0, None)) };
+}
 
 /// The session, for calls that need none: where it is missing, the thread's message stays what it was.
-fn current() -> Option<Arc<Session>> {
-    SESSION.read().clone()
+fn current() -> Option<Remembered> {
+    let look_up = || SESSION.read().clone().map(Rc::new);
+    let changes = CHANGES.load(Ordering::Acquire);
+    let remembered = REMEMBERED.try_with(|remembered| {
+        let mut remembered = remembered.borrow_mut();
+        if remembered.0 != changes {
+            *remembered = (changes, look_up());
+        }
+        remembered.1.clone()
+    });
+    // A thread that ends remembers nothing any more.
+    remembered.unwrap_or_else(|_| look_up())
 }
 
 /// The session, for calls that need one.
-fn session() -> Result<Arc<Session>, Code> {
+fn session() -> Result<Remembered, Code> {
     let reason = "isobath_omp_init was not called";
     current().ok_or_else(|| code::because(KVS_ERR_PARAM_INVALID, reason))
 }
@@ -100,6 +127,7 @@ pub unsafe extern "C" fn isobath_omp_start(
             unsafe { argc.write(others.len() as c_int) };
         }
         *session = Some(started);
+        CHANGES.fetch_add(1, Ordering::Release);
         Ok(())
     })
 }
@@ -297,10 +325,12 @@ pub unsafe extern "C" fn isobath_omp_get_totals(totals: *mut isobath_omp_totals)
 #[unsafe(no_mangle)]
 pub extern "C" fn isobath_omp_finish() -> kvs_result {
     guard(|| {
-        let session = SESSION.write().take();
-        let session = session.ok_or_else(|| {
+        let mut known = SESSION.write();
+        let session = known.take().ok_or_else(|| {
             code::because(KVS_ERR_PARAM_INVALID, "isobath_omp_init was not called")
         })?;
+        CHANGES.fetch_add(1, Ordering::Release);
+        drop(known);
         match session.finish() {
             true => Ok(()),
             false => Err(code::because(
@@ -309,4 +339,51 @@ pub extern "C" fn isobath_omp_finish() -> kvs_result {
             )),
         }
     })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A session that begins and ends is seen by threads that have remembered another one, and asking for it takes no lock.
+    #[test]
+    fn threads_remember_the_session_without_a_lock() {
+        let (ask, asked) = mpsc::channel();
+        let (answer, answered) = mpsc::channel();
+        let other = std::thread::spawn(move || {
+            for () in asked {
+                isobath_omp_count(1, 1);
+                answer.send(isobath_omp_data_accesses()).unwrap();
+            }
+        });
+        let accesses = || {
+            ask.send(()).unwrap();
+            answered.recv_timeout(Duration::from_secs(10))
+        };
+        assert_eq!(accesses(), Ok(1));
+        for pda in [7, 9] {
+            let option = std::ffi::CString::new(format!("--isobath-omp-pda={pda}")).unwrap();
+            let arguments = [c"program".to_owned(), option];
+            let mut pointers: Vec<*mut c_char> = arguments
+                .iter()
+                .map(|text| text.as_ptr().cast_mut())
+                .collect();
+            let mut count = 2;
+            // SAFETY: as `main` gets them.
+            let started = unsafe { isobath_omp_start(&mut count, pointers.as_mut_ptr(), 2) };
+            assert_eq!(started, KVS_SUCCESS);
+            assert_eq!(accesses(), Ok(pda));
+            let held = SESSION.write();
+            assert_eq!(accesses(), Ok(pda));
+            drop(held);
+            assert_eq!(isobath_omp_finish(), KVS_SUCCESS);
+            assert_eq!(accesses(), Ok(1));
+        }
+        drop(ask);
+        other.join().unwrap();
+    }
 }

@@ -13,10 +13,15 @@ const PAGE_BYTES: f64 = 4096.0;
 /// Data accesses that both begin with: where a device is best with few of them, that costs less than one at a time costs where it is best
 /// with many.
 const FIRST_ACCESSES: u32 = 4;
-/// Parallel accesses of a thread that KV-mod measures before it fits its curve, in this order.
-const SPREAD: [u32; 3] = [FIRST_ACCESSES, 16, 1];
+/// Parallel accesses of a thread that KV-mod measures before it fits its curve, in this order; then a third one, on the better one's side.
+const SPREAD: [u32; 2] = [FIRST_ACCESSES, 16];
+const BEYOND: [u32; 2] = [1, 64];
 /// A prediction that differs more from the measurement calls for measuring beside it.
 const PREDICTION_ERROR: f64 = 0.1;
+/// Samples after which other compute threads are tried again where the last try was taken back: the load may have changed meanwhile.
+const PC_STAYS: u32 = 600;
+/// Compute threads that are busy for more than this share of the time gain nothing by more data accesses.
+const BUSY: f64 = 0.9;
 /// Samples after which the model as printed is asked again.
 const PRINTED_EVERY: u32 = 20;
 
@@ -104,8 +109,8 @@ pub(super) struct Controller {
     pc_in_force: u32,
     search: Search,
     before: Option<Before>,
-    /// A change of the compute threads made things worse: none until the load changes.
-    is_pc_final: bool,
+    /// A change of the compute threads made things worse: none for so many samples, or until the load changes.
+    pc_stays: u32,
     /// Processor seconds per page, smoothed.
     cpu_per_page: f64,
     /// Throughput without data accesses, at the compute threads in force: sum and samples.
@@ -135,7 +140,7 @@ impl Controller {
             pc_in_force: pc,
             search,
             before: None,
-            is_pc_final: false,
+            pc_stays: 0,
             cpu_per_page: 0.0,
             compute_rate: (0.0, 0),
             printed_in: 0,
@@ -155,6 +160,7 @@ impl Controller {
         if sample.seconds <= 0.0 {
             return self.decision("no time has passed");
         }
+        self.pc_stays = self.pc_stays.saturating_sub(1);
         if sample.requests == 0 {
             return self.step_compute(sample);
         }
@@ -178,7 +184,7 @@ impl Controller {
             }
             "the load has changed" => {
                 self.before = None;
-                self.is_pc_final = false;
+                self.pc_stays = 0;
                 self.decision(reason)
             }
             _ => self.decision(reason),
@@ -198,6 +204,14 @@ impl Controller {
 
     fn step_search(&mut self, sample: &Sample, rate: f64) -> &'static str {
         let is_full = sample.memory > self.bounds.memory_limit;
+        if self.kind == Kind::Ins
+            && !is_full
+            && self.before.is_none()
+            && sample.cpu_seconds > BUSY * sample.seconds * f64::from(self.pc_in_force)
+            && let Some(reason) = self.consider_compute(rate, sample)
+        {
+            return reason;
+        }
         let pc = self.pc_in_force;
         let demand = self.compute_roof(pc.min(self.bounds.processors));
         match self.kind {
@@ -250,12 +264,12 @@ impl Controller {
             && rate < before.rate * (1.0 - HYSTERESIS)
         {
             self.pc = before.pc;
-            self.is_pc_final = true;
+            self.pc_stays = PC_STAYS;
             // Unless the region begins again, the search goes on from where it was.
             self.search.restart(before.pda);
             return Some("as many compute threads as before were better");
         }
-        if self.is_pc_final {
+        if self.pc_stays > 0 {
             return None;
         }
         let wanted = match (self.kind, sample.requests) {
@@ -322,9 +336,18 @@ impl Controller {
 fn modelled(rates: &Rates, limit: u32, pc: u32, demand: f64) -> Option<u32> {
     let known = rates.all();
     let find = |pda: u32| known.iter().find(|(known, _)| *known == pda);
-    let mut spread = SPREAD.iter().map(|pda| (*pda).min(limit));
-    if known.len() < SPREAD.len()
-        && let Some(pda) = spread.find(|pda| find(*pda).is_none())
+    let mut spread = SPREAD.map(|pda| pda.min(limit)).to_vec();
+    spread.dedup();
+    if known.len() >= spread.len() {
+        // The third one lies on the side of the better one, where that is clear.
+        let is_rising = match known[..] {
+            [(_, few), .., (_, many)] => many > few * (1.0 + HYSTERESIS),
+            _ => false,
+        };
+        spread.push(BEYOND[usize::from(is_rising)].min(limit));
+    }
+    if known.len() <= SPREAD.len()
+        && let Some(pda) = spread.into_iter().find(|pda| find(*pda).is_none())
     {
         return Some(pda);
     }

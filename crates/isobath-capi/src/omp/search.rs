@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 /// Samples whose mean is one measurement.
 const SAMPLES: u32 = 2;
+/// One sample is enough of what differs from the best that is known by more than this share: noise does not.
+const CLEAR: f64 = 0.25;
 /// A throughput is better or worse than another one where it differs by more than this share.
 pub(super) const HYSTERESIS: f64 = 0.05;
 /// Numbers that one search measures at most.
@@ -17,28 +19,40 @@ const CHANGED_AFTER: u32 = 3;
 const CALM_AFTER: u32 = 20;
 const CALM_MAX: u32 = 640;
 
+/// What was measured of one number of accesses.
+#[derive(Debug, Default, Clone, Copy)]
+struct Rate {
+    sum: f64,
+    samples: u32,
+    /// There are samples enough.
+    is_known: bool,
+}
+
 /// Throughputs that were measured, by number of accesses.
 #[derive(Debug, Default)]
-pub(super) struct Rates(BTreeMap<u32, (f64, u32)>);
+pub(super) struct Rates(BTreeMap<u32, Rate>);
 
 impl Rates {
     fn add(&mut self, accesses: u32, rate: f64) {
-        let (sum, count) = self.0.entry(accesses).or_default();
-        *sum += rate;
-        *count += 1;
+        let others = self.best().filter(|(best, _)| *best != accesses);
+        let is_clear = others.is_some_and(|(_, best)| (rate / best - 1.0).abs() > CLEAR);
+        let known = self.0.entry(accesses).or_default();
+        known.sum += rate;
+        known.samples += 1;
+        known.is_known |= is_clear || known.samples >= SAMPLES;
     }
 
     /// What is known of `accesses`, once it was sampled often enough.
     fn rate(&self, accesses: u32) -> Option<f64> {
-        let (sum, count) = self.0.get(&accesses)?;
-        (*count >= SAMPLES).then(|| sum / f64::from(*count))
+        let known = self.0.get(&accesses).filter(|known| known.is_known)?;
+        Some(known.sum / f64::from(known.samples))
     }
 
     /// All that is known, in ascending order.
     pub(super) fn all(&self) -> Vec<(u32, f64)> {
-        let known = self.0.iter().filter(|(_, (_, count))| *count >= SAMPLES);
-        known
-            .map(|(accesses, (sum, count))| (*accesses, sum / f64::from(*count)))
+        let accesses = self.0.keys();
+        accesses
+            .filter_map(|accesses| Some((*accesses, self.rate(*accesses)?)))
             .collect()
     }
 
@@ -162,7 +176,12 @@ impl Search {
         if self.cap < self.max {
             self.cap = scaled(self.cap);
         }
-        self.restart(scaled(self.current));
+        let home = scaled(self.current);
+        self.restart(home);
+        let home = self.current;
+        self.home = Some(home);
+        self.candidates = vec![(home * 2).min(self.cap)];
+        self.candidates.retain(|accesses| *accesses != home);
     }
 
     /// Takes the throughput of the current number; `rule` says what a search measures next. Returns why it did what it did.

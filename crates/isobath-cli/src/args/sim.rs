@@ -213,7 +213,9 @@ Without a workload: equation (4) for each fill factor (Table 1) and the cost of 
 hot and cold data apart (Table 2), beside the paper's numbers.
 
 With workloads or traces: the fluid bound, which says how the slack is divided at \
-best between pages of different frequencies, and what cleaning then costs. The \
+best between pages of different frequencies, and what cleaning then costs. It \
+holds for updates that are independent of each other; policies that know the order \
+of others can cost less. The \
 frequencies behind a trace are estimated from its counts; updates that come in the \
 order of earlier ones, as sequential and cyclic ones do, cost nothing.
 

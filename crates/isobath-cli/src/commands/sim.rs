@@ -230,6 +230,9 @@ fn print_verdicts(verdicts: &[Verdict], out: &mut Output) -> Result<(), Failure>
     out.table(&header, &rows, true)
 }
 
+/// What makes rows of several policies unequal unless one batch is given.
+const OWN_BATCHES: &str = "Each policy cleans a batch of its own choice at a time: one segment for multi-log, 16 for life-table, 64 for the others. --batch gives all of them the same, and --compare compares on equal terms.";
+
 fn print_rows(rows: &[CleanRow], compared: bool, out: &mut Output) -> Result<(), Failure> {
     let buffers = !compared
         && rows
@@ -294,6 +297,13 @@ fn print_rows(rows: &[CleanRow], compared: bool, out: &mut Output) -> Result<(),
         })
         .collect();
     out.table(&header, &cells, true)?;
+    if rows.iter().any(|row| row.wamp_bound_ratio.is_some()) {
+        out.paragraph(clean_report::BOUND_LIMITS)?;
+    }
+    let differ = rows.iter().any(|row| row.policy != rows[0].policy);
+    if differ && rows.iter().any(|row| row.clean_batch_segments.is_none()) {
+        out.paragraph(OWN_BATCHES)?;
+    }
     for row in rows {
         if let Some(error) = &row.error {
             let (workload, fill) = (escape(row.workload.as_bytes()), row.fill_ratio);
@@ -479,7 +489,8 @@ fn print_bounds(rows: &[BoundRow], out: &mut Output) -> Result<(), Failure> {
         "in order",
         "updates to the busiest fifth",
     ];
-    out.table(&header, &cells, true)
+    out.table(&header, &cells, true)?;
+    out.paragraph(clean_report::BOUND_LIMITS)
 }
 
 #[cfg(test)]

@@ -230,6 +230,7 @@ fn rows(stats: &DriveStats) -> Vec<Vec<String>> {
         row("host wrote", |c| size(c.host_written_bytes)),
         row("flash wrote", |c| size(c.flash_written_bytes)),
         row("  moved by cleaning", |c| size(c.flash_relocated_bytes)),
+        row("    levelling wear", |c| size(c.flash_levelled_bytes)),
         row("host read", |c| size(c.host_read_bytes)),
         row("host discarded", |c| size(c.host_trimmed_bytes)),
         row("flushes", |c| count(c.host_flushes)),

@@ -275,6 +275,18 @@ impl<D: PageData> FlashDevice<D> {
         Ok(self.clock.as_ref().map_or(at, |clock| clock.idle().max(at)))
     }
 
+    /// Makes what the cache holds of `count` pages from `first` durable, and nothing else, as a write with forced unit access does; returns
+    /// when it is.
+    ///
+    /// # Errors
+    /// If cleaning finds no space.
+    pub fn persist(&mut self, first: u32, count: u32, at: Nanos) -> Result<Nanos, FlashError> {
+        let pages = first..first.saturating_add(count);
+        let held = pages.filter_map(|page| Some((page, self.cache.remove(&page)?)));
+        let held = held.collect();
+        self.program_batch(held, at)
+    }
+
     /// Power fails. Each page that the write cache holds is on flash, or not, or in part, whatever the order in which they
     /// were written; what was flushed is as it was.
     ///

@@ -92,6 +92,12 @@ pub struct SimulatedSsd {
     capacity: u64,
     /// Bytes that the volume on it has grown to.
     len: AtomicU64,
+    /// Flushes are acknowledged and not done: what an engine without its barriers asks for. Durable writes are done.
+    #[cfg(test)]
+    forgets_flushes: std::sync::atomic::AtomicBool,
+    /// Power fails at the first I/O once the host has written so many bytes.
+    #[cfg(test)]
+    cut_at: AtomicU64,
 }
 
 impl std::fmt::Debug for SimulatedSsd {
@@ -144,6 +150,10 @@ impl SimulatedSsd {
             }),
             capacity,
             len: AtomicU64::new(0),
+            #[cfg(test)]
+            forgets_flushes: std::sync::atomic::AtomicBool::new(false),
+            #[cfg(test)]
+            cut_at: AtomicU64::new(u64::MAX),
         }))
     }
 
@@ -248,7 +258,7 @@ impl SimulatedSsd {
         })
     }
 
-    /// Writes whole pages; `durable` ones are on flash when this returns.
+    /// Writes whole pages; `durable` ones, and no others, are on flash when this returns.
     fn write_pages(&self, offset: u64, from: &[u8], durable: bool) -> Result<u64, IoError> {
         let len = from.len() as u64;
         self.on_drive(Op::Write, offset, len, |drive, at| {
@@ -257,7 +267,7 @@ impl SimulatedSsd {
                 done = done.max(drive.write(page, from, at)?);
             }
             if durable {
-                done = done.max(drive.flush(at)?);
+                done = done.max(drive.persist(page_of(offset), page_of(len), at)?);
             }
             Ok(done)
         })
@@ -271,7 +281,21 @@ impl SimulatedSsd {
     }
 
     fn flush(&self) -> Result<u64, IoError> {
-        self.on_drive(Op::Flush, 0, 0, |drive, at| drive.flush(at))
+        self.on_drive(Op::Flush, 0, 0, |drive, at| match self.forgets_flushes() {
+            true => Ok(at),
+            false => drive.flush(at),
+        })
+    }
+
+    #[cfg(test)]
+    fn forgets_flushes(&self) -> bool {
+        self.forgets_flushes.load(Ordering::Relaxed)
+    }
+
+    #[cfg(not(test))]
+    #[allow(clippy::unused_self, reason = "only tests have such drives")]
+    const fn forgets_flushes(&self) -> bool {
+        false
     }
 
     /// Does something on the drive now; when it is done in the drive's time.
@@ -284,6 +308,12 @@ impl SimulatedSsd {
     ) -> Result<u64, IoError> {
         let fail = |kind| IoError::new(kind, op, offset, len);
         let mut drive = self.drive();
+        #[cfg(test)]
+        if drive.flash.smart().host_written_bytes >= self.cut_at.load(Ordering::Relaxed) {
+            self.cut_at.store(u64::MAX, Ordering::Relaxed);
+            drive.off = true;
+            let _ = drive.flash.power_cut();
+        }
         if drive.off {
             return Err(fail(IoErrorKind::Media));
         }

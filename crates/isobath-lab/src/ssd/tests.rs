@@ -184,9 +184,147 @@ fn a_power_cut_loses_what_was_not_flushed_and_nothing_else() {
         &[Io::write(0, from.as_slice().as_ptr(), 4096, 0).durable()],
     );
     ssd.power_cut().unwrap();
+    assert_eq!(ssd.smart().host_flushes, 1, "and flushes nothing else");
     ssd.power_on();
     ssd.read_at(100, &mut out[..10]).unwrap();
     assert_eq!(out[..10], [0; 10], "a durable write stays");
+}
+
+/// Threads that write to a store while the power fails, and keys of each.
+const WRITERS: u32 = 4;
+const KEYS: u32 = 4000;
+
+/// What a key may be found with: the version of the last commit that was acknowledged, or that of the one under way.
+#[derive(Clone, Copy)]
+struct Known {
+    acknowledged: u32,
+    asked: u32,
+}
+
+/// The record of a version: every fifth removes it.
+fn record_of(key: u32, version: u32) -> Option<Vec<u8>> {
+    let bytes = [key, version].map(u32::to_le_bytes).concat();
+    let long = if key.is_multiple_of(16) { 2000 } else { 20 };
+    (!version.is_multiple_of(5)).then(|| bytes.repeat(long))
+}
+
+/// Synced commits of a writer to its own keys, until power fails; afterwards `known` says what may be found.
+fn write_until_off(tree: &isobath::Tree, keys: std::ops::Range<u32>, known: &mut [Known]) {
+    let mut rng = Rng::new(u64::from(keys.start) + u64::from(known[0].asked));
+    loop {
+        let at = rng.below(KEYS);
+        let (n, known) = (keys.start + at, &mut known[at as usize]);
+        let version = known.asked + 1;
+        known.asked = version;
+        let done = match record_of(n, version) {
+            Some(value) => tree.insert(&key(n), &value).map(drop),
+            None => tree.remove(&key(n)).map(drop),
+        };
+        match done {
+            Ok(()) => known.acknowledged = version,
+            Err(_) => return,
+        }
+    }
+}
+
+/// The first difference between a store and what its writers know; what is found is known from then on.
+fn difference(store: &Store, known: &mut [Known]) -> Option<String> {
+    let tree = match store.tree("t") {
+        Ok(tree) => tree,
+        Err(error) => return Some(error.to_string()),
+    };
+    for (n, known) in (0..).zip(known.iter_mut()) {
+        let found = match tree.get(&key(n)) {
+            Ok(found) => found,
+            Err(error) => return Some(format!("record {n}: {error}")),
+        };
+        let mut may_be = (known.acknowledged..=known.asked).rev();
+        let Some(version) = may_be.find(|version| record_of(n, *version) == found) else {
+            return Some(format!(
+                "record {n} is not of version {}",
+                known.acknowledged
+            ));
+        };
+        // Versions go on behind all that were asked for.
+        known.acknowledged = if version == known.asked {
+            version
+        } else {
+            known.acknowledged
+        };
+        known.asked = known.acknowledged;
+    }
+    let problems = store.check(&mut |_, _| {}).map(|report| report.problems);
+    match problems {
+        Ok(problems) if problems.is_empty() => None,
+        other => Some(format!("{other:?}")),
+    }
+}
+
+/// Cuts power again and again while writers commit; the first difference that a reopened store shows.
+fn cut_often(ssd: &Arc<SimulatedSsd>, cuts: u32) -> Option<String> {
+    // Changed pages leave the pool between commits.
+    let options = options().log_bytes(4 << 20).pool_bytes(1536 << 10);
+    let store = Store::create_on_volume(Volume::from_device(ssd.clone()), &options).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let loaded = Known {
+        acknowledged: 1,
+        asked: 1,
+    };
+    let mut known = vec![loaded; (WRITERS * KEYS) as usize];
+    let records = (0..WRITERS * KEYS).map(|n| (key(n), record_of(n, 1).unwrap()));
+    tree.bulk_load(records).unwrap();
+    drop(tree);
+    store.close().unwrap();
+    ssd.drive().flash.flush(0).unwrap();
+    for cut in 0..=cuts {
+        let store = match Store::open_on_volume(Volume::from_device(ssd.clone()), &options) {
+            Ok(store) => store,
+            Err(error) => return Some(error.to_string()),
+        };
+        if let Some(difference) = difference(&store, &mut known) {
+            return Some(format!("after {cut} cuts: {difference}"));
+        }
+        let tree = store.tree("t").unwrap();
+        // In the midst of writing, at another place each time.
+        let until = ssd.smart().host_written_bytes + u64::from(1 + cut % 7) * (300 << 10);
+        ssd.cut_at.store(until, Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            for (writer, known) in (0..).zip(known.chunks_mut(KEYS as usize)) {
+                let tree = tree.clone();
+                let keys = writer * KEYS..(writer + 1) * KEYS;
+                scope.spawn(move || write_until_off(&tree, keys, known));
+            }
+        });
+        drop((tree, store));
+        ssd.power_on();
+    }
+    None
+}
+
+fn torn_by_sectors() -> Arc<SimulatedSsd> {
+    let mut config = small();
+    config.sector_bytes = 512;
+    SimulatedSsd::in_memory(config).unwrap()
+}
+
+/// Whatever subset of unflushed pages a cut leaves, and whichever sectors of one: what was acknowledged is there, and the store is whole.
+#[test]
+fn an_engine_survives_power_cuts_that_tear_pages() {
+    let ssd = torn_by_sectors();
+    assert_eq!(cut_often(&ssd, 30), None);
+    let smart = ssd.smart();
+    assert_eq!(smart.power_cuts, 31);
+    println!("{smart:?}");
+    assert!(smart.lost_pages > 30 && smart.torn_pages > 15, "{smart:?}");
+}
+
+/// The same cuts find an engine whose barriers do not reach the drive.
+#[test]
+fn power_cuts_catch_barriers_that_are_left_out() {
+    let ssd = torn_by_sectors();
+    ssd.forgets_flushes.store(true, Ordering::Relaxed);
+    let difference = cut_often(&ssd, 30);
+    assert!(difference.is_some());
 }
 
 #[test]

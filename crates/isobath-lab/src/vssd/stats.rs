@@ -20,6 +20,9 @@ pub struct Counters {
     pub flash_written_bytes: u64,
     /// Bytes that cleaning moved; part of `flash_written_bytes`.
     pub flash_relocated_bytes: u64,
+    /// Bytes that wear levelling moved; part of `flash_relocated_bytes`. 0 for what drives moved before it was counted.
+    #[serde(default)]
+    pub flash_levelled_bytes: u64,
     /// Bytes read from flash, for the host and by cleaning.
     pub flash_read_bytes: u64,
     /// Superblocks erased.
@@ -47,6 +50,7 @@ impl Counters {
             host_flushes: self.host_flushes,
             flash_written_bytes: self.flash_written_bytes,
             flash_relocated_bytes: self.flash_relocated_bytes,
+            flash_levelled_bytes: self.flash_levelled_bytes,
             flash_read_bytes: self.flash_read_bytes,
             erases: self.erases,
             ..Smart::default()
@@ -63,6 +67,7 @@ impl From<Smart> for Counters {
             host_flushes: smart.host_flushes,
             flash_written_bytes: smart.flash_written_bytes,
             flash_relocated_bytes: smart.flash_relocated_bytes,
+            flash_levelled_bytes: smart.flash_levelled_bytes,
             flash_read_bytes: smart.flash_read_bytes,
             erases: smart.erases,
         }
@@ -202,6 +207,7 @@ mod tests {
             host_flushes: 4,
             flash_written_bytes: 5,
             flash_relocated_bytes: 6,
+            flash_levelled_bytes: 9,
             flash_read_bytes: 7,
             erases: 8,
         };

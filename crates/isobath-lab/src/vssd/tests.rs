@@ -64,6 +64,9 @@ fn wear_is_levelled_on_a_drive_that_was_made_so() {
         }
         files.fsync(Node::Drive).unwrap();
         let stats = files.stats();
+        let levelled = stats.since_mark.flash_levelled_bytes;
+        assert_eq!(levelled > 0, wear_difference_max.is_some());
+        assert!(levelled <= stats.since_mark.flash_relocated_bytes);
         stats.wear_max - stats.wear_min
     };
     let (apart, near) = (spread(None), spread(Some(8)));

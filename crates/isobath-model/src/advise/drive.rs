@@ -5,7 +5,7 @@ use crate::point::{OperatingPoint, Operation};
 use crate::profile::{DeviceProfile, HostCacheVerdict};
 use crate::select::{Comparison, Predictor};
 
-use super::AdviseError;
+use super::{AdviseError, Constant};
 
 /// The predictor of a profile with what the advisors ask of it.
 pub(crate) struct DriveView<'a> {
@@ -19,7 +19,7 @@ pub(crate) struct DriveView<'a> {
 const DEPTH_GAIN_SHARE: f64 = 0.95;
 
 /// Pages per write of the page store: chunks of 256 KiB. No larger than what was measured.
-const CHUNK_PAGES: f64 = 64.0;
+pub(super) const CHUNK_PAGES: f64 = 64.0;
 
 impl<'a> DriveView<'a> {
     pub(crate) fn new(profile: &'a DeviceProfile) -> Result<Self, AdviseError> {
@@ -139,6 +139,26 @@ impl<'a> DriveView<'a> {
 
     /// CPU of one small I/O at depth, µs: the least measured, else what io_uring takes on current machines.
     pub(crate) fn cpu_us_per_io(&self) -> f64 {
+        self.measured_cpu_us_per_io()
+            .unwrap_or(DEFAULT_CPU_US_PER_IO)
+    }
+
+    /// The same with where it comes from.
+    pub(super) fn io_constant(&self) -> Constant {
+        let is_measured = self.measured_cpu_us_per_io().is_some();
+        Constant {
+            engine: "Both",
+            what: "I/O of a page, many in flight",
+            us: self.cpu_us_per_io(),
+            is_measured,
+            source: match is_measured {
+                true => "the profile, by the probe".into(),
+                false => "an assumption: the profile has no CPU times".into(),
+            },
+        }
+    }
+
+    fn measured_cpu_us_per_io(&self) -> Option<f64> {
         let measured = self
             .profile
             .points
@@ -146,11 +166,7 @@ impl<'a> DriveView<'a> {
             .filter(|p| p.io_pages <= 1.0)
             .filter_map(|p| p.cpu_us_per_io);
         let least = measured.filter(|c| *c > 0.0).fold(f64::INFINITY, f64::min);
-        if least.is_finite() {
-            least
-        } else {
-            DEFAULT_CPU_US_PER_IO
-        }
+        least.is_finite().then_some(least)
     }
 
     /// The least depth at which random reads reach [`DEPTH_GAIN_SHARE`] of the best predicted throughput.

@@ -28,11 +28,11 @@ pub use run::Run;
 
 use crate::error::FitError;
 use crate::lsm::EngineModel;
-use crate::point::OperatingPoint;
+use crate::point::{OperatingPoint, Operation};
 use crate::profile::DeviceProfile;
 use crate::select::{HeldOutError, Predictor};
 use crate::workload::{Order, Workload};
-use drive::DriveView;
+use drive::{CHUNK_PAGES, DriveView};
 
 /// Why there is no advice.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -60,8 +60,12 @@ pub enum AdviseError {
 pub struct Predicted {
     /// Operations per second at most.
     pub operations_per_s: f64,
-    /// Lower and upper end of the 90% interval of the drive's part, operations/s.
+    /// Lower and upper end of the 90% interval of the drive's part, operations/s. The upper end is no more than
+    /// `drive_limit_operations_per_s`.
     pub operations_per_s_range: (f64, f64),
+    /// The rate at which reads and writes would move as many bytes per second as at the fastest points of the profile; `None` if nothing
+    /// goes to the drive.
+    pub drive_limit_operations_per_s: Option<f64>,
     /// What limits the rate: `drive`, `CPU`, `clients`, `compaction`, `log flushes`, or the engine as runs of it showed.
     pub limited_by: &'static str,
     /// Mean latency of a point read at that rate, µs: with as many operations in flight as there are clients.
@@ -136,13 +140,13 @@ pub struct DriveLimits {
 /// A constant behind the predictions.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Constant {
-    /// The engine.
+    /// The engine, or both.
     pub engine: &'static str,
     /// What it is.
     pub what: &'static str,
     /// Its value, µs of CPU.
     pub us: f64,
-    /// Whether it was measured; a goal of the design otherwise.
+    /// Whether it was measured; a goal of the design or an assumption otherwise.
     pub is_measured: bool,
     /// Where it comes from.
     pub source: String,
@@ -307,6 +311,7 @@ impl<'a> Advisor<'a> {
             structure,
             structure_because,
             constants: [
+                vec![drive.io_constant()],
                 self.isobath_costs.constants(),
                 self.rocksdb_costs.constants(),
             ]
@@ -445,6 +450,12 @@ struct Demand {
     /// Device reads of one point read, one after another.
     point_read_accesses: f64,
     point_read_cpu_us: f64,
+    /// The largest I/O, pages, and how many reads the engine would have in flight if the profile went so far.
+    largest_io_pages: f64,
+    deepest: u32,
+    /// Pages that move, those of cleaning and compaction included.
+    pages_read: f64,
+    pages_written: f64,
     written_bytes: f64,
     space_amplification: f64,
 }
@@ -455,6 +466,31 @@ fn group_of(workload: &Workload) -> f64 {
 }
 
 const SECONDS_PER_YEAR: f64 = 365.25 * 86_400.0;
+
+/// From so much below a rate to so much above it, but to no more than `most`.
+fn range(per_s: f64, spread: f64, most: Option<f64>) -> (f64, f64) {
+    let high = most.map_or(per_s * spread, |most| (per_s * spread).min(most));
+    (per_s / spread, high.max(per_s))
+}
+
+impl Predicted {
+    /// Puts a rate in the place of this one, as far as the drive allows it, with a factor to both ends of its interval. As many operations
+    /// stay in flight (Little's law).
+    fn set_rate(&mut self, per_s: f64, spread: f64) {
+        let most = self.drive_limit_operations_per_s;
+        let per_s = per_s.min(most.unwrap_or(f64::INFINITY));
+        let slower = self.operations_per_s / per_s;
+        let alone_us = self.read_latency_us_mean;
+        self.read_latency_us_mean *= slower;
+        // A percentile below the mean is that of reads that find their records in memory, whatever the others take.
+        let behind_others = self.read_latency_us_p99.filter(|p99| *p99 >= alone_us);
+        if let Some(p99) = behind_others {
+            self.read_latency_us_p99 = Some(p99 * slower);
+        }
+        self.operations_per_s = per_s;
+        self.operations_per_s_range = range(per_s, spread, most);
+    }
+}
 
 /// Turns demands into rates. `read_depth` is the concurrency at which the drive is used.
 fn predict(
@@ -476,10 +512,19 @@ fn predict(
         }
     }
     let operations_per_s = 1e6 / slowest_us.max(1e-3);
-    let interval = drive
-        .predictor
-        .predict(&OperatingPoint::random_reads(f64::from(read_depth), 1.0))?;
+    // Rates are taken from the nearest point that was measured; how sure they are, from the workload's own.
+    let chunk_pages = match demand.pages_written > 0.0 {
+        true => CHUNK_PAGES,
+        false => 1.0,
+    };
+    let interval = drive.predictor.predict(&OperatingPoint::random_reads(
+        f64::from(demand.deepest.max(read_depth)),
+        demand.largest_io_pages.max(chunk_pages),
+    ))?;
     let spread = interval.high_pages_per_s / interval.throughput_pages_per_s;
+    let least_us = demand.pages_read * drive.min_page_us(Operation::Read)
+        + demand.pages_written * drive.min_page_us(Operation::Write);
+    let most_per_s = (least_us > 0.0).then(|| 1e6 / least_us);
     let written_per_s = workload
         .target_operations_per_s
         .unwrap_or(f64::INFINITY)
@@ -497,7 +542,8 @@ fn predict(
     let user_bytes = workload.writes() * workload.record_bytes();
     Ok(Predicted {
         operations_per_s,
-        operations_per_s_range: (operations_per_s / spread, operations_per_s * spread),
+        operations_per_s_range: range(operations_per_s, spread, most_per_s),
+        drive_limit_operations_per_s: most_per_s,
         limited_by,
         read_latency_us_mean: latency,
         read_latency_us_p99: drive.read_p99_ratio(read_depth).map(p99_us),

@@ -222,14 +222,16 @@ impl Model<'_, '_> {
             read_ios: None,
             point_read_accesses: costs.get_ios,
             point_read_cpu_us: costs.get_cpu_us,
+            largest_io_pages: self.blocks.pages,
+            deepest: self.workload.clients,
+            pages_read: costs.page_reads,
+            pages_written: costs.written_bytes / PAGE_BYTES as f64,
             written_bytes: costs.written_bytes,
             space_amplification: 1.0,
         };
         let mut predicted = predict(self.drive, self.workload, &demand, threads)?;
-        let (low, high) = predicted.operations_per_s_range;
-        let scale = per_s / predicted.operations_per_s;
-        predicted.operations_per_s = per_s;
-        predicted.operations_per_s_range = (low * scale, high * scale);
+        let spread = predicted.operations_per_s / predicted.operations_per_s_range.0;
+        predicted.set_rate(per_s, spread);
         predicted.limited_by = limited_by;
         Ok(predicted)
     }

@@ -707,6 +707,16 @@ mod tests {
     }
 
     #[test]
+    fn the_default_policy_is_life_table_but_in_small_volumes() {
+        let within = |limit| Options::new().policy_within(limit).unwrap().name();
+        assert_eq!(within(None), "life-table");
+        assert_eq!(within(Some(1 << 30)), "life-table");
+        assert_eq!(within(Some((1 << 30) - 1)), "mdc");
+        let asked = Options::new().cleaning_policy(PolicyKind::Greedy);
+        assert_eq!(asked.policy_within(None).unwrap().name(), "greedy");
+    }
+
+    #[test]
     fn segments_of_a_small_volume_are_small() {
         let size = |limit| Options::new().volume_limit_bytes(limit).segment_size();
         assert_eq!(size(None), 2 << 20);
