@@ -511,9 +511,7 @@ fn lines(
 ) -> Option<Chart> {
     let all: Vec<Points> = records.iter().map(of).collect();
     let xs = || all.iter().flatten().map(|point| point.0);
-    if xs().next().is_none() {
-        return None;
-    }
+    xs().next()?;
     let x = match over_latency {
         true => Axis::log_over("µs", xs()),
         false => Axis::over("seconds", xs()),
