@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Seek};
 use std::os::fd::{AsRawFd, RawFd};
 
 /// `BLKDISCARD`, `_IO(0x12, 119)`: not in the libc crate.
@@ -44,7 +44,15 @@ const LARGE_BYTES: u64 = 1 << 30;
 /// compared with its free space first. What is smaller may take blocks that are kept for the superuser.
 pub(super) fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
     if len >= LARGE_BYTES && available_bytes(file).is_some_and(|available| available < len) {
-        return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        // No space helps where no file can be so long.
+        let end = io::SeekFrom::Start(offset.saturating_add(len));
+        let is_possible = (&mut &*file).seek(end).is_ok();
+        let error = if is_possible {
+            libc::ENOSPC
+        } else {
+            libc::EFBIG
+        };
+        return Err(io::Error::from_raw_os_error(error));
     }
     let (offset, len) = (off(offset)?, off(len)?);
     loop {
@@ -226,5 +234,7 @@ mod tests {
         let error = allocate(&file, 0, available + (4 << 30)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         assert_eq!(file.metadata().unwrap().blocks(), 0);
+        let error = allocate(&file, 0, 1 << 62).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EFBIG));
     }
 }
