@@ -3,8 +3,8 @@
 #
 #   scripts/recovery.sh DIR [LOG...]     LOG: about how much log, 64MiB 256MiB 1GiB unless told
 #
-# Prints what the next opening says, how much log there was and how long it took, and the drive's own random reads
-# right after it.
+# Prints what the next opening says, how much log there was and how long that took, how long the command took from its start to its
+# end, one write included, and the drive's own random reads right after it.
 set -euo pipefail
 dir=$1
 shift
@@ -26,7 +26,9 @@ for log in "${logs[@]}"; do
     sleep $((15 + 2 * bytes / 20000000))
     kill -9 "$writer"
     wait "$writer" 2>/dev/null || true
+    began=$(date +%s%N)
     "$isobath" put -s "$store" --pool 2GiB --tree scratch --create-tree key value 2>&1 | grep 'recovered from'
+    echo "  from the command's start to its end: $((($(date +%s%N) - began) / 1000000)) ms"
     echo "  the drive alone: $(drive) random 4 KiB reads/s"
 done
 rm -f "$store"
