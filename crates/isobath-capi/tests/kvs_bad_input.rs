@@ -15,10 +15,6 @@ use support::*;
 /// Handles that were never given out.
 const FOREIGN: [*mut c_void; 3] = [null_mut(), usize::MAX as _, 0x10_0000_0000usize as _];
 
-unsafe extern "C" fn never(_: *mut kvs_postprocess_context) {
-    std::process::abort();
-}
-
 /// The codes of all functions that take a device.
 fn of_device(device: kvs_device_handle) -> Vec<kvs_result> {
     let (mut long, mut short) = (0u64, 0u32);
@@ -51,73 +47,15 @@ fn of_device(device: kvs_device_handle) -> Vec<kvs_result> {
     }
 }
 
-/// The codes of all functions that take a key space.
-fn of_space(space: kvs_key_space_handle) -> Vec<kvs_result> {
-    let (mut key, mut value) = (key_of(b"key1"), value_of(b"value"));
-    let mut bits = [0u8];
-    let mut list = kvs_exist_list {
-        num_keys: 0,
-        keys: null_mut(),
-        length: 1,
-        result_buffer: bits.as_mut_ptr(),
-    };
-    let mut buffer = [0u8; 64];
-    let mut entries = kvs_iterator_list {
-        num_entries: 0,
-        end: 0,
-        size: 64,
-        it_list: buffer.as_mut_ptr(),
-    };
-    let mut group = filter([0; 4], [0; 4]);
-    let mut iterator = 0;
-    let mut info = kvs_kvp_info {
-        key_len: 0,
-        key: null_mut(),
-        value_len: 0,
-    };
-    let mut known = std::mem::MaybeUninit::<kvs_key_space>::zeroed();
-    let (no, none) = (null_mut(), null_mut::<c_void>());
-    unsafe {
-        vec![
-            kvs_get_key_space_info(space, known.as_mut_ptr()),
-            kvs_get_kvp_info(space, &mut key, &mut info),
-            kvs_retrieve_kvp(space, &mut key, null_mut(), &mut value),
-            kvs_retrieve_kvp_async(
-                space,
-                &mut key,
-                null_mut(),
-                no,
-                none,
-                &mut value,
-                Some(never),
-            ),
-            kvs_store_kvp(space, &mut key, &mut value, null_mut()),
-            kvs_store_kvp_async(
-                space,
-                &mut key,
-                &mut value,
-                null_mut(),
-                no,
-                none,
-                Some(never),
-            ),
-            kvs_delete_kvp(space, &mut key, null_mut()),
-            kvs_delete_kvp_async(space, &mut key, null_mut(), no, none, Some(never)),
-            kvs_delete_key_group(space, &mut group),
-            kvs_delete_key_group_async(space, &mut group, no, none, Some(never)),
-            kvs_exist_kv_pairs(space, 1, &mut key, &mut list),
-            kvs_exist_kv_pairs_async(space, 1, &mut key, &mut list, no, none, Some(never)),
-            kvs_create_iterator(space, null_mut(), &mut group, &mut iterator),
-            kvs_delete_iterator(space, 1),
-            kvs_iterate_next(space, 1, &mut entries),
-            kvs_iterate_next_async(space, 1, &mut entries, no, none, Some(never)),
-            kvs_close_key_space(space),
-        ]
-    }
-}
-
 fn all_are(codes: Vec<kvs_result>, code: kvs_result) {
     assert_eq!(codes, vec![code; codes.len()]);
+}
+
+/// Every function that takes a key space, with an iterator that nobody opened.
+fn spaces_are(space: kvs_key_space_handle, code: kvs_result) {
+    for (what, found) in of_space(space, 1) {
+        assert_eq!(found, code, "{what}");
+    }
 }
 
 #[test]
@@ -128,24 +66,26 @@ fn handles_that_are_null_closed_or_foreign() {
     let two = space(opened, "two");
     for handle in FOREIGN {
         all_are(of_device(handle), KVS_ERR_DEV_NOT_EXIST);
-        all_are(of_space(handle), KVS_ERR_KS_NOT_EXIST);
+        spaces_are(handle, KVS_ERR_KS_NOT_EXIST);
         assert_eq!(kvs_get_ioevents(handle, 1), -1);
     }
     // One kind of handle where the other belongs.
     all_are(of_device(one), KVS_ERR_DEV_NOT_EXIST);
-    all_are(of_space(opened), KVS_ERR_KS_NOT_EXIST);
+    spaces_are(opened, KVS_ERR_KS_NOT_EXIST);
     assert_eq!(store(one, b"key1", b"value"), KVS_SUCCESS);
     assert_eq!(kvs_close_key_space(one), KVS_SUCCESS);
-    all_are(of_space(one), KVS_ERR_KS_NOT_OPEN);
+    spaces_are(one, KVS_ERR_KS_NOT_OPEN);
     assert_eq!(kvs_close_device(opened), KVS_SUCCESS);
     all_are(of_device(opened), KVS_ERR_DEV_NOT_EXIST);
-    all_are(of_space(two), KVS_ERR_KS_NOT_OPEN);
+    spaces_are(two, KVS_ERR_KS_NOT_OPEN);
     // On a thread that has used neither.
     let (one, two) = (one as usize, two as usize);
-    let other = std::thread::spawn(move || [of_space(one as _), of_space(two as _)]);
-    for codes in other.join().unwrap() {
-        all_are(codes, KVS_ERR_KS_NOT_OPEN);
-    }
+    let other = std::thread::spawn(move || {
+        for space in [one, two] {
+            spaces_are(space as _, KVS_ERR_KS_NOT_OPEN);
+        }
+    });
+    other.join().unwrap();
 }
 
 #[test]
@@ -352,11 +292,7 @@ fn keys_and_values() {
         ..value
     };
     let mut misaligned = kvs_value { offset: 8, ..value };
-    let mut info = kvs_kvp_info {
-        key_len: 0,
-        key: null_mut(),
-        value_len: 0,
-    };
+    let mut info = no_info();
     let no = null_mut();
     unsafe {
         for code in [
@@ -614,12 +550,7 @@ fn asynchronous_calls_without_a_key_a_value_or_a_callback() {
         ..value
     };
     let mut bits = [0u8];
-    let mut list = kvs_exist_list {
-        num_keys: 0,
-        keys: null_mut(),
-        length: 1,
-        result_buffer: bits.as_mut_ptr(),
-    };
+    let mut list = exist_list(&mut bits);
     let mut nowhere = kvs_exist_list {
         result_buffer: null_mut(),
         ..list
@@ -638,15 +569,7 @@ fn asynchronous_calls_without_a_key_a_value_or_a_callback() {
             kvs_delete_kvp(space, &mut bare_key, null_mut()),
             kvs_delete_kvp_async(space, n, null_mut(), no, no, never),
             kvs_delete_kvp_async(space, &mut bare_key, null_mut(), no, no, never),
-            kvs_get_kvp_info(
-                space,
-                &mut bare_key,
-                &mut kvs_kvp_info {
-                    key_len: 0,
-                    key: null_mut(),
-                    value_len: 0,
-                },
-            ),
+            kvs_get_kvp_info(space, &mut bare_key, &mut no_info()),
             kvs_exist_kv_pairs(space, 1, &mut bare_key, &mut list),
             kvs_exist_kv_pairs_async(space, 1, n, &mut list, no, no, never),
             kvs_exist_kv_pairs_async(space, 1, &mut bare_key, &mut list, no, no, never),
@@ -680,18 +603,9 @@ fn lengths_of_asynchronous_calls() {
     };
     for key in [&b""[..], b"abc", &[b'k'; 256]] {
         let mut key = key_of(key);
-        let mut info = kvs_kvp_info {
-            key_len: 0,
-            key: null_mut(),
-            value_len: 0,
-        };
+        let mut info = no_info();
         let mut bits = [0u8];
-        let mut list = kvs_exist_list {
-            num_keys: 0,
-            keys: null_mut(),
-            length: 1,
-            result_buffer: bits.as_mut_ptr(),
-        };
+        let mut list = exist_list(&mut bits);
         let key = &raw mut key;
         let codes = unsafe {
             [

@@ -488,13 +488,13 @@ fn no_more_bytes_are_predicted_than_the_drive_was_seen_to_move() {
             let advice = advisor().advise(&w).unwrap();
             for predicted in [&advice.isobath.predicted, &advice.rocksdb.predicted] {
                 // An eighth of the data may be in memory.
-                let least_s = value_bytes * (0.87 * read / reads + written / writes);
+                let fastest_s = value_bytes * (0.87 * read / reads + written / writes);
                 let most = predicted.operations_per_s_range.1;
                 assert!(most >= predicted.operations_per_s);
                 assert!(
-                    most * least_s <= 1.001,
+                    most * fastest_s <= 1.001,
                     "{operations} {value_bytes}: {most:.1}/s of {:.1}/s",
-                    1.0 / least_s
+                    1.0 / fastest_s
                 );
             }
         }

@@ -262,3 +262,93 @@ pub(crate) type Told = (kvs_result, kvs_context, usize);
 pub(crate) fn pointer<T>(to: &T) -> *mut c_void {
     std::ptr::from_ref(to).cast_mut().cast()
 }
+
+/// A callback of requests that must not come so far.
+pub(crate) unsafe extern "C" fn never(_: *mut kvs_postprocess_context) {
+    std::process::abort();
+}
+
+/// A list of existing keys over these bits, which must outlive it.
+pub(crate) fn exist_list(bits: &mut [u8]) -> kvs_exist_list {
+    kvs_exist_list {
+        num_keys: 0,
+        keys: null_mut(),
+        length: bits.len() as u32,
+        result_buffer: bits.as_mut_ptr(),
+    }
+}
+
+/// What a call writes what it knows of a pair to.
+pub(crate) fn no_info() -> kvs_kvp_info {
+    kvs_kvp_info {
+        key_len: 0,
+        key: null_mut(),
+        value_len: 0,
+    }
+}
+
+/// The codes of all functions that take a key space, with arguments that are right.
+pub(crate) fn of_space(
+    space: kvs_key_space_handle,
+    iterator: u8,
+) -> Vec<(&'static str, kvs_result)> {
+    let (mut key, mut value) = (key_of(b"key1"), value_of(b"value"));
+    let mut bits = [0u8];
+    let mut list = exist_list(&mut bits);
+    let mut buffer = [0u8; 64];
+    let mut entries = kvs_iterator_list {
+        num_entries: 0,
+        end: 0,
+        size: 64,
+        it_list: buffer.as_mut_ptr(),
+    };
+    let mut group = filter([0; 4], [0; 4]);
+    let mut other = 0;
+    let mut info = no_info();
+    let mut known = std::mem::MaybeUninit::<kvs_key_space>::zeroed();
+    let (no, key, value) = (null_mut::<c_void>(), &raw mut key, &raw mut value);
+    let never = Some(never as _);
+    // SAFETY: valid pointers; requests of handles that are wrong never reach their callback.
+    unsafe {
+        vec![
+            ("info", kvs_get_key_space_info(space, known.as_mut_ptr())),
+            ("kvp info", kvs_get_kvp_info(space, key, &mut info)),
+            ("retrieve", kvs_retrieve_kvp(space, key, null_mut(), value)),
+            (
+                "retrieve later",
+                kvs_retrieve_kvp_async(space, key, null_mut(), no, no, value, never),
+            ),
+            ("store", kvs_store_kvp(space, key, value, null_mut())),
+            (
+                "store later",
+                kvs_store_kvp_async(space, key, value, null_mut(), no, no, never),
+            ),
+            ("delete", kvs_delete_kvp(space, key, null_mut())),
+            (
+                "delete later",
+                kvs_delete_kvp_async(space, key, null_mut(), no, no, never),
+            ),
+            ("delete group", kvs_delete_key_group(space, &mut group)),
+            (
+                "delete group later",
+                kvs_delete_key_group_async(space, &mut group, no, no, never),
+            ),
+            ("exist", kvs_exist_kv_pairs(space, 1, key, &mut list)),
+            (
+                "exist later",
+                kvs_exist_kv_pairs_async(space, 1, key, &mut list, no, no, never),
+            ),
+            (
+                "create iterator",
+                kvs_create_iterator(space, null_mut(), &mut group, &mut other),
+            ),
+            ("next", kvs_iterate_next(space, iterator, &mut entries)),
+            (
+                "next later",
+                kvs_iterate_next_async(space, iterator, &mut entries, no, no, never),
+            ),
+            ("delete iterator", kvs_delete_iterator(space, iterator)),
+            ("close", kvs_close_key_space(space)),
+        ]
+    }
+}

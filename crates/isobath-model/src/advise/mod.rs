@@ -522,9 +522,9 @@ fn predict(
         demand.largest_io_pages.max(chunk_pages),
     ))?;
     let spread = interval.high_pages_per_s / interval.throughput_pages_per_s;
-    let least_us = demand.pages_read * drive.min_page_us(Operation::Read)
+    let fastest_us = demand.pages_read * drive.min_page_us(Operation::Read)
         + demand.pages_written * drive.min_page_us(Operation::Write);
-    let most_per_s = (least_us > 0.0).then(|| 1e6 / least_us);
+    let max_per_s = (fastest_us > 0.0).then(|| 1e6 / fastest_us);
     let written_per_s = workload
         .target_operations_per_s
         .unwrap_or(f64::INFINITY)
@@ -542,8 +542,8 @@ fn predict(
     let user_bytes = workload.writes() * workload.record_bytes();
     Ok(Predicted {
         operations_per_s,
-        operations_per_s_range: range(operations_per_s, spread, most_per_s),
-        drive_limit_operations_per_s: most_per_s,
+        operations_per_s_range: range(operations_per_s, spread, max_per_s),
+        drive_limit_operations_per_s: max_per_s,
         limited_by,
         read_latency_us_mean: latency,
         read_latency_us_p99: drive.read_p99_ratio(read_depth).map(p99_us),
