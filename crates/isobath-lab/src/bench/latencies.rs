@@ -1,4 +1,7 @@
 //! Latencies of an interval: what clients count while they run, and quantiles of what was counted between two looks.
+//!
+//! Not hdrhistogram's: its histograms that several threads share make the one who looks wait for the ones who count, and take a buffer from
+//! these at each look.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -14,7 +14,7 @@ use isobath_io::{AlignedBuf, HUGE_PAGE};
 use isobath_model::advise::RocksdbCosts;
 
 use super::ffi::{Batch, Config, Db};
-use super::{BLOCK_BYTES, LOAD_BATCH, failed};
+use super::{BLOCK_BYTES, LOAD_BATCH, failed, on_threads};
 use crate::calibrate::{
     Calibration, KEY_BYTES, MIN_MISSES, SCANNED_RECORDS, SHORTEST_US, VALUE_BYTES, key_of,
 };
@@ -282,17 +282,10 @@ impl Bench {
         measure: impl Fn(&Bench, u32, u64) -> Result<f64, LabError> + Copy + Send,
     ) -> Result<f64, LabError> {
         let each = (count / THREADS).max(1);
-        let sum: Result<f64, LabError> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..u64::from(THREADS))
-                .map(|thread| scope.spawn(move || measure(self, each, SEED + 2 + thread)))
-                .collect();
-            let took = threads.into_iter().map(|thread| match thread.join() {
-                Ok(took) => took,
-                Err(panic) => std::panic::resume_unwind(panic),
-            });
-            took.sum()
-        });
-        Ok(sum? / f64::from(THREADS))
+        let took = on_threads(THREADS, move |thread| {
+            measure(self, each, SEED + 2 + u64::from(thread))
+        })?;
+        Ok(took.iter().sum::<f64>() / f64::from(THREADS))
     }
 
     /// CPU per record that compactions read, µs, by RocksDB's own account.

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use isobath_flash::rng::Rng;
@@ -11,7 +11,7 @@ use isobath_io::{AlignedBuf, HUGE_PAGE};
 use isobath_model::advise::ThreadedIo;
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
 
-use super::BLOCK_BYTES;
+use super::{BLOCK_BYTES, on_threads};
 use crate::LabError;
 
 /// Bytes of a large read or write, as compactions have them.
@@ -64,19 +64,12 @@ fn seconds(
     run: impl Fn(u32) -> Result<(), LabError> + Copy + Send,
 ) -> Result<f64, LabError> {
     let began = Instant::now();
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..count).map(|n| scope.spawn(move || run(n))).collect();
-        let joined = threads.into_iter().map(|thread| match thread.join() {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
-        });
-        joined.collect::<Result<Vec<()>, _>>()
-    })?;
+    on_threads(count, run)?;
     Ok(began.elapsed().as_secs_f64())
 }
 
 /// A file that is read and written past the page cache.
-fn open(path: &PathBuf) -> Result<File, LabError> {
+fn open(path: &Path) -> Result<File, LabError> {
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false);
     options
@@ -85,7 +78,7 @@ fn open(path: &PathBuf) -> Result<File, LabError> {
         .map_err(LabError::io("open", path))
 }
 
-fn large_writes(path: &PathBuf, pieces: u64) -> Result<(), LabError> {
+fn large_writes(path: &Path, pieces: u64) -> Result<(), LabError> {
     let file = open(path)?;
     let mut buffer = AlignedBuf::new(HUGE_PAGE);
     let piece = &mut buffer.as_mut_slice()[..LARGE_BYTES as usize];
@@ -101,7 +94,7 @@ fn large_writes(path: &PathBuf, pieces: u64) -> Result<(), LabError> {
     write().map_err(failed)
 }
 
-fn large_reads(path: &PathBuf, pieces: u64) -> Result<(), LabError> {
+fn large_reads(path: &Path, pieces: u64) -> Result<(), LabError> {
     let file = open(path)?;
     let mut buffer = AlignedBuf::new(HUGE_PAGE);
     let piece = &mut buffer.as_mut_slice()[..LARGE_BYTES as usize];
@@ -113,7 +106,7 @@ fn large_reads(path: &PathBuf, pieces: u64) -> Result<(), LabError> {
     Ok(())
 }
 
-fn random_reads(path: &PathBuf, pieces: u64, seed: u64, count: u32) -> Result<(), LabError> {
+fn random_reads(path: &Path, pieces: u64, seed: u64, count: u32) -> Result<(), LabError> {
     let file = open(path)?;
     let mut buffer = AlignedBuf::new(BLOCK_BYTES);
     let mut rng = Rng::new(seed);

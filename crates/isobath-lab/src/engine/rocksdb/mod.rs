@@ -50,6 +50,21 @@ fn failed(why: Failed) -> LabError {
     }
 }
 
+/// What `count` threads return that run at once; the first error.
+fn on_threads<T: Send>(
+    count: u32,
+    run: impl Fn(u32) -> Result<T, LabError> + Copy + Send,
+) -> Result<Vec<T>, LabError> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..count).map(|n| scope.spawn(move || run(n))).collect();
+        let results = threads.into_iter().map(|thread| match thread.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        results.collect()
+    })
+}
+
 impl RocksEngine {
     pub(super) fn open(config: &EngineConfig, create: bool) -> Result<RocksEngine, LabError> {
         let Some(path) = &config.path else {
