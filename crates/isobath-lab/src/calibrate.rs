@@ -86,14 +86,14 @@ pub fn calibrate(
     let missing_us = step(&small, Operation::Get)?;
     let reads = small.store.stats().page_reads - before;
     let misses = reads as f64 / f64::from(calibration.operations);
-    let out_of_pool = updates(&small)?;
-    small.close()?;
     if misses < MIN_MISSES {
         return Err(LabError::Request(format!(
             "{} records fit into the smallest pool; calibrate with more",
             calibration.records
         )));
     }
+    let out_of_pool = updates(&small)?;
+    small.close()?;
     let miss_us = ((missing_us - hit_us) / misses).max(SHORTEST_US);
     let page_written_us = (out_of_pool.us - in_pool.us - out_of_pool.read * miss_us)
         / (out_of_pool.written - in_pool.written).max(f64::MIN_POSITIVE);
