@@ -66,12 +66,16 @@ pub(crate) struct Port<R> {
     numbers: Numbers,
     /// Threads that wait for a completion or a free slot.
     sleepers: AtomicU64,
+    /// While the issuing thread waits for room: how few requests in flight wake it. Else any number does.
+    room: AtomicU64,
     lock: Mutex<()>,
     wake: Condvar,
     /// The ports with completions, where a thread of the library runs the callbacks.
     ready: Option<Arc<ReadyPorts<R>>>,
     /// It is in the list of ready ports.
     pub(super) is_listed: AtomicBool,
+    /// A lane owes it an announcement, and has it in its list.
+    pub(super) is_owed: AtomicBool,
     /// Its thread has ended; another one may take it over.
     pub(crate) is_orphan: AtomicBool,
 }
@@ -82,10 +86,12 @@ impl<R: Request> Port<R> {
             table: OnceLock::new(),
             numbers: Numbers::default(),
             sleepers: AtomicU64::new(0),
+            room: AtomicU64::new(u64::MAX),
             lock: Mutex::new(()),
             wake: Condvar::new(),
             ready,
             is_listed: AtomicBool::new(false),
+            is_owed: AtomicBool::new(false),
             is_orphan: AtomicBool::new(false),
         }
     }
@@ -154,35 +160,47 @@ impl<R: Request> Port<R> {
         Ok(index)
     }
 
-    /// Runs the request in a slot; called by a data task, which leaves the slot to the completion queue.
-    pub(super) fn execute(self: &Arc<Self>, index: u32) {
+    /// Runs the request in a slot; called by a data task, which leaves the slot to the completion queue. Whether the completion has
+    /// still to be announced.
+    pub(super) fn execute(&self, index: u32) -> bool {
         self.finish(index, |request| {
             if catch_unwind(AssertUnwindSafe(|| request.run())).is_err() {
                 request.fail();
             }
-        });
+        })
     }
 
     /// Completes the request in a slot without running it: the store is closed.
     pub(super) fn refuse(self: &Arc<Self>, index: u32) {
-        self.finish(index, Request::refuse);
+        if self.finish(index, Request::refuse) {
+            self.announce();
+        }
     }
 
-    fn finish(self: &Arc<Self>, index: u32, work: impl FnOnce(&mut R)) {
+    /// Whether the completion has to be announced; a thread that awaits this very request is woken at once.
+    fn finish(&self, index: u32, work: impl FnOnce(&mut R)) -> bool {
         let table = self.table();
         let slot = &table.slots[index as usize];
         let taken = slot.request.lock().take();
-        let Some(mut request) = taken else { return };
+        let Some(mut request) = taken else {
+            return false;
+        };
         work(&mut request);
         *slot.request.lock() = Some(request);
         if slot.is_awaited.load(Ordering::Relaxed) {
             slot.has_run.store(true, Ordering::Release);
-        } else {
-            // The ring has space for every slot.
-            let _ = table.completed.push(index);
-            if let Some(ready) = &self.ready {
-                ready.add(self);
-            }
+            self.notify();
+            return false;
+        }
+        // The ring has space for every slot.
+        let _ = table.completed.push(index);
+        true
+    }
+
+    /// Wakes whoever hands over or waits for what has completed.
+    pub(super) fn announce(self: &Arc<Self>) {
+        if let Some(ready) = &self.ready {
+            ready.add(self);
         }
         self.notify();
     }
@@ -208,8 +226,11 @@ impl<R: Request> Port<R> {
     pub(crate) fn poll(&self) -> Option<R> {
         let index = self.table.get()?.completed.pop()?;
         let request = self.hand_over(index);
-        // A thread may wait for a free slot.
-        self.notify();
+        // The issuing thread may wait for room. Pairs with the fence of `wait_until`, as `notify` does.
+        fence(Ordering::SeqCst);
+        if self.in_flight() <= self.room.load(Ordering::Relaxed) {
+            self.notify();
+        }
         request
     }
 
@@ -225,6 +246,14 @@ impl<R: Request> Port<R> {
         let slot = &self.table().slots[index as usize];
         self.wait_until(None, || slot.has_run.load(Ordering::Acquire));
         self.hand_over(index)
+    }
+
+    /// Blocks the issuing thread until at most `in_flight` of its requests are left, or the time is over. It is woken once they are so
+    /// few, not for each that completes.
+    pub(crate) fn wait_for_room(&self, in_flight: u64, timeout: Duration) {
+        self.room.store(in_flight, Ordering::Relaxed);
+        self.wait_until(Some(timeout), || self.in_flight() <= in_flight);
+        self.room.store(u64::MAX, Ordering::Relaxed);
     }
 
     fn notify(&self) {

@@ -242,6 +242,66 @@ fn the_completion_thread_hands_over_what_all_ports_complete() {
 }
 
 #[test]
+fn a_completion_is_announced_while_all_other_requests_wait() {
+    let store = store();
+    let (seen, wake) = std::sync::mpsc::channel();
+    let mut thread = CompletionThread::start(move |request: Add| {
+        let _ = seen.send(request.number);
+    })
+    .unwrap();
+    for data_tasks in 1..=3u64 {
+        let (quick, held) = (Arc::new(Shared::default()), Arc::new(Shared::default()));
+        let lane = Arc::new(Lane::new(
+            store.clone(),
+            Arc::new(Limits::new(16, data_tasks as u32)),
+        ));
+        let port = Arc::new(Port::new(Some(thread.ready())));
+        quick.is_held.store(true, Ordering::SeqCst);
+        held.is_held.store(true, Ordering::SeqCst);
+        for number in 0..3 {
+            submit(&lane, &port, Add::new(&quick, number));
+        }
+        for number in 3..5 + data_tasks {
+            submit(&lane, &port, Add::new(&held, number));
+        }
+        quick.is_held.store(false, Ordering::SeqCst);
+        let next = || wake.recv_timeout(Duration::from_secs(60)).unwrap();
+        let mut first = [next(), next(), next()];
+        first.sort_unstable();
+        assert_eq!(first, [0, 1, 2]);
+        held.is_held.store(false, Ordering::SeqCst);
+        let mut rest: Vec<u64> = (0..2 + data_tasks).map(|_| next()).collect();
+        rest.sort_unstable();
+        assert_eq!(rest, (3..5 + data_tasks).collect::<Vec<_>>());
+    }
+    thread.stop();
+    store.close().unwrap();
+}
+
+#[test]
+fn who_waits_for_room_is_woken_once_there_is_as_much_as_it_asked_for() {
+    let store = store();
+    let shared = Arc::new(Shared::default());
+    let thread = CompletionThread::start(|_: Add| ()).unwrap();
+    let lane = Arc::new(Lane::new(store.clone(), Arc::new(Limits::new(64, 2))));
+    let port = Arc::new(Port::new(Some(thread.ready())));
+    for round in 0..200 {
+        for number in 0..64 {
+            submit(&lane, &port, Add::new(&shared, number));
+        }
+        let began = std::time::Instant::now();
+        port.wait_for_room(round % 64, Duration::from_secs(60));
+        assert!(port.in_flight() <= round % 64);
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "nothing woke it in round {round}"
+        );
+        port.wait_for_room(0, Duration::from_secs(60));
+    }
+    store.close().unwrap();
+}
+
+#[test]
 fn what_is_submitted_to_a_closed_store_completes() {
     let (store, shared) = (store(), Arc::new(Shared::default()));
     let lane = Arc::new(Lane::new(store.clone(), Arc::new(Limits::new(4, 1))));

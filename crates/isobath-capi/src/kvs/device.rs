@@ -545,7 +545,7 @@ impl Device {
 
     /// Waits until the thread may have one more request in flight. Where the program polls, this hands results over.
     fn wait_for_room(&self, port: &Arc<Port<Request>>) {
-        // Each round, the limit as it is now.
+        // Each round, the limits as they are now.
         let has_room = || port.in_flight() < u64::from(self.limits.in_flight());
         while !has_room() {
             match self.is_polled() {
@@ -557,8 +557,12 @@ impl Device {
                     }
                 }
                 false => {
+                    // Several are submitted after one wait: a quarter of what the data tasks do not work on.
+                    let limit = self.limits.in_flight();
+                    let spare = limit.saturating_sub(self.limits.data_tasks()) / 4;
                     // Raising a limit wakes no waiter: it looks again.
-                    port.wait_until(Some(std::time::Duration::from_millis(10)), has_room);
+                    let pause = std::time::Duration::from_millis(10);
+                    port.wait_for_room(u64::from(limit - spare.max(1)), pause);
                 }
             }
         }
