@@ -251,24 +251,24 @@ class Evaluation:
             what = "reads" if reads else "writes without flushes"
             self.remark(f"The drive's own limit in that minute, random {what} of {size} bytes, 64 at a time: {limit:.0f} MiB/s.")
 
-    def make_inputs(self, backend):
+    def make_inputs(self, backend, options=""):
         """The programs' inputs; for each program its arguments. A run takes seconds: controllers measure every 50 ms."""
         graph = os.path.join(self.directory, "graph.txt")
-        images = self.where("images", backend)
+        images = self.where("images", backend, options)
         self.remove("images")
         self.remove("graph")
         self.remove("matrix")
         self.run([self.program("generate", backend), images, "images", str(self.count(2000))])
         if not os.path.exists(graph):
             self.run([self.program("generate", backend), graph, "graph", "10" if self.tiny else "18"])
-        matrix = self.where("matrix", backend)
+        matrix = self.where("matrix", backend, options)
         longer = max(1, self.arguments.longer)
         # The work grows with the cube of the tiles, and each is read again for each of a row and a column.
         tiles = 2 if self.tiny else round(20 * (2 if self.arguments.full else 1) * longer ** (1 / 3))
         self.run([self.program("generate", backend), matrix, "matrix", str(tiles), "--tile", "16" if self.tiny else "96"])
         programs = {
             "kmeans": [images, "--iterations", str(4 * longer), "--tolerance", "0"],
-            "pagerank": [self.where("graph", backend), "--graph", graph, "--parts", "8" if self.tiny else "512"],
+            "pagerank": [self.where("graph", backend, options), "--graph", graph, "--parts", "8" if self.tiny else "512"],
             "matmul": [matrix],
         }
         if longer > 1:
@@ -279,13 +279,13 @@ class Evaluation:
         rows, hashes = [], {}
         columns = ["program", "objects", "mode", "elapsed_s", "cpu_s", "utilisation_percent", "wait_s", "compute_s", "store_s"]
         columns += ["max_rss_mib"]
-        for backend in ("kv", "files"):
-            inputs = self.make_inputs(backend)
+        for label, backend, options in PROGRAMS_ON:
+            inputs = self.make_inputs(backend, options)
             for name, arguments in inputs.items():
                 for mode in MODES:
                     self.make_cold()
                     command = [self.program(name, backend), *arguments, f"--isobath-omp-mode={mode}"]
-                    found = self.run(command)
+                    found = {**self.run(command), "objects": label}
                     expected = hashes.setdefault(name, found["hash"])
                     if found["hash"] != expected:
                         raise SystemExit(f"error: {name} {mode} {backend}: other results than before")
@@ -465,6 +465,12 @@ STORES = [
     ("files, not durable", "files", "?io=buffered", 1),
     ("device", "kv", "", 16),
     ("files, synced", "files", "", 16),
+]
+# Label, backend, options of the place. Files are kept by the page cache once they were read; a device keeps objects where it is given memory.
+PROGRAMS_ON = [
+    ("device", "kv", ""),
+    ("device, value_cache=1GiB", "kv", "&value_cache=1GiB"),
+    ("files", "files", ""),
 ]
 LOADS = {
     "guest-cold": [

@@ -2,15 +2,17 @@
 
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use super::{Engine, TaskHandle, TaskPanic, WorkerState};
 use crate::context::PoolHandle;
 use crate::error::panic_message;
-use crate::runtime::{Urgency, Work, WorkerPool, block_on, overflow};
+use crate::runtime::{FOR_A_RESULT, Spin, Urgency, Work, WorkerPool, block_on, overflow};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::{Error, small};
@@ -91,6 +93,16 @@ impl<R: Send, W: FnOnce() -> R + Send> Work for Piece<R, W> {
     }
 }
 
+/// What a worker does takes longer than this where it is busy with other tasks: a commit waits for the drive for less.
+const PROMPT: Duration = Duration::from_millis(1);
+/// No worker's index.
+const NONE: usize = usize::MAX;
+
+thread_local! {
+    /// The worker that this thread has handed work to, where it did that soon.
+    static LAST: Cell<usize> = const { Cell::new(NONE) };
+}
+
 /// A running engine: its shared state and its workers.
 pub(crate) struct Runtime {
     pub(crate) engine: Arc<Engine>,
@@ -100,6 +112,8 @@ pub(crate) struct Runtime {
     next_worker: AtomicUsize,
     /// The workers have no threads: a simulation steps them.
     simulated: bool,
+    /// Of threads that wait for what they have handed over.
+    spin: Spin,
     /// Where temporary files are made: beside the store, if it is in files.
     pub(crate) directory: PathBuf,
     /// The process that the workers' threads are in.
@@ -138,6 +152,7 @@ impl Runtime {
             threads: Mutex::default(),
             next_worker: AtomicUsize::new(0),
             simulated,
+            spin: Spin::new(FOR_A_RESULT),
             directory: std::env::temp_dir(),
             generation: isobath_io::generation(),
         }
@@ -193,6 +208,17 @@ impl Runtime {
     /// The worker that the next piece of work goes to.
     fn pick(&self) -> usize {
         self.next_worker.fetch_add(1, Ordering::Relaxed) % self.engine.shared.config.workers
+    }
+
+    /// The worker for what the calling thread hands over: the last one again, which may still be awake, unless another thread waits for
+    /// that, or its last result took so long that it seems to be busy.
+    fn pick_for_thread(&self) -> usize {
+        let last = LAST.get();
+        let handle = self.workers.handles().get(last);
+        match handle.is_some_and(|handle| !handle.is_called()) {
+            true => last,
+            false => self.pick(),
+        }
     }
 
     /// Runs `work` as a task and waits for it: directly if the caller is a
@@ -265,7 +291,7 @@ impl Runtime {
             // SAFETY: what the jobs borrow outlives this function, which returns
             // only after every job has ended: each is awaited below, and between
             // here and there nothing returns or panics.
-            waiting.push(unsafe { self.send(Urgency::Ordinary, admitted, job) });
+            waiting.push(unsafe { self.send(self.pick(), Urgency::Ordinary, admitted, job) });
         }
         let mut first = Ok(());
         for done in waiting {
@@ -338,15 +364,31 @@ impl Runtime {
         work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
     ) -> Result<T, Error> {
         let lent = self.lend();
+        let is_thread = !self.simulated && !self.is_in_task();
+        let worker = match is_thread {
+            true => self.pick_for_thread(),
+            false => self.pick(),
+        };
+        let (call, is_alone) = self.workers.handles()[worker].call();
+        let began = Instant::now();
         // SAFETY: what `work` borrows outlives this function, which returns only
         // after the task has ended.
-        let done = unsafe { self.send(urgency, admitted, work) };
+        let done = unsafe { self.send(worker, urgency, admitted, work) };
+        if is_thread && is_alone {
+            let has_ended = || done.has_message() || done.is_closed();
+            self.spin.until(has_ended, || false);
+        }
         let result = block_on(done).unwrap_or_else(|_| Err(self.given_up()));
+        drop(call);
+        if is_thread {
+            let is_prompt = began.elapsed() < PROMPT;
+            LAST.set(if is_prompt { worker } else { NONE });
+        }
         lent.end();
         result
     }
 
-    /// Sends `work` to the next worker in turn, as a task. The receiver gets its result, or
+    /// Sends `work` to a worker, as a task. The receiver gets its result, or
     /// learns that the task was dropped before it ran.
     ///
     /// # Safety
@@ -354,6 +396,7 @@ impl Runtime {
     /// What `work` borrows must stay valid until the receiver has answered.
     unsafe fn send<T: Send>(
         &self,
+        worker: usize,
         urgency: Urgency,
         admitted: Admitted,
         work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
@@ -373,7 +416,7 @@ impl Runtime {
         // then the work is gone: it has run, or was cancelled, or is suspended in a task that is never resumed.
         let task: Arc<dyn Work + 'static> = unsafe { std::mem::transmute(task) };
         let may_block = !self.simulated && !self.is_in_task();
-        self.workers.handles()[self.pick()].run(task, urgency, may_block);
+        self.workers.handles()[worker].run(task, urgency, may_block);
         done
     }
 

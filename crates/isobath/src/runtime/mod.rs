@@ -11,6 +11,7 @@ mod io_scope;
 pub(crate) mod overflow;
 mod patience;
 mod per_worker;
+mod spin;
 mod task;
 mod wait_queue;
 #[cfg(all(test, loom))]
@@ -23,6 +24,7 @@ pub(crate) use admission::Admission;
 pub(crate) use io_scope::IoScope;
 pub(crate) use patience::Patience;
 pub(crate) use per_worker::PerWorker;
+pub(crate) use spin::{FOR_A_RESULT, Spin};
 pub(crate) use task::{TaskId, TaskRef, block_on, yield_task};
 pub use task::{sleep_until, yield_now};
 pub(crate) use wait_queue::WaitQueue;

@@ -590,6 +590,16 @@ impl Worker {
     fn poll(&self, sleep: Option<Option<Duration>>) -> usize {
         let mut channel = self.channel.borrow_mut();
         let mut completions = self.completions.borrow_mut();
+        let mut polled = Ok(0);
+        let sleep = sleep.filter(|_| {
+            !self.handle.look_for_messages(|| {
+                polled = channel.poll(&mut completions);
+                !matches!(polled, Ok(0))
+            })
+        });
+        if !matches!(polled, Ok(0)) {
+            return self.reaped(polled);
+        }
         let outcome = if let Some(longest) = sleep
             && self.handle.may_sleep()
         {
@@ -602,6 +612,10 @@ impl Worker {
         } else {
             channel.poll(&mut completions)
         };
+        self.reaped(outcome)
+    }
+
+    fn reaped(&self, outcome: Result<usize, isobath_io::ChannelError>) -> usize {
         match outcome {
             Ok(reaped) => reaped,
             // Without its channel a worker cannot finish a single task; there is

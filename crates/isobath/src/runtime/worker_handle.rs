@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::spin::{self, Spin};
 use super::task::TaskId;
 use crate::canary::{self, Canary};
-use crate::sync::atomic::{AtomicBool, Ordering, fence};
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use crate::sync::{Condvar, Mutex, OnceLock};
 
 /// Work for a task of a worker. Its waiters hold it, too.
@@ -54,6 +55,19 @@ pub(crate) struct WorkerHandle {
     claimed: AtomicBool,
     ended: AtomicBool,
     waker: OnceLock<isobath_io::Waker>,
+    /// Of the worker, before it sleeps.
+    spin: Spin,
+    /// Threads that wait for work which they have handed to it.
+    callers: AtomicU32,
+}
+
+/// A thread waits for work that it has handed to a worker.
+pub(crate) struct Call<'w>(&'w WorkerHandle);
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.0.callers.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl WorkerHandle {
@@ -69,6 +83,8 @@ impl WorkerHandle {
             claimed: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             waker: OnceLock::new(),
+            spin: Spin::new(spin::FOR_WORK),
+            callers: AtomicU32::new(0),
         }
     }
 
@@ -174,6 +190,26 @@ impl WorkerHandle {
         }
         self.drained.notify_all();
         true
+    }
+
+    /// Looks for messages for a moment before the worker sleeps, or until `is_other` says that there is something else to do.
+    pub(super) fn look_for_messages(&self, is_other: impl FnMut() -> bool) -> bool {
+        // Where several threads wait, they need the processors, and messages come often enough for a worker that sleeps, too.
+        self.callers.load(Ordering::Relaxed) <= 1
+            && self
+                .spin
+                .until(|| self.has_messages.load(Ordering::Relaxed), is_other)
+    }
+
+    /// Whether a thread waits for work that it has handed to the worker.
+    pub(crate) fn is_called(&self) -> bool {
+        self.callers.load(Ordering::Relaxed) > 0
+    }
+
+    /// A thread waits for work that it hands to the worker, as long as the answer lives; whether it is the only one.
+    pub(crate) fn call(&self) -> (Call<'_>, bool) {
+        let before = self.callers.fetch_add(1, Ordering::Relaxed);
+        (Call(self), before == 0)
     }
 
     /// Announces that the worker is about to sleep; `false` if a message came first.

@@ -1,0 +1,191 @@
+//! Looking for a moment before a thread sleeps: for a result that a worker is about to send, for work that a thread is
+//! about to hand over.
+//!
+//! To put a thread to sleep and to wake it costs more than most operations in memory, on a virtual machine tens of microseconds. How
+//! long to look is learnt: where what is waited for came in time, longer; where it did not, half as long, and in the end not at
+//! all, but for one wait of many, which tells whether that has changed.
+
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::spin_loop;
+
+/// Longest time that a thread looks for a result: longer than it takes to wake a worker, else the result would come too late as long as
+/// the worker sleeps between two pieces of work.
+pub(crate) const FOR_A_RESULT: Duration = Duration::from_micros(60);
+/// Longest time that a worker looks for work. What comes later than that is worth a sleep, in which other threads run.
+pub(crate) const FOR_WORK: Duration = Duration::from_micros(20);
+/// Less than this is not worth to look for. So long any thread may look.
+const LEAST: Duration = Duration::from_micros(1);
+/// Of so many waits one looks although the last ones were in vain.
+const PROBED: u32 = 64;
+/// Looks between two readings of the clock.
+const LOOKS: u32 = 16;
+
+/// Threads of the process that may look at once: one for every two processors, since each waits for another thread that works meanwhile.
+static PLACES: LazyLock<AtomicU32> = LazyLock::new(|| {
+    let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
+    AtomicU32::new(processors as u32 / 2)
+});
+
+/// What waits of one kind have learnt.
+pub(crate) struct Spin {
+    most: Duration,
+    budget_ns: AtomicU32,
+    in_vain: AtomicU32,
+}
+
+impl Spin {
+    /// Looks for at most so long.
+    pub(crate) fn new(most: Duration) -> Spin {
+        Spin {
+            most,
+            budget_ns: AtomicU32::new(0),
+            in_vain: AtomicU32::new(0),
+        }
+    }
+
+    /// Looks for a moment whether `is_there`, or `is_other`, from which nothing is learnt; whether one of them was. Never in a simulation,
+    /// whose threads wait for each other's steps.
+    pub(crate) fn until(
+        &self,
+        is_there: impl Fn() -> bool,
+        is_other: impl FnMut() -> bool,
+    ) -> bool {
+        let budget = match self.budget_ns.load(Ordering::Relaxed) {
+            0 => {
+                let in_vain = self.in_vain.fetch_add(1, Ordering::Relaxed);
+                if !in_vain.is_multiple_of(PROBED) {
+                    return false;
+                }
+                self.most
+            }
+            budget => Duration::from_nanos(u64::from(budget)),
+        };
+        let (found, next) = match look(budget, is_there, is_other) {
+            Found::Awaited => (true, (budget + self.most) / 2),
+            Found::Nothing => (false, budget / 2),
+            Found::Other => return true,
+            Found::NoPlace => return false,
+        };
+        let next = if next < LEAST { Duration::ZERO } else { next };
+        self.budget_ns
+            .store(next.as_nanos() as u32, Ordering::Relaxed);
+        found
+    }
+}
+
+/// A place among the threads that look.
+struct Place;
+
+impl Place {
+    fn take() -> Option<Place> {
+        let fewer = |left: u32| left.checked_sub(1);
+        let taken = PLACES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
+        taken.is_ok().then_some(Place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        PLACES.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// How looking ended.
+enum Found {
+    Awaited,
+    Other,
+    Nothing,
+    /// There was no place to look for it.
+    NoPlace,
+}
+
+fn look(
+    budget: Duration,
+    is_there: impl Fn() -> bool,
+    mut is_other: impl FnMut() -> bool,
+) -> Found {
+    let began = Instant::now();
+    let mut place = None;
+    loop {
+        for _ in 0..LOOKS {
+            if is_there() {
+                return Found::Awaited;
+            }
+            spin_loop();
+        }
+        if is_other() {
+            return Found::Other;
+        }
+        if place.is_none() {
+            // The thread that has looked before may be about to leave it.
+            place = Place::take();
+        }
+        let elapsed = began.elapsed();
+        if elapsed >= budget {
+            return Found::Nothing;
+        }
+        if place.is_none() && elapsed >= LEAST {
+            return Found::NoPlace;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEVER: fn() -> bool = || false;
+
+    /// Whether a wait for nothing looks at all.
+    fn looks(spin: &Spin) -> bool {
+        let looked = std::cell::Cell::new(false);
+        let found = spin.until(
+            || {
+                looked.set(true);
+                false
+            },
+            NEVER,
+        );
+        assert!(!found);
+        looked.get()
+    }
+
+    #[test]
+    fn it_learns_what_waits_are_worth() {
+        let spin = Spin::new(FOR_A_RESULT);
+        for _ in 0..10 {
+            assert!(spin.until(|| true, NEVER), "the first wait looks");
+        }
+        // Half as long each time, until it is not worth it. A wait that finds no place among the other tests' teaches nothing.
+        let in_vain = (0..1000).take_while(|_| looks(&spin)).count();
+        assert!((5..1000).contains(&in_vain), "{in_vain}");
+        let again = (0..6 * PROBED).filter(|_| looks(&spin)).count();
+        assert!((1..=7).contains(&again), "looked {again} times more");
+        // One wait of so many finds out that it is worth it again.
+        assert!((0..=PROBED).any(|_| spin.until(|| true, NEVER)));
+        assert!(spin.until(|| true, NEVER));
+    }
+
+    #[test]
+    fn other_work_ends_a_look_and_teaches_nothing() {
+        let spin = Spin::new(FOR_WORK);
+        assert!(spin.until(|| true, NEVER));
+        let budget = spin.budget_ns.load(Ordering::Relaxed);
+        for _ in 0..100 {
+            assert!(spin.until(|| false, || true));
+        }
+        assert_eq!(spin.budget_ns.load(Ordering::Relaxed), budget);
+    }
+
+    #[test]
+    fn all_places_are_given_back() {
+        let before = LazyLock::force(&PLACES).load(Ordering::Relaxed);
+        let taken: Vec<Place> = (0..=before).map_while(|_| Place::take()).collect();
+        assert!(Place::take().is_none());
+        drop(taken);
+        assert_eq!(PLACES.load(Ordering::Relaxed), before);
+    }
+}
