@@ -20,6 +20,8 @@ const BEYOND: [u32; 2] = [1, 64];
 const PREDICTION_ERROR: f64 = 0.1;
 /// Samples after which other compute threads are tried again where the last try was taken back: the load may have changed meanwhile.
 const PC_STAYS: u32 = 600;
+/// Samples of a trial of more compute threads.
+const TRIED: u32 = 2;
 /// Compute threads that are busy for more than this share of the time gain nothing by more data accesses.
 const BUSY: f64 = 0.9;
 /// Samples after which the model as printed is asked again.
@@ -98,6 +100,17 @@ struct Before {
     rate: f64,
 }
 
+/// More compute threads than KV-mod's model wants, for as long as it takes to see what they are worth.
+#[derive(Debug)]
+struct Trial {
+    /// What is gone back to where they gain nothing: compute threads, throughput, and the search that held the best.
+    pc: u32,
+    rate: f64,
+    search: Search,
+    /// Throughputs with them: sum and samples.
+    tried: (f64, u32),
+}
+
 /// The controller of one region.
 #[derive(Debug)]
 pub(super) struct Controller {
@@ -109,6 +122,11 @@ pub(super) struct Controller {
     pc_in_force: u32,
     search: Search,
     before: Option<Before>,
+    trial: Option<Trial>,
+    /// A trial has failed: the search that goes on once the region begins with fewer threads again.
+    resumed: Option<Search>,
+    /// Compute threads that a trial has shown to be worth more than fewer, whatever the model says.
+    pc_least: u32,
     /// A change of the compute threads made things worse: none for so many samples, or until the load changes.
     pc_stays: u32,
     /// Processor seconds per page, smoothed.
@@ -140,6 +158,9 @@ impl Controller {
             pc_in_force: pc,
             search,
             before: None,
+            trial: None,
+            resumed: None,
+            pc_least: 1,
             pc_stays: 0,
             cpu_per_page: 0.0,
             compute_rate: (0.0, 0),
@@ -170,6 +191,9 @@ impl Controller {
             0.0 => cost,
             known => 0.8 * known + 0.2 * cost,
         };
+        if let Some(reason) = self.judge_trial(rate) {
+            return self.decision(reason);
+        }
         let reason = match self.bounds.pda {
             Some(_) => return self.step_fixed_access(sample, rate),
             None if self.kind == Kind::ModPrinted => self.printed(rate, sample.pda),
@@ -185,6 +209,7 @@ impl Controller {
             "the load has changed" => {
                 self.before = None;
                 self.pc_stays = 0;
+                self.pc_least = 1;
                 self.decision(reason)
             }
             _ => self.decision(reason),
@@ -195,7 +220,10 @@ impl Controller {
     /// accesses in all go on, and a new search begins.
     pub(super) fn enter(&mut self) -> Decision {
         if self.pc != self.pc_in_force {
-            self.search.rescale(self.pc_in_force, self.pc);
+            match self.resumed.take() {
+                Some(search) => self.search = search,
+                None => self.search.rescale(self.pc_in_force, self.pc),
+            }
             self.pc_in_force = self.pc;
             self.compute_rate = (0.0, 0);
         }
@@ -274,10 +302,10 @@ impl Controller {
         }
         let wanted = match (self.kind, sample.requests) {
             (Kind::Ins, _) | (_, 0) => self.grown(sample),
-            _ => self.needed(),
+            _ => self.needed().max(self.pc_least),
         };
         if wanted == self.pc {
-            return None;
+            return self.begin_trial(rate, sample);
         }
         self.before = Some(Before {
             pc: self.pc,
@@ -289,6 +317,43 @@ impl Controller {
             true => "processors have time for more compute threads",
             false => "data is the bottleneck: fewer compute threads",
         })
+    }
+
+    /// KV-mod: by the model there are compute threads enough, and yet processors have time. Threads wait for each other then, or for
+    /// accesses that they need one after the other, which no roof says: more threads are tried.
+    fn begin_trial(&mut self, rate: f64, sample: &Sample) -> Option<&'static str> {
+        let more = self.grown(sample);
+        if self.kind != Kind::Mod || sample.requests == 0 || more == self.pc {
+            return None;
+        }
+        self.trial = Some(Trial {
+            pc: std::mem::replace(&mut self.pc, more),
+            rate,
+            search: self.search.clone(),
+            tried: (0.0, 0),
+        });
+        Some("processors have time for more compute threads")
+    }
+
+    /// A sample of a trial, with as many accesses in all as before; `None` once it is known to gain, and where there is none.
+    fn judge_trial(&mut self, rate: f64) -> Option<&'static str> {
+        if self.pc != self.pc_in_force {
+            return None;
+        }
+        let trial = self.trial.as_mut()?;
+        trial.tried = (trial.tried.0 + rate, trial.tried.1 + 1);
+        if trial.tried.1 < TRIED {
+            return Some("measures");
+        }
+        let trial = self.trial.take()?;
+        if trial.tried.0 / f64::from(TRIED) > trial.rate * (1.0 + HYSTERESIS) {
+            self.pc_least = self.pc;
+            return None;
+        }
+        self.pc = trial.pc;
+        self.pc_stays = PC_STAYS;
+        self.resumed = Some(trial.search);
+        Some("as many compute threads as before were better")
     }
 
     /// KV-ins: more until processors are busy, memory is full, or there are no more.

@@ -29,7 +29,7 @@ struct Rate {
 }
 
 /// Throughputs that were measured, by number of accesses.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Rates(BTreeMap<u32, Rate>);
 
 impl Rates {
@@ -100,7 +100,7 @@ pub(super) fn refine(rates: &Rates, limit: u32) -> Option<u32> {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum State {
     /// The current number is being measured.
     Measure,
@@ -112,7 +112,7 @@ enum State {
 }
 
 /// A search, and afterwards a hold that ends where the load changes, a neighbour has become better, or memory is full.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Search {
     rates: Rates,
     /// To be measured before the rule is asked.

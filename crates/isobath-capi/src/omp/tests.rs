@@ -243,6 +243,51 @@ fn controllers_follow_a_load_that_changes() {
     }
 }
 
+/// Threads that wait for one access after another: more of them give more although the processors and the device have time.
+#[test]
+fn the_model_tries_more_threads_than_it_wants_and_keeps_them_where_they_gain() {
+    for (gain, kept) in [(1.35, true), (1.0, false)] {
+        let bounds = Bounds {
+            pc_max: 4,
+            processors: 2,
+            ..bounds()
+        };
+        let mut controller = Controller::new(Kind::Mod, bounds);
+        let mut noise = Noise(5);
+        let (mut pda_held, mut reasons) = (0, Vec::new());
+        for _ in 0..50 {
+            let decision = controller.enter();
+            let most = if decision.pc == 4 { gain } else { 1.0 };
+            let accesses = f64::from(decision.pc * decision.pda);
+            let rate = 28_000.0 * most * (accesses / 16.0).min(1.0) * noise.next();
+            let sample = Sample {
+                seconds: 0.05,
+                pc: decision.pc,
+                pda: decision.pda,
+                requests: (rate * 0.05) as u64,
+                bytes: (rate * 0.05) as u64 * 4096,
+                items: 0,
+                cpu_seconds: 0.06,
+                cpu: 0.6,
+                memory: 0.1,
+            };
+            let decision = controller.step(&sample);
+            reasons.push(decision.reason);
+            pda_held = decision.pda;
+        }
+        let end = controller.enter();
+        assert_eq!(end.pc, if kept { 4 } else { 2 }, "{reasons:?}");
+        assert!(pda_held * end.pc >= 12, "{end:?}");
+        if !kept {
+            // What was held goes on: nothing is measured anew.
+            let back = "as many compute threads as before were better";
+            let at = reasons.iter().position(|reason| *reason == back).unwrap();
+            assert_eq!(reasons[at + 1], "holds", "{reasons:?}");
+            assert!(!reasons[at + 1..].contains(&"processors have time for more compute threads"));
+        }
+    }
+}
+
 #[test]
 fn the_model_as_printed_has_no_interior_optimum() {
     let mut controller = Controller::new(Kind::ModPrinted, bounds());
