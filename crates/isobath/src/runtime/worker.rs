@@ -441,7 +441,8 @@ impl Worker {
         if !self.handle.take_messages(&mut messages) {
             return false;
         }
-        for message in messages.drain(..) {
+        // One by one: should this panic, `give_up` finds the others.
+        while let Some(message) = messages.pop_front() {
             match message {
                 Message::Run(work, urgency) => self.waiting_work.borrow_mut().push(work, urgency),
                 Message::Unpark(task) => self.unpark(task),
@@ -492,6 +493,11 @@ impl Worker {
     /// be dropped: its tasks stay where they are, with all that they hold.
     pub(crate) fn give_up(&self) {
         self.handle.close();
+        for message in self.inbox.take() {
+            if let Message::Run(work, _) = message {
+                work.give_up();
+            }
+        }
         let WaitingWork { ordinary, urgent } = self.waiting_work.take();
         let running = self.slots.iter().filter_map(|slot| slot.work.take());
         for work in ordinary.into_iter().chain(urgent).chain(running) {
