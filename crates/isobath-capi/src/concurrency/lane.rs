@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-use crossbeam_queue::{ArrayQueue, SegQueue};
+use crossbeam_queue::ArrayQueue;
 use isobath::Store;
 
 use super::{Limits, MAX_IN_FLIGHT, Port, Request};
@@ -20,26 +20,12 @@ pub(crate) enum Refused<R> {
 }
 
 /// A submission queue.
-///
-/// To wake a thread takes longer than many a request, so completions are announced together: a data task that has completed one owes the
-/// announcement to the port, and goes on. It is made by whichever data task next
-///
-/// - begins, or goes on after it has let others run,
-/// - finds the queue empty, or ends,
-/// - is about to work on a request while all other tasks work on one: should these wait for the drive, none is left that would make it.
-///
-/// Order: a task adds to `owed`, then counts itself as `working`, then looks whether another one runs that does not work. One that ends
-/// leaves `running` first and looks at `owed` then.
 pub(crate) struct Lane<R> {
     store: Store,
     limits: Arc<Limits>,
     queue: ArrayQueue<(Arc<Port<R>>, u32)>,
     /// Data tasks that run.
     running: AtomicU32,
-    /// Of those, the ones that work on a request.
-    working: AtomicU32,
-    /// Ports with completions that were not announced, each once.
-    owed: SegQueue<Arc<Port<R>>>,
 }
 
 /// A data task of a lane. The store drops it without running it once it is closed.
@@ -68,8 +54,6 @@ impl<R: Request> Lane<R> {
             limits,
             queue: ArrayQueue::new(MAX_IN_FLIGHT as usize),
             running: AtomicU32::new(0),
-            working: AtomicU32::new(0),
-            owed: SegQueue::new(),
         }
     }
 
@@ -147,30 +131,6 @@ impl<R: Request> Lane<R> {
         while let Some((port, slot)) = self.queue.pop() {
             port.refuse(slot);
         }
-        self.announce();
-    }
-
-    /// Works on a request. What was completed before is announced first if no other task would do it.
-    fn work(&self, port: &Arc<Port<R>>, slot: u32) {
-        let working = self.working.fetch_add(1, Ordering::AcqRel) + 1;
-        fence(Ordering::SeqCst);
-        if working >= self.running.load(Ordering::Relaxed) {
-            self.announce();
-        }
-        let is_owed = port.execute(slot);
-        if is_owed && !port.is_owed.swap(true, Ordering::AcqRel) {
-            self.owed.push(Arc::clone(port));
-        }
-        self.working.fetch_sub(1, Ordering::AcqRel);
-    }
-
-    /// Announces what was completed.
-    fn announce(&self) {
-        while let Some(port) = self.owed.pop() {
-            // First: what is completed from here on is owed anew.
-            port.is_owed.swap(false, Ordering::AcqRel);
-            port.announce();
-        }
     }
 
     /// Counts one more data task, if there may be one.
@@ -195,14 +155,12 @@ impl<R: Request> Lane<R> {
 
     /// What a data task does: one request after another, until none is left or there are too many tasks.
     fn serve(self: Arc<Self>) {
-        self.announce();
         let mut served = 0;
         // Bound: each round serves a request, or is the last one.
         while !self.retire() {
             let Some((port, slot)) = self.queue.pop() else {
                 self.running.fetch_sub(1, Ordering::AcqRel);
                 fence(Ordering::SeqCst);
-                self.announce();
                 if self.queue.is_empty() || !self.enter() {
                     return;
                 }
@@ -212,15 +170,11 @@ impl<R: Request> Lane<R> {
             if !self.queue.is_empty() {
                 self.start_task();
             }
-            self.work(&port, slot);
+            port.execute(slot);
             served += 1;
             if served % SERVED_AT_ONCE == 0 {
-                self.announce();
                 isobath::yield_now();
-                self.announce();
             }
         }
-        fence(Ordering::SeqCst);
-        self.announce();
     }
 }

@@ -74,8 +74,6 @@ pub(crate) struct Port<R> {
     ready: Option<Arc<ReadyPorts<R>>>,
     /// It is in the list of ready ports.
     pub(super) is_listed: AtomicBool,
-    /// A lane owes it an announcement, and has it in its list.
-    pub(super) is_owed: AtomicBool,
     /// Its thread has ended; another one may take it over.
     pub(crate) is_orphan: AtomicBool,
 }
@@ -91,7 +89,6 @@ impl<R: Request> Port<R> {
             wake: Condvar::new(),
             ready,
             is_listed: AtomicBool::new(false),
-            is_owed: AtomicBool::new(false),
             is_orphan: AtomicBool::new(false),
         }
     }
@@ -160,47 +157,35 @@ impl<R: Request> Port<R> {
         Ok(index)
     }
 
-    /// Runs the request in a slot; called by a data task, which leaves the slot to the completion queue. Whether the completion has
-    /// still to be announced.
-    pub(super) fn execute(&self, index: u32) -> bool {
+    /// Runs the request in a slot; called by a data task, which leaves the slot to the completion queue.
+    pub(super) fn execute(self: &Arc<Self>, index: u32) {
         self.finish(index, |request| {
             if catch_unwind(AssertUnwindSafe(|| request.run())).is_err() {
                 request.fail();
             }
-        })
+        });
     }
 
     /// Completes the request in a slot without running it: the store is closed.
     pub(super) fn refuse(self: &Arc<Self>, index: u32) {
-        if self.finish(index, Request::refuse) {
-            self.announce();
-        }
+        self.finish(index, Request::refuse);
     }
 
-    /// Whether the completion has to be announced; a thread that awaits this very request is woken at once.
-    fn finish(&self, index: u32, work: impl FnOnce(&mut R)) -> bool {
+    fn finish(self: &Arc<Self>, index: u32, work: impl FnOnce(&mut R)) {
         let table = self.table();
         let slot = &table.slots[index as usize];
         let taken = slot.request.lock().take();
-        let Some(mut request) = taken else {
-            return false;
-        };
+        let Some(mut request) = taken else { return };
         work(&mut request);
         *slot.request.lock() = Some(request);
         if slot.is_awaited.load(Ordering::Relaxed) {
             slot.has_run.store(true, Ordering::Release);
-            self.notify();
-            return false;
-        }
-        // The ring has space for every slot.
-        let _ = table.completed.push(index);
-        true
-    }
-
-    /// Wakes whoever hands over or waits for what has completed.
-    pub(super) fn announce(self: &Arc<Self>) {
-        if let Some(ready) = &self.ready {
-            ready.add(self);
+        } else {
+            // The ring has space for every slot.
+            let _ = table.completed.push(index);
+            if let Some(ready) = &self.ready {
+                ready.add(self);
+            }
         }
         self.notify();
     }

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use super::{Engine, TaskHandle, TaskPanic, WorkerState};
 use crate::context::PoolHandle;
 use crate::error::panic_message;
-use crate::runtime::{FOR_A_RESULT, Spin, Urgency, Work, WorkerPool, block_on, overflow};
+use crate::runtime::{
+    FOR_A_RESULT, Spin, Urgency, Work, WorkerPool, block_on, in_any_task, overflow,
+};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::{Error, small};
@@ -364,7 +366,8 @@ impl Runtime {
         work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
     ) -> Result<T, Error> {
         let lent = self.lend();
-        let is_thread = !self.simulated && !self.is_in_task();
+        // Not a task of another store either: its worker has other tasks.
+        let is_thread = !self.simulated && !in_any_task();
         let worker = match is_thread {
             true => self.pick_for_thread(),
             false => self.pick(),

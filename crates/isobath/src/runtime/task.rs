@@ -95,6 +95,11 @@ impl Wake for TaskRef {
     }
 }
 
+/// Whether a task runs on this thread, of whatever store.
+pub(crate) fn in_any_task() -> bool {
+    Worker::with_current(|worker| worker.is_some_and(Worker::in_task))
+}
+
 /// Waits for `future`: inside a task by yielding, elsewhere by blocking the thread.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     struct Thread(std::thread::Thread);
@@ -105,7 +110,7 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     }
 
     let mut future = pin!(future);
-    let in_task = Worker::with_current(|worker| worker.is_some_and(Worker::in_task));
+    let in_task = in_any_task();
     let waker = if in_task {
         Worker::with_current(|worker| worker.and_then(Worker::current_task))
             .map(|task| Waker::from(Arc::new(task)))

@@ -597,11 +597,14 @@ impl Worker {
         let mut channel = self.channel.borrow_mut();
         let mut completions = self.completions.borrow_mut();
         let mut polled = Ok(0);
+        // Where much I/O is in flight its completions are gathered in one sleep.
+        let gathers = channel.in_flight() / GATHER_SHARE > 1;
         let sleep = sleep.filter(|_| {
-            !self.handle.look_for_messages(|| {
-                polled = channel.poll(&mut completions);
-                !matches!(polled, Ok(0))
-            })
+            gathers
+                || !self.handle.look_for_messages(|| {
+                    polled = channel.poll(&mut completions);
+                    !matches!(polled, Ok(0))
+                })
         });
         if !matches!(polled, Ok(0)) {
             return self.reaped(polled);
