@@ -69,9 +69,9 @@ pub(crate) struct RestoreArgs {
     /// Most bytes that the store may grow to, beside the 2 MiB in front of each file [default: no limit]
     #[arg(long, value_name = "SIZE")]
     pub(crate) limit: Option<Size>,
-    /// Memory for the buffer pool
-    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
-    pub(crate) pool: Size,
+    /// Memory for the buffer pool [default: 256MiB, at most a quarter of the memory]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) pool: Option<Size>,
     /// Read and verify the whole store afterwards
     #[arg(long)]
     pub(crate) check: bool,

@@ -152,7 +152,7 @@ pub(crate) struct StoreArgs {
     /// A file (or block device) of the store; repeat in the order of creation
     #[arg(short, long = "store", value_name = "PATH", required = true, env = "ISOBATH_STORE", value_hint = ValueHint::FilePath)]
     pub(crate) store: Vec<PathBuf>,
-    /// Memory for the buffer pool, such as 64MiB or 4GiB [default: 64MiB for one key, 256MiB otherwise]
+    /// Memory for the buffer pool, such as 64MiB or 4GiB [default: 64MiB for one key, 256MiB otherwise, at most a quarter of the memory]
     #[arg(long, value_name = "SIZE")]
     pub(crate) pool: Option<Size>,
     /// Worker threads [default: one per core]

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use isobath::{BackupOptions, Options, SalvageOptions, Store};
+use isobath::{BackupOptions, SalvageOptions, Store};
 use isobath_lab::{Unit, escape, partial_path};
 use serde_json::json;
 
@@ -77,9 +77,8 @@ pub(crate) fn restore(
     let mut paths = vec![first.clone()];
     paths.extend(args.also.iter().cloned());
     store::not_stdout(&paths)?;
-    let options = Options::new()
-        .pool_bytes(args.pool.0)
-        .volume_limit_bytes(args.limit.map(|size| size.0));
+    let options =
+        store::with_pool(args.pool, LARGE_POOL).volume_limit_bytes(args.limit.map(|size| size.0));
     let progress = super::progress(global)?;
     let began = Instant::now();
     let mut shown = Stages::new(&progress);
@@ -149,7 +148,7 @@ pub(crate) fn salvage(
     let progress = Progress::start(global.quiet, ours.into_iter().collect())?;
     let began = Instant::now();
     let options = SalvageOptions::new().search(args.search);
-    let target = Options::new().pool_bytes(args.store.pool.map_or(LARGE_POOL, |size| size.0));
+    let target = store::with_pool(args.store.pool, LARGE_POOL);
     let mut shown = Stages::new(&progress);
     let done = store::waiting(args.store.wait, || {
         let watch = &mut |stage, done, total| shown.tell(stage, done, total, unit_of(stage));

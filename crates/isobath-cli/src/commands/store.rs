@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use isobath::{Error, Options, Store, Tree};
 use isobath_lab::{LabError, VolumeError};
 
-use crate::args::{CreateArgs, GlobalArgs, NewTreeArgs, StoreArgs, TreeArgs};
+use crate::args::{CreateArgs, GlobalArgs, NewTreeArgs, Size, StoreArgs, TreeArgs};
 use crate::failure::Failure;
 use crate::output::size;
 use crate::progress::{self, Progress};
@@ -28,8 +28,16 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// Trees whose names are as alike as this, of 1, are suggested for each other.
 const ALIKE: f64 = 0.7;
 
+/// Options with the pool that the command line asks for, or with one of `most` bytes, less where there is little memory.
+pub(crate) fn with_pool(given: Option<Size>, most: u64) -> Options {
+    match given {
+        Some(size) => Options::new().pool_bytes(size.0),
+        None => Options::new().pool_bytes_at_most(most),
+    }
+}
+
 fn options(args: &StoreArgs, pool: u64) -> Options {
-    let mut options = Options::new().pool_bytes(args.pool.map_or(pool, |size| size.0));
+    let mut options = with_pool(args.pool, pool);
     if let Some(path) = &args.log_path {
         options = options.log_path(path);
     }

@@ -32,6 +32,8 @@ const FRAMES_PER_TASK: u64 = 4;
 /// Part of the pool's size that the version store may take unless an option says
 /// otherwise.
 const VERSION_SHARE: u64 = 16;
+/// Share of the memory that a pool takes by default: one part in this many.
+const MEMORY_SHARE: u64 = 4;
 /// Bytes of a segment, and segments that a limited volume should have: smaller ones leave more of it for data.
 const SEGMENT_BYTES: u32 = 2 << 20;
 const MIN_SEGMENTS: u64 = 512;
@@ -128,7 +130,7 @@ impl Options {
     #[must_use]
     pub fn new() -> Options {
         Options {
-            pool_bytes: Memory::there_is().bytes / 4,
+            pool_bytes: Memory::there_is().bytes / MEMORY_SHARE,
             workers: std::thread::available_parallelism().map_or(1, usize::from),
             tasks: 64,
             stack_bytes: STACK_BYTES,
@@ -162,6 +164,17 @@ impl Options {
     pub fn pool_bytes(mut self, bytes: u64) -> Options {
         self.pool_bytes = bytes;
         self
+    }
+
+    /// As [`Options::pool_bytes`], but no more than a quarter of the memory that there is, which is the default: for programs whose own default
+    /// has to fit into a small container, too.
+    #[must_use]
+    pub fn pool_bytes_at_most(self, bytes: u64) -> Options {
+        self.pool_of_memory(bytes, Memory::there_is().bytes)
+    }
+
+    fn pool_of_memory(self, most: u64, memory: u64) -> Options {
+        self.pool_bytes(most.min(memory / MEMORY_SHARE))
     }
 
     /// Number of worker threads, 1 to 256; by default one per core.
@@ -690,6 +703,15 @@ fn bad(option: &'static str, reason: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_default_pool_fits_into_little_memory() {
+        let pool = |memory| Options::new().pool_of_memory(256 << 20, memory).pool_bytes;
+        assert_eq!(pool(24 << 30), 256 << 20);
+        assert_eq!(pool(128 << 20), 32 << 20);
+        let there_is = Memory::there_is().bytes;
+        assert!(Options::new().pool_bytes_at_most(u64::MAX).pool_bytes <= there_is / 2);
+    }
 
     #[test]
     fn a_pool_larger_than_the_memory_is_refused() {
