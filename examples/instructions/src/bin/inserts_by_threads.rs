@@ -1,7 +1,7 @@
 //! Inserts by plain threads, one after the other in each: what a program gets that knows no tasks.
 //!
 //! ```text
-//! cargo run --release -p isobath --example inserts_by_threads [DIRECTORY]
+//! cargo run --release -p isobath-example-instructions --bin inserts_by_threads [DIRECTORY]
 //! ```
 //!
 //! Records of 16 and 100 bytes into a tree that the pool holds, for each durability and number of threads; per second, the mean time of a call, and
@@ -10,24 +10,15 @@
 use std::time::{Duration, Instant};
 
 use isobath::{Durability, Options, Store};
+use rustix::time::{ClockId, clock_gettime};
 
 const TIME: Duration = Duration::from_secs(2);
 const KEYS: u64 = 200_000;
 
-fn cpu() -> Result<Duration, std::io::Error> {
-    let mut used = std::mem::MaybeUninit::<libc::rusage>::uninit();
-    // SAFETY: the kernel fills it in.
-    #[allow(unsafe_code)]
-    let used = unsafe {
-        if libc::getrusage(libc::RUSAGE_SELF, used.as_mut_ptr()) != 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        used.assume_init()
-    };
-    let of = |time: libc::timeval| {
-        Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64)
-    };
-    Ok(of(used.ru_utime) + of(used.ru_stime))
+/// CPU time of all threads.
+fn cpu() -> Duration {
+    let used = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -47,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let options = Options::new().pool_bytes(256 << 20).durability(durability);
             let store = Store::create(&path, &options)?;
             let tree = store.create_tree("records")?;
-            let (began, used) = (Instant::now(), cpu()?);
+            let (began, used) = (Instant::now(), cpu());
             let counts = std::thread::scope(|scope| {
                 let insert = |thread: u64| {
                     let tree = &tree;
@@ -71,7 +62,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             for one in counts {
                 count += one.map_err(|_| "a thread panicked")??;
             }
-            let (took, used) = (began.elapsed(), cpu()? - used);
+            let (took, used) = (began.elapsed(), cpu() - used);
             let micros = |time: Duration| time.as_secs_f64() * 1e6 / count as f64;
             println!(
                 "{name:<12} {threads:>8} {:>12.0} {:>10.1} {:>14.1}",
