@@ -9,6 +9,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from statistics import median
 
 NAMES = {"isobath": "Isobath", "rocksdb": "RocksDB", "wiredtiger": "WiredTiger", "drive": "the drive alone", "null": "no engine"}
 ORDER = list(NAMES.values())
@@ -29,7 +30,8 @@ def number(value):
 
 
 def tails(out, results):
-    columns = ["operations, cores", "engine", "offered/s", "p50 µs", "p99 µs", "p99.9 µs", "longest, ms", "CPU µs per operation"]
+    """Medians over the rounds; of p99.9 also the range, and the longest of all."""
+    columns = ["operations, cores", "engine", "rounds", "offered/s", "p50 µs", "p99 µs", "p99.9 µs (range)", "longest, ms", "CPU µs per operation"]
     rows = []
     for file, what in [
         ("tails-lookup", "lookups, left alone"),
@@ -39,10 +41,17 @@ def tails(out, results):
     ]:
         path = out / f"{file}.jsonl"
         records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        for r in sorted(records, key=lambda r: ORDER.index(name(r["engine"]))):
+        for engine in ORDER:
+            rounds = [r for r in records if name(r["engine"]) == engine]
+            if not rounds:
+                continue
+            of = {field: [r[field] for r in rounds] for field in rounds[0] if isinstance(rounds[0][field], (int, float))}
+            late = of["latency_us_p999"]
+            span = f" ({number(min(late))} to {number(max(late))})" if len(late) > 1 else ""
             rows.append([
-                what, name(r["engine"]), number(r["rate_per_s"]), number(r["latency_us_p50"]), number(r["latency_us_p99"]),
-                number(r["latency_us_p999"]), f"{r['latency_us_max'] / 1e3:.1f}", f"{r['cpu_us_per_operation']:.1f}",
+                what, engine, str(len(rounds)), number(rounds[0]["rate_per_s"]), number(median(of["latency_us_p50"])),
+                number(median(of["latency_us_p99"])), number(median(late)) + span, f"{max(of['latency_us_max']) / 1e3:.1f}",
+                f"{median(of['cpu_us_per_operation']):.1f}",
             ])
     write(results, "tails-at-one-rate", columns, rows)
 

@@ -477,6 +477,7 @@ fn bench_plan(plan: &RatesPlan, workload: Workload, records: u64) -> LookupPlan 
         drive_duration: Duration::from_secs(2),
         sample_every: Duration::from_secs(1),
         until_steady: false,
+        components: false,
         seed: 1,
     }
 }

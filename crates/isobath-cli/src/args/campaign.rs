@@ -131,6 +131,9 @@ pub(crate) struct CaseArgs {
     /// Record which pages Isobath writes while the clients run: a trace for `isobath sim clean`
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) trace: Option<PathBuf>,
+    /// Say where the CPU time goes, by component of the engine and of the kernel: `perf` samples the clients' run
+    #[arg(long)]
+    pub(crate) components: bool,
     /// Do not measure the drive's own limit
     #[arg(long)]
     pub(crate) no_drive: bool,

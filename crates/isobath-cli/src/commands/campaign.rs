@@ -148,6 +148,7 @@ pub(super) fn plan(
         sample_every: (args.duration / SAMPLES)
             .clamp(Duration::from_millis(20), Duration::from_secs(1)),
         until_steady: args.until_steady,
+        components: args.components,
         seed: args.seed,
     })
 }
@@ -520,6 +521,7 @@ pub(super) fn print(records: &[Record], out: &mut Output) -> Result<(), Failure>
         .collect();
     out.table(&header, &rows, true)?;
     print_drive_limits(records, out)?;
+    print_components(records, out)?;
     for record in records {
         let Some(tpcc) = &record.tpcc else { continue };
         let rates = record.operations_by_type.iter();
@@ -587,6 +589,20 @@ fn print_lines(
         }
     }
     Ok(())
+}
+
+/// Where the CPU time went, of runs that were sampled.
+fn print_components(records: &[Record], out: &mut Output) -> Result<(), Failure> {
+    let sampled: Vec<&Record> = records.iter().filter(|r| r.cpu_sampled).collect();
+    if sampled.is_empty() {
+        return Ok(());
+    }
+    let sides: Vec<String> = sampled.iter().map(|r| r.side()).collect();
+    let header: Vec<&str> = ["CPU µs per operation"]
+        .into_iter()
+        .chain(sides.iter().map(String::as_str))
+        .collect();
+    out.table(&header, &bench::components(&sampled), true)
 }
 
 /// What the drive did alone, beside each run of which that is known.

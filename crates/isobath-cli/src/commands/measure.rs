@@ -309,6 +309,7 @@ fn plan(args: &LookupArgs) -> Result<LookupPlan, Failure> {
         drive_depth: (!args.no_drive && !args.in_pool).then_some(depth),
         sample_every: Duration::from_secs(1),
         until_steady: false,
+        components: false,
         drive_duration: Duration::from_secs(5).min(args.duration),
         seed: args.seed,
     })

@@ -11,12 +11,12 @@ use hdrhistogram::serialization::interval_log::IntervalLogWriterBuilder;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::harness;
 use super::lookup::{LookupPlan, LookupReport, lookup};
 use super::place::{Place, Ready};
 use super::record::Record;
 use super::search::{Search, SearchPlan, search};
-use crate::engine::EngineKind;
-use crate::{LabError, Monitor, Silent};
+use crate::{LabError, Monitor};
 
 /// One run of a campaign.
 #[derive(Debug, Clone)]
@@ -153,7 +153,7 @@ impl Campaign {
         }
         record.search.clone_from(&case.search);
         record.row.clone_from(&case.row);
-        record.set_harness(harness(&case.plan), &report);
+        record.set_harness(harness::ns_per_operation(&case.plan), &report);
         record.after_gap = !self.known.is_empty() && !self.ran;
         self.ran = true;
         if let Some(directory) = &self.directory {
@@ -224,36 +224,6 @@ fn run_case(
     let bytes = ready.region_bytes();
     ready.take_away()?;
     Ok((report, bytes))
-}
-
-/// How long the harness is measured.
-const HARNESS_TIME: Duration = Duration::from_millis(200);
-
-/// Nanoseconds per operation of the same workload with no engine and one client.
-fn harness(plan: &LookupPlan) -> Option<f64> {
-    // Transactions need an engine that keeps what it is given.
-    if plan.engine.kind.is_baseline() || plan.workload.tpcc.is_some() {
-        return None;
-    }
-    let mut alone = plan.clone();
-    alone.engine.kind = EngineKind::Null;
-    // Reading the clock is part of what a row costs.
-    alone.latency_every = Some(plan.timed_one_in());
-    (alone.engine.path, alone.engine.simulated, alone.virtual_ssd) = (None, None, None);
-    alone.engine.threads = 1;
-    (alone.rate_per_s, alone.drive_depth) = (None, None);
-    (alone.until_steady, alone.keep) = (false, false);
-    (alone.warm_up, alone.duration) = (Duration::ZERO, HARNESS_TIME);
-    alone.sample_every = HARNESS_TIME;
-    alone.workload.fill = false;
-    let report = lookup(&alone, &Silent).ok()?;
-    let rate = report.series.rate_from(0);
-    // On a busy machine the time is more than what the benchmark takes.
-    let cpu = report
-        .rows
-        .first()
-        .map(|row| row.cpu_us_per_operation * 1e3);
-    (rate > 0.0).then(|| cpu.map_or(f64::INFINITY, |ns| ns).min(1e9 / rate))
 }
 
 fn read_lines<L: Serialize + DeserializeOwned>(path: &Path) -> Result<Vec<L>, LabError> {
@@ -543,8 +513,9 @@ pub(super) fn distinct<'r>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Silent;
     use crate::bench::{Known, Workload, evidence};
-    use crate::engine::{Callers, EngineConfig, Schema, SpaceConfig, Tuning};
+    use crate::engine::{Callers, EngineConfig, EngineKind, Schema, SpaceConfig, Tuning};
 
     fn case(side: usize, round: usize) -> Case {
         let plan = LookupPlan {
@@ -577,6 +548,7 @@ mod tests {
             drive_duration: Duration::ZERO,
             sample_every: Duration::from_millis(10),
             until_steady: false,
+            components: false,
             seed: 1,
         };
         Case {

@@ -73,7 +73,7 @@ impl Picker {
         match chooser {
             Chooser::Uniform => self.rng.u64(..loaded),
             Chooser::Zipf(ranks) => ranks.draw(&mut self.ranks),
-            Chooser::Scrambled(zipf) => mix(zipf.rank(self.ranks.unit())) % loaded,
+            Chooser::Scrambled(zipf) => scale(mix(zipf.rank(self.ranks.unit())), loaded),
             Chooser::Latest(theta) => {
                 let count = inserted.visible().max(1);
                 let zipf = self
@@ -84,6 +84,11 @@ impl Picker {
             }
         }
     }
+}
+
+/// A number of 64 random bits as one below `limit`: a multiplication, where a remainder would take a division.
+fn scale(random: u64, limit: u64) -> u64 {
+    ((u128::from(random) * u128::from(limit)) >> 64) as u64
 }
 
 /// Numbers of new records: handed out at once, visible to reads once all before them are stored.
@@ -163,17 +168,22 @@ pub(super) struct Zipfian {
     theta: f64,
     zeta: f64,
     eta: f64,
+    /// 1 / (1 − θ), where it is a whole number, as it is for YCSB's 0.99: the power of it takes a few multiplications.
+    whole_power: Option<i32>,
     /// Scaled draws below this have one of the first two ranks; a power that each draw would compute anew.
     second_below: f64,
 }
 
 impl Zipfian {
     pub(super) fn new(items: u64, theta: f64) -> Zipfian {
+        let power = 1.0 / (1.0 - theta);
+        let whole = (power - power.round()).abs() < 1e-9 * power && power < 1000.0;
         let mut zipf = Zipfian {
             items: 0,
             theta,
             zeta: 0.0,
             eta: 0.0,
+            whole_power: whole.then(|| power.round() as i32),
             second_below: 1.0 + 0.5_f64.powf(theta),
         };
         zipf.set(items);
@@ -203,7 +213,11 @@ impl Zipfian {
         if scaled < self.second_below || self.items < 3 {
             return 1;
         }
-        let share = (self.eta * unit - self.eta + 1.0).powf(1.0 / (1.0 - self.theta));
+        let base = self.eta * unit - self.eta + 1.0;
+        let share = match self.whole_power {
+            Some(power) => base.powi(power),
+            None => base.powf(1.0 / (1.0 - self.theta)),
+        };
         ((self.items as f64 * share) as u64).min(self.items - 1)
     }
 }

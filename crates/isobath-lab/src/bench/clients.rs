@@ -29,7 +29,7 @@ pub(super) struct Shared {
     /// The number at which inserts end the run.
     fill_to: u64,
     pub(super) seed: u64,
-    /// Every how many operations a latency is taken.
+    /// Every how many operations a latency is taken, at least 1.
     pub(super) latency_every: u32,
     /// Open loop: when operations are due.
     pub(super) arrivals: Option<Arrivals>,
@@ -236,23 +236,29 @@ impl Shared {
                 value: Vec::with_capacity(self.records.value_bytes),
             }),
         };
-        let mut results = Results::new(&self.workload.mix);
-        let (mut done, mut written) = (0u64, 0u64);
-        let mut turn = 0u32;
+        let mut tally = Tally::new(self, index);
+        // Operations until one is timed.
+        let mut untimed = self.latency_every;
+        // When the operation before ended, which is when this one begins: a client does nothing in between, and a look at the clock is a
+        // good part of what the benchmark costs.
+        let mut ended: Option<Instant> = None;
         loop {
             let phase = self.phase.load(Ordering::Relaxed);
             if phase == STOP {
                 break;
             }
-            turn = turn.wrapping_add(1);
-            let timed = turn.is_multiple_of(self.latency_every);
+            untimed -= 1;
+            let timed = untimed == 0;
+            if timed {
+                untimed = self.latency_every;
+            }
             let due = match &self.arrivals {
                 Some(arrivals) => {
                     let due = arrivals.next();
                     session.wait_until(due);
                     Some(due)
                 }
-                None => timed.then(Instant::now),
+                None => timed.then(|| ended.take().unwrap_or_else(Instant::now)),
             };
             let mix = &self.workload.mix;
             let operation = match mix.only() {
@@ -264,26 +270,101 @@ impl Shared {
                 self.stop();
                 break;
             };
+            let now = due.map(|_| Instant::now());
+            ended = now.filter(|_| self.latency_every == 1);
+            tally.count(processed, bytes);
             if phase == MEASURE {
-                let at = operation as usize;
-                results.operations[at] += processed;
-                results.calls[at] += 1;
-                if let Some(due) = due {
-                    let ns = u64::try_from(due.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                    let ns = ns.clamp(LATENCY_NS_MIN, LATENCY_NS_MAX);
-                    results.latency_ns[at].saturating_record(ns);
-                    self.latencies[index].add(ns);
-                }
+                tally.measure(operation, processed, due.zip(now));
             }
-            done += processed;
-            self.progress[index].0.store(done, Ordering::Relaxed);
-            if bytes > 0 {
-                written += bytes;
-                self.progress[index].1.store(written, Ordering::Relaxed);
-            }
+            tally.show(now);
         }
+        let results = tally.end();
         self.results().push(results);
         Ok(())
+    }
+}
+
+/// Latencies that a client keeps to itself before it shows them.
+const KEPT: usize = 32;
+/// For how long it keeps them, and its progress, to itself at most, unless an operation takes longer.
+const KEPT_TIME: Duration = Duration::from_millis(5);
+/// Bits of a latency that is kept beside its operation: more than [`LATENCY_NS_MAX`] has.
+const KEPT_BITS: u32 = 56;
+
+/// What one client has done. Histograms and what other threads look at are touched once for many operations: with a hundred clients they
+/// are in no processor's cache any more when a client comes back to them.
+struct Tally<'s> {
+    shared: &'s Shared,
+    index: usize,
+    results: Results,
+    done: u64,
+    written: u64,
+    /// Operations and latencies that are not in a histogram yet.
+    kept: [u64; KEPT],
+    len: usize,
+    shown: Option<Instant>,
+}
+
+impl<'s> Tally<'s> {
+    fn new(shared: &'s Shared, index: usize) -> Tally<'s> {
+        Tally {
+            shared,
+            index,
+            results: Results::new(&shared.workload.mix),
+            done: 0,
+            written: 0,
+            kept: [0; KEPT],
+            len: 0,
+            shown: None,
+        }
+    }
+
+    fn count(&mut self, processed: u64, bytes: u64) {
+        self.done += processed;
+        self.written += bytes;
+    }
+
+    /// Counts an operation of the measured time, and its latency, where its beginning and end are known.
+    fn measure(&mut self, operation: Operation, processed: u64, span: Option<(Instant, Instant)>) {
+        let at = operation as usize;
+        self.results.operations[at] += processed;
+        self.results.calls[at] += 1;
+        if let Some((due, now)) = span {
+            let ns = now.saturating_duration_since(due).as_nanos();
+            let ns = u64::try_from(ns).unwrap_or(u64::MAX);
+            let ns = ns.clamp(LATENCY_NS_MIN, LATENCY_NS_MAX);
+            // `show` makes room before there is none.
+            self.kept[self.len] = (at as u64) << KEPT_BITS | ns;
+            self.len += 1;
+        }
+    }
+
+    /// Shows what was kept, where that is much, or old at this time.
+    fn show(&mut self, now: Option<Instant>) {
+        let Some(now) = now else { return };
+        let is_old = |shown| now.saturating_duration_since(shown) >= KEPT_TIME;
+        if self.len == KEPT || self.shown.is_none_or(is_old) {
+            self.shown = Some(now);
+            self.show_all();
+        }
+    }
+
+    fn show_all(&mut self) {
+        let latencies = &self.shared.latencies[self.index];
+        for kept in &self.kept[..self.len] {
+            let (at, ns) = (kept >> KEPT_BITS, kept & ((1 << KEPT_BITS) - 1));
+            self.results.latency_ns[at as usize].saturating_record(ns);
+            latencies.add(ns);
+        }
+        self.len = 0;
+        let line = &self.shared.progress[self.index];
+        line.0.store(self.done, Ordering::Relaxed);
+        line.1.store(self.written, Ordering::Relaxed);
+    }
+
+    fn end(mut self) -> Results {
+        self.show_all();
+        self.results
     }
 }
 

@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::catalogue::{ScanLength, Workload};
 use super::choice::Choice;
 use super::clients::{Arrivals, Results, Shared};
+use super::components::Profiler;
 use super::keys::Records;
 use super::record::LeftOut;
 use super::row::{Latency, LoadRow, Row, Setting, SpaceRow, steady};
@@ -56,6 +57,8 @@ pub struct LookupPlan {
     pub until_steady: bool,
     /// Calls of a client of which one is timed; `None` times all that may wait for a drive, and one in 16 of others.
     pub latency_every: Option<u32>,
+    /// Whether `perf` says where the CPU time goes.
+    pub components: bool,
     /// What is not read though it could be: a pitfall, which the benchmark's test of itself commits.
     pub left_out: LeftOut,
     /// Seed of keys and arrivals.
@@ -103,6 +106,9 @@ pub struct LookupReport {
     /// What the TPC-C-derived workload reports besides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tpcc: Option<tpcc::Report>,
+    /// Shares of the CPU time by component, the largest first, where they were asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub components: Vec<(String, f64)>,
 }
 
 /// Runs the plan.
@@ -135,6 +141,9 @@ pub fn lookup(plan: &LookupPlan, monitor: &dyn Monitor) -> Result<LookupReport, 
 fn validate(plan: &LookupPlan) -> Result<(), LabError> {
     let request = |text: &str| Err(LabError::Request(text.to_owned()));
     plan.workload.check(plan.records)?;
+    if plan.components {
+        Profiler::check()?;
+    }
     if plan.rate_per_s.is_some_and(|r| !r.is_finite() || r <= 0.0) {
         return request("the rate must be a number above 0");
     }
@@ -210,6 +219,7 @@ pub(crate) fn run(
         latency_ns: None,
         steal_s: 0.0,
         tpcc: None,
+        components: Vec::new(),
     };
     // A memory device lives as long as its engine, so that one is kept open.
     let mut open: Option<Box<dyn Engine>> = None;
@@ -253,6 +263,7 @@ pub(crate) fn run(
     let clients = engine.clients();
     engine.close()?;
     let mut measured = measured?;
+    report.components = std::mem::take(&mut measured.components).unwrap_or(Ok(Vec::new()))?;
     report.series = std::mem::take(&mut measured.series);
     report.latency_ns = Some(measured.results.all_latencies());
     report.drive_after = limit(plan, &files, monitor)?;
@@ -476,6 +487,8 @@ struct Measured {
     device: (u64, u64),
     counters: (Counters, Counters),
     keys_drawn_before: Option<u64>,
+    /// Where the CPU time went, if that was asked for.
+    components: Option<Result<Vec<(String, f64)>, LabError>>,
 }
 
 /// Latencies are taken at every operation where it waits for a drive; where it
@@ -542,6 +555,7 @@ fn watch(
     monitor: &dyn Monitor,
 ) -> Measured {
     wait(plan.warm_up, shared, monitor);
+    let profiler = plan.components.then(Profiler::start);
     let began = Instant::now();
     let (cpu, device, counters) = (cpu_time(), device_bytes(), engine.counters());
     shared.measure();
@@ -563,18 +577,21 @@ fn watch(
     }
     shared.stop();
     let (read, written) = device_bytes();
+    let seconds = began.elapsed().as_secs_f64();
+    let cpu = cpu_time().saturating_sub(cpu);
     Measured {
         results: Results::new(&plan.workload.mix),
         per_second: sampler.series.operations_per_s(),
         series: sampler.series,
-        seconds: began.elapsed().as_secs_f64(),
-        cpu: cpu_time().saturating_sub(cpu),
+        seconds,
+        cpu,
         device: (
             read.saturating_sub(device.0),
             written.saturating_sub(device.1),
         ),
         counters: (counters, engine.counters()),
         keys_drawn_before: shared.keys_drawn_before(),
+        components: profiler.map(|profiler| profiler.and_then(Profiler::end)),
     }
 }
 

@@ -109,10 +109,13 @@ pub struct Record {
     pub cpu_us_per_operation: f64,
     /// Time per operation of the benchmark itself with no engine, nanoseconds.
     pub harness_ns_per_operation: Option<f64>,
-    /// Parts of that CPU time, microseconds: what the benchmark takes with no engine, what the drive's reads take with no engine, and the
-    /// rest. Nothing where one of them was not measured.
+    /// Parts of that CPU time, microseconds: those that were sampled, the largest first, where they were asked for; otherwise what the
+    /// benchmark takes with no engine, what the drive's reads take with no engine, and the rest, unless one of them was not measured.
     #[serde(default)]
     pub cpu_by_component: Vec<(String, f64)>,
+    /// Whether those parts were sampled.
+    #[serde(default)]
+    pub cpu_sampled: bool,
     /// Share of its volume that Isobath's live data may fill, where it is not the engine's own choice.
     #[serde(default)]
     pub fill_factor: Option<f64>,
@@ -269,7 +272,14 @@ impl Record {
             latency_cdf: latencies.map(cdf).unwrap_or_default(),
             cpu_us_per_operation: row.cpu_us_per_operation,
             harness_ns_per_operation: None,
-            cpu_by_component: Vec::new(),
+            cpu_by_component: {
+                let shares = report.components.iter();
+                let us = |share: f64| share * row.cpu_us_per_operation;
+                shares
+                    .map(|(name, share)| (name.clone(), us(*share)))
+                    .collect()
+            },
+            cpu_sampled: !report.components.is_empty(),
             fill_factor: plan.engine.space.fill_factor,
             wa_a: last.wa_a().filter(|_| writes),
             wa_d: last.wa_d().filter(|_| writes),
@@ -310,7 +320,9 @@ impl Record {
             let cpu = report.drive_before.as_ref()?.cpu_us_per_read;
             Some(cpu * row.device_reads_per_operation)
         });
-        if let (Some(ns), Some(reads)) = (ns_per_operation, reads) {
+        if let (Some(ns), Some(reads), true) =
+            (ns_per_operation, reads, self.cpu_by_component.is_empty())
+        {
             let harness = ns / 1e3;
             let rest = self.cpu_us_per_operation - harness - reads;
             self.cpu_by_component = [
@@ -486,4 +498,28 @@ fn distinct(mut texts: Vec<String>) -> Vec<String> {
     texts.sort();
     texts.dedup();
     texts
+}
+/// The table of what each component takes of an operation's CPU time: all of it, then a row for each component that a record has, and a
+/// column for each record.
+#[must_use]
+pub fn components(records: &[&Record]) -> Vec<Vec<String>> {
+    let mut names: Vec<&str> = Vec::new();
+    for (name, _) in records.iter().flat_map(|r| &r.cpu_by_component) {
+        if !names.contains(&name.as_str()) {
+            names.push(name);
+        }
+    }
+    let row = |name: &str, of: &dyn Fn(&Record) -> Option<String>| {
+        let cells = records.iter().map(|r| of(r).unwrap_or_default());
+        [name.to_owned()].into_iter().chain(cells).collect()
+    };
+    let all = |r: &Record| Some(format!("{:.2}", r.cpu_us_per_operation));
+    let rows = names.iter().map(|name| {
+        row(name, &|r: &Record| {
+            let (_, us) = r.cpu_by_component.iter().find(|(known, _)| known == name)?;
+            let share = 100.0 * us / r.cpu_us_per_operation.max(f64::MIN_POSITIVE);
+            Some(format!("{us:.2} ({share:.0}%)"))
+        })
+    });
+    [row("all", &all)].into_iter().chain(rows).collect()
 }

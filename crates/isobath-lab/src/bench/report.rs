@@ -3,7 +3,7 @@
 use super::campaign::distinct;
 use super::cost::{CostMap, cost_map, points};
 use super::fio::FioJob;
-use super::record::{Record, evidence};
+use super::record::{Record, components, evidence};
 use super::series::Sample;
 use super::summary::summarize;
 use super::verdict::{Pitfall, Verdict, has_headline, judge};
@@ -317,32 +317,23 @@ fn drive_limits(records: &[Record]) -> Markup {
     } }
 }
 
-/// Where the CPU time of an operation goes, as far as that follows from runs without an engine.
+/// Where the CPU time of an operation goes: what was sampled, or what follows from runs without an engine.
 fn cpu(records: &[Record]) -> Markup {
-    let Some(first) = records.iter().find(|r| !r.cpu_by_component.is_empty()) else {
-        return Markup::default();
-    };
-    let mut columns = vec![words("run"), number("CPU µs/op")];
-    let parts: Vec<&str> = first
-        .cpu_by_component
+    let known: Vec<&Record> = records
         .iter()
-        .map(|(name, _)| name.as_str())
+        .filter(|r| !r.cpu_by_component.is_empty())
         .collect();
-    columns.extend(parts.into_iter().map(number));
-    let known = records.iter().filter(|r| !r.cpu_by_component.is_empty());
-    let rows = known.map(|r| {
-        let total = r.cpu_us_per_operation;
-        let parts = r
-            .cpu_by_component
-            .iter()
-            .flat_map(|(_, us)| cells![format!("{us:.2} ({:.0}%)", 100.0 * us / total.max(1e-9))]);
-        let head = cells![label(r), format!("{total:.2}")];
-        head.into_iter().chain(parts).collect()
-    });
-    html! {
+    let names = known.iter().map(|r| number(label(r)));
+    let columns: Vec<Column> = [words("CPU µs per operation")]
+        .into_iter()
+        .chain(names)
+        .collect();
+    let rows = components(&known);
+    let cells = |row: &Vec<String>| row.iter().flat_map(|cell| cells![cell]).collect();
+    html! { @if !known.is_empty() {
         h3 { "CPU time by component" }
-        (table(&columns, rows))
-    }
+        (table(&columns, rows.iter().map(cells)))
+    } }
 }
 
 /// A chart's short name, its title, and the value of a sample.

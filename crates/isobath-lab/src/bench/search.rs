@@ -203,7 +203,7 @@ fn trial_of(plan: &LookupPlan, duration: Duration) -> LookupPlan {
     short.duration = duration;
     short.warm_up = plan.warm_up.min(duration / 2);
     short.sample_every = (duration / SAMPLES).max(SAMPLE_MIN);
-    (short.drive_depth, short.until_steady) = (None, false);
+    (short.drive_depth, short.until_steady, short.components) = (None, false, false);
     short.engine.space.trace = None;
     short
 }

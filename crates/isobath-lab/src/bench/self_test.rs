@@ -71,6 +71,7 @@ fn plan(share: f64, drive: SimulatedDrive, longest: Duration) -> LookupPlan {
         drive_duration: Duration::ZERO,
         sample_every: Duration::from_millis(50),
         until_steady: true,
+        components: false,
         seed: 1,
     }
 }

@@ -354,6 +354,7 @@ impl Suite {
             drive_duration: seconds(sizes.drive_s).min(duration),
             sample_every: (duration / SAMPLES).clamp(SAMPLE_MIN, SAMPLE_MAX),
             until_steady: false,
+            components: false,
             seed: choice.seed,
         })
     }

@@ -136,9 +136,13 @@ impl Mix {
     /// Share of operations that are the one of this name.
     #[cfg(feature = "rocksdb")]
     pub(crate) fn share(&self, name: &str) -> f64 {
-        let of = Operation::ALL.into_iter().zip(self.weights);
-        let weight: u32 = of.filter(|(o, _)| o.name() == name).map(|(_, w)| w).sum();
-        f64::from(weight) / f64::from(self.total)
+        let named = Operation::ALL.into_iter().filter(|o| o.name() == name);
+        named.map(|operation| self.share_of(operation)).sum()
+    }
+
+    /// Share of operations that are this one.
+    pub(crate) fn share_of(&self, operation: Operation) -> f64 {
+        f64::from(self.weights[operation as usize]) / f64::from(self.total)
     }
 
     pub(crate) fn has(&self, operation: Operation) -> bool {

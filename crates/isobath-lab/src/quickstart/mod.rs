@@ -274,6 +274,7 @@ fn lookup_plan(plan: &Plan) -> LookupPlan {
         drive_depth: Some(DEPTH_PER_WORKER * u32::try_from(workers).unwrap_or(1)),
         sample_every: Duration::from_secs(1),
         until_steady: false,
+        components: false,
         drive_duration: DRIVE_TIME.min(plan.duration),
         seed: 1,
     }
