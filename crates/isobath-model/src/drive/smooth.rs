@@ -356,8 +356,9 @@ mod tests {
         grid[at].throughput_pages_per_s /= 2.0;
         let moved = missed(&fit(&grid), &disturbed);
         println!("worst {worst:.4}, moved {moved:.4}, {:?}", before.process);
-        assert!(worst < 0.01, "{worst}");
-        assert!(moved.abs() < 0.05, "{moved}");
+        // Measured 0.0007 and 0.0003.
+        assert!(worst < 0.001, "{worst}");
+        assert!(moved.abs() < 0.001, "{moved}");
     }
 
     #[test]
