@@ -124,6 +124,9 @@ fn fitted(args: &ModelArgs, path: &Path, out: &mut Output) -> Result<(), Failure
         percent(noise.read),
         percent(noise.write)
     ))?;
+    if profile.is_fitted_across_levels() {
+        out.paragraph(drive_model::ACROSS_LEVELS)?;
+    }
     if !profile.complete {
         out.paragraph(
             "the probe was interrupted: `isobath probe --resume` measures what is missing",
