@@ -510,14 +510,14 @@ mod tests {
     #[test]
     fn table_1_to_two_digits() {
         for row in table1() {
-            // The printed E has two digits; the corrected rows are .95 (.0983), .85 (.28) and .80 (.371).
+            // The printed E has two digits and differs by 0.0069 at most; the corrected rows are .95 (.0983), .85 (.28) and .80 (.371).
             assert!(
-                (row.emptiness - row.paper_emptiness).abs() < 0.0105,
+                (row.emptiness - row.paper_emptiness).abs() < 0.007,
                 "{row:?}"
             );
             // The simulated column, to two digits (it is matched by cleaning by age). The first row, .048, is below
             // the exact .0496.
-            let tolerance = if row.fill > 0.97 { 0.035 } else { 0.02 };
+            let tolerance = if row.fill > 0.97 { 0.033 } else { 0.0135 };
             assert!(
                 close(row.emptiness, row.paper_simulated, tolerance),
                 "{row:?}"
@@ -544,8 +544,9 @@ mod tests {
 
     #[test]
     fn few_pages_already_follow_the_limit() {
-        assert!((emptiness_of_pages(0.8, 30) - emptiness(0.8)).abs() < 0.03);
-        assert!((emptiness_of_pages(0.8, 1_000_000) - emptiness(0.8)).abs() < 1e-5);
+        // 0.0227 and 7e-7 above it.
+        assert!((emptiness_of_pages(0.8, 30) - emptiness(0.8)).abs() < 0.023);
+        assert!((emptiness_of_pages(0.8, 1_000_000) - emptiness(0.8)).abs() < 1e-6);
     }
 
     #[test]
@@ -680,8 +681,9 @@ mod tests {
             let counts = counted(kind);
             let plain = fluid_bound(0.8, &groups_of_counts(&counts)).wamp;
             let noisy = fluid_bound(0.8, &groups_of_noisy_counts(&counts)).wamp;
+            // Measured 0.998, 0.999 and 0.986.
             assert!(
-                (noisy / exact - 1.0).abs() < 0.1,
+                (noisy / exact - 1.0).abs() < 0.015,
                 "{kind}: {noisy} for {exact}"
             );
             assert!(

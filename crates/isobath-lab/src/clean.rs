@@ -626,10 +626,12 @@ mod tests {
         let rows = sweep.run(&Silent).unwrap();
         let row = &rows[0];
         let user_bytes = f64::from(row.segments_count) * 64.0 * row.fill_ratio;
-        assert!((user_bytes / 20_000.0 - 1.0).abs() < 0.01, "{row:?}");
+        // 1.00096: whole segments of 64 pages.
+        assert!((user_bytes / 20_000.0 - 1.0).abs() < 0.001, "{row:?}");
         let bound = row.wamp_bound_ratio.unwrap();
         let uniform = isobath_flash::analysis::wamp(isobath_flash::analysis::emptiness(0.8));
-        assert!((bound / uniform - 1.0).abs() < 0.05, "{bound} {uniform}");
+        // 0.992: pages were counted ten times each, and some of that noise stays.
+        assert!((bound / uniform - 1.0).abs() < 0.008, "{bound} {uniform}");
         let mut csv = Vec::new();
         write_csv(&rows, &mut csv).unwrap();
         assert!(String::from_utf8(csv).unwrap().contains("\"a,b.csv\""));
@@ -643,9 +645,9 @@ mod tests {
         sweep.workloads = vec![trace(ops, true)];
         sweep.fills = vec![0.8];
         let row = &sweep.run(&Silent).unwrap()[0];
-        assert!(row.in_order_updates_ratio.unwrap() > 0.99, "{row:?}");
-        assert!(row.wamp_bound_ratio.unwrap() < 0.01, "{row:?}");
-        assert!(row.wamp_steady_ratio < 0.05, "greedy: {row:?}");
+        assert!(row.in_order_updates_ratio.unwrap() > 0.9999, "{row:?}");
+        assert!(row.wamp_bound_ratio.unwrap() < 1e-9, "{row:?}");
+        assert!(row.wamp_steady_ratio < 1e-9, "greedy: {row:?}");
     }
 
     #[test]

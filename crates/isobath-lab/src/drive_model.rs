@@ -214,6 +214,9 @@ fn sentinel_ratios(train: &DeviceProfile, test: &DeviceProfile) -> Levels {
     }
 }
 
+/// Said of models that mix levels.
+pub const ACROSS_LEVELS: &str = "The drive changed its level so often that too few points are left at one: models are fitted to all of them.";
+
 /// Beyond this, the two runs did not see the same drive.
 const SENTINEL_DRIFT: f64 = 0.10;
 
@@ -250,13 +253,18 @@ fn doubts(train: &DeviceProfile, test: &DeviceProfile) -> Vec<String> {
     if a.drive_model != b.drive_model || a.drive_capacity_bytes != b.drive_capacity_bytes {
         doubts.push("The profiles name different drives.".to_owned());
     }
-    let aside = |p: &DeviceProfile| p.points.len() - p.samples().len();
-    if aside(train) + aside(test) > 0 {
+    let aside = (
+        train.points.len() - train.fitted_samples().len(),
+        test.points.len() - test.samples().len(),
+    );
+    if aside.0 + aside.1 > 0 {
         doubts.push(format!(
             "{} training and {} test points are left out: the drive was not steady around them.",
-            aside(train),
-            aside(test)
+            aside.0, aside.1
         ));
+    }
+    if train.is_fitted_across_levels() {
+        doubts.push(ACROSS_LEVELS.to_owned());
     }
     doubts
 }

@@ -92,7 +92,8 @@ mod tests {
         assert_eq!(optimum, 16);
         let cost = |pages| TREE.point_query_us(pages, affine(100.0, 1.0));
         assert!(
-            cost(460.0) > 3.0 * cost(16.0),
+            // 3.32 times as much.
+            cost(460.0) > 3.3 * cost(16.0),
             "{} against {}",
             cost(460.0),
             cost(16.0)
@@ -116,7 +117,8 @@ mod tests {
         let range = TREE.optimal_node_pages_for_range(1e5, &node);
         assert!(range > point, "{range} against {point}");
         let best = TREE.range_query_us(f64::from(range), 1e6, &node);
-        assert!(TREE.range_query_us(100.0, 1e6, &node) < 2.0 * best);
+        // 1.37 times the best.
+        assert!(TREE.range_query_us(100.0, 1e6, &node) < 1.4 * best);
     }
 
     #[test]

@@ -150,7 +150,8 @@ mod tests {
             ] {
                 let p = point(k, random, pages, reads);
                 let ratio = model.page_cost_us(&p).unwrap() / cost(&p);
-                assert!((ratio - 1.0).abs() < 0.04, "scale {scale}, {p:?}: {ratio}");
+                // 0.1% to 1.7%, the more the further outside.
+                assert!((ratio - 1.0).abs() < 0.018, "scale {scale}, {p:?}: {ratio}");
             }
         }
     }

@@ -57,7 +57,7 @@ pub struct ModelReport {
 impl ModelReport {
     /// Fits all models to a profile; `unseen` is another profile of the same drive to judge them on.
     pub fn of(profile: &DeviceProfile, unseen: Option<&DeviceProfile>) -> Self {
-        let samples = profile.samples();
+        let samples = profile.fitted_samples();
         let unseen = unseen.map(DeviceProfile::samples);
         let comparison = Comparison::of(&samples);
         let chosen = comparison.best().map(|p| p.model().kind());

@@ -141,7 +141,8 @@ fn uniform_lookups_run_at_the_drives_limit() {
         assert!(predicted.read_latency_us_p99.unwrap() > predicted.read_latency_us_mean);
     }
     assert!(
-        (16..=128).contains(&advice.drive.depth),
+        // 57.
+        (50..=64).contains(&advice.drive.depth),
         "{:?}",
         advice.drive
     );
@@ -166,15 +167,16 @@ fn blind_small_updates_belong_into_an_lsm_tree() {
     let advice = advice("updates = 1.0", "[drive]\nendurance_bytes = 600e12\n");
     assert_eq!(advice.structure, Structure::Lsm);
     let (btree, lsm) = (&advice.isobath.predicted, &advice.rocksdb.predicted);
-    // 128-byte records in 4 KiB pages: the B-tree writes a page for each.
+    // 128-byte records in 4 KiB pages: the B-tree writes a page for each, 14.8 times as much.
     assert!(
-        btree.write_amplification > 4.0 * lsm.write_amplification,
+        btree.write_amplification > 14.7 * lsm.write_amplification,
         "{btree:?} {lsm:?}"
     );
     // RocksDB was measured at 304 k/s and a write amplification of 6.7 on half as much data; 484,600 and 5.87 are predicted.
     assert!((475e3..495e3).contains(&lsm.operations_per_s), "{lsm:?}");
     assert!((5.7..6.1).contains(&lsm.write_amplification), "{lsm:?}");
-    assert!(lsm.endurance_years.unwrap() < 1.0);
+    // 19 days.
+    assert!(lsm.endurance_years.unwrap() < 0.053);
     assert!(
         advice
             .warnings
@@ -195,8 +197,10 @@ fn more_memory_means_fewer_reads_and_more_throughput() {
     let (little, much, all) = (with("512e6"), with("3e9"), with("64e9"));
     assert!(little.page_reads_per_operation > much.page_reads_per_operation);
     assert!(little.operations_per_s < much.operations_per_s);
+    // 12.6 times as many.
     assert!(
-        all.page_reads_per_operation < 1e-9 && all.operations_per_s > 5.0 * little.operations_per_s
+        all.page_reads_per_operation < 1e-9
+            && all.operations_per_s > 12.5 * little.operations_per_s
     );
 }
 
@@ -210,7 +214,8 @@ fn skew_raises_hits_and_chooses_the_cleaning_policy() {
     assert_eq!(skewed.settings.cleaning, CleaningPolicy::LifeTable);
     assert!(
         skewed.predicted.page_reads_per_operation
-            < 0.6 * uniform.predicted.page_reads_per_operation
+            // 0.341.
+            < 0.345 * uniform.predicted.page_reads_per_operation
     );
     assert!(because(&skewed.reasons, "cleaning").contains("0.99"));
 }
@@ -227,12 +232,14 @@ fn capacity_decides_the_fill_factor_and_too_little_is_refused() {
     // 33 million records of 140 bytes in full leaves are 4.7 GB.
     let (roomy, tight) = (fill(20e9), fill(5.6e9));
     assert!((roomy.settings.fill_factor - 0.5).abs() < 1e-9);
-    assert!(tight.settings.fill_factor > 0.8, "{:?}", tight.settings);
-    assert!(tight.predicted.write_amplification > 1.5 * roomy.predicted.write_amplification);
+    // 4.69 of 5.6 GB, and 2.55 times the writing.
+    assert!(tight.settings.fill_factor > 0.837, "{:?}", tight.settings);
+    assert!(tight.predicted.write_amplification > 2.54 * roomy.predicted.write_amplification);
     let w = workload("updates = 1.0", "[drive]\ncapacity_bytes = 4.9e9\n");
     let error = advisor().advise(&w).unwrap_err();
     assert!(
-        matches!(error, AdviseError::DoesNotFit { min_bytes, .. } if min_bytes > 4.9e9),
+        // Nine tenths of them may be full.
+        matches!(error, AdviseError::DoesNotFit { min_bytes, .. } if min_bytes > 5.21e9),
         "{error}"
     );
 }
@@ -247,7 +254,8 @@ fn an_endurance_limit_changes_the_layout() {
     assert_ne!(advice.rocksdb.settings.layout, Layout::SingleLevel);
     assert!(because(&advice.rocksdb.reasons, "layout").contains("single level"));
     assert!(
-        advice.rocksdb.predicted.endurance_years.unwrap() > 5.0,
+        // 9.7.
+        advice.rocksdb.predicted.endurance_years.unwrap() > 9.6,
         "{:?}",
         advice.rocksdb.predicted
     );
@@ -390,6 +398,7 @@ fn runs_of_the_engine_decide_its_layout() {
     .map(|(l, k, s)| cell(l, k, s, 6.4e7));
     let runs = EngineModel::calibrate(
         store,
+        None,
         &reads(1150.0, 627.0, 46.2),
         &reads(4700.0, 3050.0, 350.0),
         &inserts,
@@ -417,6 +426,7 @@ fn runs_of_the_engine_decide_its_layout() {
     );
     let too_few = EngineModel::calibrate(
         store,
+        None,
         &reads(1.0, 1.0, 1.0)[..2],
         &reads(1.0, 1.0, 1.0),
         &inserts,
@@ -444,13 +454,22 @@ fn depths_and_sizes_beyond_the_profile_are_named() {
     let inside = asked(128, 120.0);
     assert_eq!(inside.warnings, Vec::<String>::new());
     let (deep, large) = (asked(4000, 120.0), asked(128, 67_108_864.0));
-    for (advice, what) in [
-        (&deep, "a depth of 4000 is above the largest measured (128)"),
-        (&large, "pages of 16385 is above the largest measured (64)"),
+    // The interval is 1.88 and 2.73 times as wide.
+    for (advice, what, wider) in [
+        (
+            &deep,
+            "a depth of 4000 is above the largest measured (128)",
+            1.87,
+        ),
+        (
+            &large,
+            "pages of 16385 is above the largest measured (64)",
+            2.72,
+        ),
     ] {
         let said = |w: &String| w.starts_with("RocksDB") && w.contains(what);
         assert!(advice.warnings.iter().any(said), "{:?}", advice.warnings);
-        assert!(below(advice) > 1.3 * below(&inside), "{advice:?}");
+        assert!(below(advice) > wider * below(&inside), "{advice:?}");
         // Isobath has as many I/Os in flight as it was told to, and none above 256 KiB.
         assert_eq!(advice.isobath.predicted.extrapolated, None);
     }
@@ -528,11 +547,12 @@ fn synced_commits_cost_their_group_flushes() {
         let advice = advisor().advise(&w).unwrap();
         [advice.isobath.predicted, advice.rocksdb.predicted].map(|p| p.operations_per_s)
     };
-    for engine in 0..2 {
+    // Predicted: 0.081 and 0.017 of the rate alone, of which 64 clients reach 12.2 and 31.4 times as much.
+    for (engine, share, gain) in [(0, 0.082, 12.1), (1, 0.018, 31.3)] {
         let (alone, unsynced) = (rates(1, "synced")[engine], rates(1, "none")[engine]);
-        assert!(alone < 0.3 * unsynced, "{engine}: {alone} {unsynced}");
+        assert!(alone < share * unsynced, "{engine}: {alone} {unsynced}");
         let many = rates(64, "synced")[engine];
-        assert!(many > 8.0 * alone, "{engine}: {many} {alone}");
+        assert!(many > gain * alone, "{engine}: {many} {alone}");
     }
 }
 
@@ -547,10 +567,11 @@ fn scans_read_what_engines_were_measured_to_read() {
     let (isobath, rocksdb) = (&advice.isobath.predicted, &advice.rocksdb.predicted);
     for (predicted, measured) in [(isobath, 3.92), (rocksdb, 4.91)] {
         let reads = predicted.page_reads_per_operation;
-        assert!((reads / measured - 1.0).abs() < 0.15, "{reads} {measured}");
+        // 2.7% and 2.4% fewer.
+        assert!((reads / measured - 1.0).abs() < 0.03, "{reads} {measured}");
     }
     let ratio = isobath.operations_per_s / rocksdb.operations_per_s;
-    assert!((3.9..4.2).contains(&ratio), "{isobath:?} {rocksdb:?}");
+    assert!((4.04..4.09).contains(&ratio), "{isobath:?} {rocksdb:?}");
     assert_eq!(advice.structure, Structure::BTree);
 }
 
@@ -568,7 +589,7 @@ fn the_options_file_keeps_the_memory_budget() {
         };
         let memtables = number("max_write_buffer_number=") * number("write_buffer_size=");
         let all = memtables + number("block_cache={capacity=");
-        assert!(all <= memory && all > 0.9 * memory, "{all} of {memory}");
+        assert!(all <= memory && all > 0.999 * memory, "{all} of {memory}");
         assert!(text.contains("block_align=true"));
     }
 }
@@ -671,7 +692,8 @@ fn scans_of_loaded_records_read_neighbours_together() {
     );
     let (near, far) = (&loaded.isobath.predicted, &rewritten.isobath.predicted);
     assert_eq!(near.page_reads_per_operation, far.page_reads_per_operation);
-    assert!(near.read_ios_per_operation < Some(2.0) && far.read_ios_per_operation > Some(3.5));
+    // 1.417 and 3.981.
+    assert!(near.read_ios_per_operation < Some(1.42) && far.read_ios_per_operation > Some(3.97));
     let ratio = near.operations_per_s / far.operations_per_s;
     println!("{ratio:.2} {near:?} {far:?}");
     assert!((1.3..2.1).contains(&ratio), "{ratio} {near:?} {far:?}");

@@ -9,7 +9,7 @@ fn touched_files_grow_linearly_with_fanout() {
     let paper = MovementSimulation::of_the_paper(1);
     // R² is 0.9433, 0.9854 and 0.9977, the slope 0.245, 0.222 and 0.346; the seed is fixed.
     for (total_files, r_squared_min, slope) in [
-        (paper.total_files, 0.94, 0.245),
+        (paper.total_files, 0.943, 0.245),
         (600, 0.985, 0.222),
         (6000, 0.997, 0.346),
     ] {
@@ -32,7 +32,7 @@ fn touched_files_grow_linearly_with_fanout() {
             line.r_squared > r_squared_min,
             "{total_files} files: {line:?}"
         );
-        assert!((line.slope / slope - 1.0).abs() < 0.02, "{line:?}");
+        assert!((line.slope / slope - 1.0).abs() < 0.002, "{line:?}");
         assert!(runs.is_sorted_by(|a, b| a.touched_files_mean < b.touched_files_mean));
     }
 }
@@ -44,6 +44,7 @@ fn the_policy_touches_fewer_files_than_the_fanout() {
         .touched_files_line(&[8, 32])
         .0
     {
-        assert!(run.touched_files_mean < 0.6 * run.fanout as f64, "{run:?}");
+        // 0.437 and 0.272.
+        assert!(run.touched_files_mean < 0.44 * run.fanout as f64, "{run:?}");
     }
 }

@@ -22,6 +22,38 @@ fn the_documented_example_is_readable_and_survives_a_round_trip() {
     assert_eq!(again, profile);
 }
 
+/// Where the points of one level do not determine the queue form, those of all levels are fitted; where they do, or none do, no fit
+/// mixes levels.
+#[test]
+fn levels_are_mixed_only_where_one_is_not_enough() {
+    let example = DeviceProfile::from_json(&documented_example()).unwrap();
+    let of = |points: u32, steady: u32| {
+        let mut profile = example.clone();
+        let mut other = profile.regimes[0].clone();
+        other.usable = false;
+        profile.regimes.push(other);
+        let at = |i: u32| {
+            let mut point = profile.points[0].clone();
+            (point.queue_depth, point.io_pages) = (1 << (i % 4), f64::from(1 + i / 4));
+            point.regime = if i < steady {
+                0
+            } else {
+                profile.regimes.len() - 1
+            };
+            point
+        };
+        profile.points = (0..points).map(at).collect();
+        (
+            profile.fitted_samples().len(),
+            profile.is_fitted_across_levels(),
+        )
+    };
+    assert_eq!(of(10, 10), (10, false));
+    assert_eq!(of(10, 6), (6, false));
+    assert_eq!(of(10, 5), (10, true), "six are needed");
+    assert_eq!(of(5, 3), (3, false), "all are too few");
+}
+
 #[test]
 fn other_files_and_versions_are_named() {
     let example = documented_example();

@@ -224,12 +224,13 @@ fn a_drive_at_half_its_profile_gives_half_the_lookups() {
         large_read_page_us: 2.0,
     };
     let ratio = lookups(Some(half)) / lookups(None);
-    assert!((0.49..0.51).contains(&ratio), "{ratio}");
+    assert!((0.499..0.501).contains(&ratio), "{ratio}");
     // Nor is its fastest point a limit then.
     let fast = ThreadedIo {
         read_us: read_us / 16.0,
         ..half
     };
     let ratio = lookups(Some(fast)) / lookups(None);
-    assert!(ratio > 12.0, "{ratio}");
+    // 15.99.
+    assert!(ratio > 15.9, "{ratio}");
 }

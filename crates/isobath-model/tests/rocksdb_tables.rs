@@ -82,6 +82,13 @@ fn store() -> LsmStore {
     }
 }
 
+/// What the drive takes for a random read of a block of 4 KiB with one in flight: t(1) + α(1) of Table 2, of the same drive. At more in
+/// flight Table 2's reads came from memory; Tables 3 to 5 are not looked at.
+fn block_read_us() -> f64 {
+    let table = Table2::read();
+    table.t[0].1 / TABLE_2_ACCESSES + table.alpha[0].1
+}
+
 /// (row, column) of the runs that calibrate the model.
 type Cells = [(usize, usize)];
 
@@ -124,6 +131,7 @@ fn calibrated_on(
     };
     EngineModel::calibrate(
         store(),
+        Some(block_read_us()),
         &cells(&tables.query, query_cells),
         &cells(&tables.scan, query_cells),
         &cells(&tables.insert, insert_cells),
@@ -170,8 +178,9 @@ fn three_cells_of_table_3_predict_the_others() {
         );
     }
     assert_eq!((query.len(), scan.len()), (39, 39));
-    assert!(quantile(&query, 0.5) <= 0.05 && quantile(&query, 1.0) <= 0.145);
-    assert!(quantile(&scan, 0.5) <= 0.07 && quantile(&scan, 1.0) <= 0.25);
+    // 0.045 and 0.142; 0.065 and 0.246.
+    assert!(quantile(&query, 0.5) <= 0.046 && quantile(&query, 1.0) <= 0.143);
+    assert!(quantile(&scan, 0.5) <= 0.066 && quantile(&scan, 1.0) <= 0.247);
 }
 
 #[test]
@@ -188,11 +197,13 @@ fn twelve_cells_of_table_4_predict_the_others() {
         quantile(&all, 1.0)
     );
     assert_eq!(all.len(), 25);
-    assert!(quantile(&all, 0.5) <= 0.035 && quantile(&all, 0.9) <= 0.15);
-    assert!(quantile(&all, 1.0) <= 0.21);
+    // 0.033, 0.144 and 0.204.
+    assert!(quantile(&all, 0.5) <= 0.034 && quantile(&all, 0.9) <= 0.145);
+    assert!(quantile(&all, 1.0) <= 0.205);
     let flash = model.insert_us(layouts()[6], 4).unwrap() / tables.insert[2][6].unwrap();
     assert!(
-        (flash - 1.0).abs() < 0.15,
+        // 1.118.
+        (flash - 1.0).abs() < 0.12,
         "Table 5's flash configuration: {flash}"
     );
 }
@@ -229,7 +240,8 @@ fn all_choices_of_three_cells_of_table_3() {
     }
     assert_eq!(query.len(), 11_480);
     let (query, scan) = (over_choices("query", &query), over_choices("scan", &scan));
-    assert!(query.0 <= 0.09 && scan.0 <= 0.10, "{query:?} {scan:?}");
+    // 0.062 (the goal is 0.07) and 0.099.
+    assert!(query.0 <= 0.063 && scan.0 <= 0.10, "{query:?} {scan:?}");
     // The rules' own errors are those of a better choice than the median, and no better than the best.
     let model = calibrated(&tables, THREE_CELLS);
     let ruled = errors(&tables.query, THREE_CELLS, |l, k| model.query_us(l, k));
@@ -258,7 +270,8 @@ fn a_thousand_choices_of_twelve_inserts() {
         medians.push(quantile(&missed, 0.5));
     }
     let (median, _) = over_choices("insert", &medians);
-    assert!(median <= 0.06, "{median}");
+    // 0.056.
+    assert!(median <= 0.057, "{median}");
 }
 
 /// Calibrated on 26 of the tables' 121 cells. Pure workloads (queries, scans, inserts, each at six k) stay within 3.5% of
@@ -449,7 +462,8 @@ fn the_printed_single_level_is_right_about_reads_and_wrong_about_writes() {
         if k > 1 {
             let ratio = printed.lsm.insert_single_level_us(&printed.costs(k))
                 / tables.insert[row][5].unwrap();
-            assert!(ratio > 8.0, "k = {k}: {ratio}");
+            // 10.2 to 15.4.
+            assert!(ratio > 10.0, "k = {k}: {ratio}");
         }
     }
 }

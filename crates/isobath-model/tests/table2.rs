@@ -130,8 +130,8 @@ fn the_units_of_table_2_give_the_drops_of_section_3_3() {
         };
         at(1000.0) / at(1.0)
     };
-    assert!((41.0..44.0).contains(&drop(0.0)), "{}", drop(0.0));
-    assert!((16.0..18.0).contains(&drop(1.0)), "{}", drop(1.0));
+    assert!((41.5..41.7).contains(&drop(0.0)), "{}", drop(0.0));
+    assert!((16.5..16.7).contains(&drop(1.0)), "{}", drop(1.0));
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn adding_costs_predicts_the_grid_and_adding_rates_does_not() {
         corrected.median < 0.015 && corrected.p90 < 0.045,
         "{corrected:?}"
     );
-    assert!(printed.median > 10.0 && printed.p90 > 100.0, "{printed:?}");
+    assert!(printed.median > 10.0 && printed.p90 > 140.0, "{printed:?}");
     let rare = OperatingPoint {
         random_share: 1e-6,
         ..OperatingPoint::random_reads(1.0, 1.0)
@@ -179,7 +179,8 @@ fn adding_costs_predicts_the_grid_and_adding_rates_does_not() {
     let common = OperatingPoint::random_reads(1.0, 1.0);
     let ratio = printed_model.throughput_pages_per_s(&rare).unwrap()
         / printed_model.throughput_pages_per_s(&common).unwrap();
-    assert!(ratio > 1e4, "{ratio}");
+    // 59,221.
+    assert!(ratio > 5.9e4, "{ratio}");
 }
 
 /// A grid of k ≤ 32 with 2% noise: what selection takes must hold at k = 64 and 128 too. By cross-validation alone it would be
@@ -200,7 +201,7 @@ fn what_is_chosen_from_k_up_to_32_predicts_64_and_128() {
     let error = |p: &Predictor| HeldOutError::of(p.model(), &unseen).unwrap().unwrap();
     let chosen = comparison.best().unwrap();
     println!("of all: {} {:.3?}", chosen.model().kind(), error(chosen));
-    // 0.077 and 0.131.
+    // 0.078 and 0.130.
     assert!(error(chosen).median < 0.08 && error(chosen).p90 < 0.135);
     // Without the smooth residual, two forms are equal inside the grid.
     comparison
@@ -217,7 +218,8 @@ fn what_is_chosen_from_k_up_to_32_predicts_64_and_128() {
         .unwrap();
     println!("inside: {} {:.3?}", inside.model().kind(), error(inside));
     assert_eq!(inside.model().kind(), ModelKind::MqssdPrintedAdded);
-    assert!(error(inside).p90 > 0.3, "{:?}", error(inside));
+    // 0.193 and 0.376.
+    assert!(error(inside).p90 > 0.37, "{:?}", error(inside));
     let chosen = comparison.best().unwrap();
     println!("chosen: {} {:.3?}", chosen.model().kind(), error(chosen));
     assert_eq!(chosen.model().kind(), ModelKind::Mqssd);
@@ -245,7 +247,8 @@ fn predictions_beyond_the_measured_range_are_wider_and_say_so() {
         covered += usize::from(held.contains(&sample.throughput_pages_per_s));
     }
     println!("{covered} of {} covered", unseen.len());
-    assert!(10 * covered >= 9 * unseen.len(), "{covered}");
+    // More than the nine tenths that it promises: all 28.
+    assert_eq!(covered, unseen.len());
     let beyond = best
         .predict(&OperatingPoint::random_reads(128.0, 2000.0))
         .unwrap();
@@ -269,6 +272,7 @@ fn the_printed_functions_with_costs_added_meet_the_grid() {
         error(ModelKind::MqssdPrinted),
     );
     println!("costs added {added:.3?}, rates added {printed:.3?}");
-    assert!(added.median < 0.005 && added.p90 < 0.035, "{added:?}");
-    assert!(printed.median > 1.0, "{printed:?}");
+    // 0.003 and 0.033; as printed 10.2.
+    assert!(added.median < 0.0035 && added.p90 < 0.034, "{added:?}");
+    assert!(printed.median > 10.0, "{printed:?}");
 }

@@ -54,8 +54,9 @@ fn twenty_points_predict_the_rest_within_the_repeat_noise() {
             predictor.held_out()
         );
         if candidate.kind <= ModelKind::Affine {
+            // DAM 11.0, PDAM 7.1, affine 5.0.
             assert!(
-                error.median > 3.0 * chosen.median,
+                error.median > 4.9 * chosen.median,
                 "{}: {error:?}",
                 candidate.kind
             );
@@ -70,7 +71,8 @@ fn twenty_points_predict_the_rest_within_the_repeat_noise() {
         let p = best.predict(&s.point).unwrap();
         (p.low_pages_per_s..=p.high_pages_per_s).contains(&s.throughput_pages_per_s)
     });
-    assert!(covered.count() >= 85, "the 90% interval is too narrow");
+    // 95 of 99.
+    assert!(covered.count() >= 95, "the 90% interval is too narrow");
 }
 
 #[test]
@@ -95,13 +97,15 @@ fn predictions_stay_sane_far_outside_the_measured_range() {
             for i in 0..12 {
                 let k = 2f64.powi(i);
                 assert!(
-                    at(2.0 * k, 1.0) >= at(k, 1.0) * 0.98,
+                    // Crowding alone makes writes slower, by 1.1% at the deepest.
+                    at(2.0 * k, 1.0) >= at(k, 1.0) * 0.988,
                     "{kind} falls from k = {k} at read share {read_share}"
                 );
             }
             let extreme = at(4096.0, 1024.0);
             assert!(
-                extreme.is_finite() && extreme < 4.0 * fastest,
+                // 1.26 at most.
+                extreme.is_finite() && extreme < 1.27 * fastest,
                 "{kind}: {extreme} pages/s"
             );
         }
@@ -175,5 +179,6 @@ fn deeper_queues_want_smaller_b_tree_nodes() {
     );
     assert!(optima[2] <= 2, "{optima:?}");
     let range = tree.optimal_node_pages_for_range(1e4, node_us(64.0));
-    assert!(range > 4 * optima[2], "{range} against {optima:?}");
+    // 17 pages where a point query wants 1.
+    assert!(range > 16 * optima[2], "{range} against {optima:?}");
 }

@@ -131,15 +131,16 @@ fn a_smooth_residual_on_a_whole_grid_of_reads_reaches_the_noise() {
             println!("  {kind}: {:.3?}", on_unseen(kind));
         }
         let error = on_unseen(best.model().kind());
+        // The goal is 0.025 and 0.10; measured 0.016 and 0.051, 0.015 and 0.054.
         assert!(
-            error.median <= 0.025 && error.p90 <= 0.10,
+            error.median <= 0.017 && error.p90 <= 0.055,
             "{name}: {error:?}"
         );
         if name == "16 dies" {
             assert_eq!(best.model().kind(), ModelKind::MqssdSmooth);
             // Commands of 128 KiB that follow each other are no straight line in the I/O size.
             let form = on_unseen(ModelKind::Mqssd);
-            assert!(form.median > 0.03, "{form:?}");
+            assert!(form.median > 0.039, "{form:?}");
         }
     }
 }

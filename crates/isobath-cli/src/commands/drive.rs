@@ -114,16 +114,24 @@ fn fitted(args: &ModelArgs, path: &Path, out: &mut Output) -> Result<(), Failure
         .collect();
     out.table(&header, &rows, true)?;
     for failure in report.rows.iter().filter_map(|row| row.failure.as_ref()) {
-        out.line(&format!("not fitted: {failure}"))?;
+        out.paragraph(&format!("not fitted: {failure}"))?;
     }
     let noise = &profile.repeat_noise;
-    out.line(&format!(
+    out.paragraph(&format!(
         "{} of {} points fitted; repeats differ by {} (reads), {} (writes)",
         report.samples.len(),
         profile.points.len(),
         percent(noise.read),
         percent(noise.write)
     ))?;
+    if profile.is_fitted_across_levels() {
+        out.paragraph(drive_model::ACROSS_LEVELS)?;
+    }
+    if !profile.complete {
+        out.paragraph(
+            "the probe was interrupted: `isobath probe --resume` measures what is missing",
+        )?;
+    }
     if let Some(chosen) = report.rows.iter().find(|row| row.chosen) {
         let rows: Vec<Vec<String>> = chosen
             .coefficients
@@ -179,9 +187,9 @@ fn print_evaluation(evaluation: &Evaluation, out: &mut Output) -> Result<(), Fai
         .collect();
     out.table(&header, &rows, true)?;
     for failure in evaluation.models.iter().filter_map(|m| m.failure.as_ref()) {
-        out.line(&format!("not fitted: {failure}"))?;
+        out.paragraph(&format!("not fitted: {failure}"))?;
     }
-    out.line(&format!(
+    out.paragraph(&format!(
         "trained on {} points, judged on {} of another run as they were met, {} of them at the levels seen in training; repeats \
          within that run differ by {} (reads), {} (writes)",
         evaluation.train_points,
@@ -191,7 +199,7 @@ fn print_evaluation(evaluation: &Evaluation, out: &mut Output) -> Result<(), Fai
         percent(evaluation.repeat_noise_write)
     ))?;
     if let Some(between) = evaluation.between_runs {
-        out.line(&format!(
+        out.paragraph(&format!(
             "{} points that both runs measured differ by {} at the median, {} at the 90th percentile",
             between.point_count,
             percent(Some(between.median)),
@@ -199,7 +207,7 @@ fn print_evaluation(evaluation: &Evaluation, out: &mut Output) -> Result<(), Fai
         ))?;
     }
     for warning in &evaluation.warnings {
-        out.line(warning)?;
+        out.paragraph(warning)?;
     }
     Ok(())
 }

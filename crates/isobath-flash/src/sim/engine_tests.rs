@@ -40,8 +40,9 @@ fn age_under_uniform_updates_follows_equation_4() {
             "F={fill}: E={e}, equation 4 says {expected}"
         );
         let wamp = report.steady.wamp();
+        // Measured 1.0008 and 1.0000.
         assert!(
-            (wamp / analysis::wamp(e) - 1.0).abs() < 0.02,
+            (wamp / analysis::wamp(e) - 1.0).abs() < 0.001,
             "Wamp {wamp} and E {e} agree"
         );
     }
@@ -131,8 +132,9 @@ fn multi_log_settles_at_any_size() {
         let (steady, whole) = (report.steady.wamp(), report.whole.wamp());
         // Measured 0.734, 0.723, 0.752.
         assert!((0.71..0.765).contains(&steady), "{segments}: {steady}");
+        // 1.002, 0.983, 0.978.
         assert!(
-            (steady / whole - 1.0).abs() < 0.03,
+            (steady / whole - 1.0).abs() < 0.023,
             "{segments}: {steady} {whole}"
         );
     }
@@ -407,7 +409,8 @@ fn the_histogram_counts_the_steady_half() {
         .enumerate()
         .max_by_key(|&(_, n)| n)
         .map(|(i, _)| i as f64 / 100.0);
-    assert!((mode.unwrap() - report.steady.emptiness()).abs() < 0.05);
+    // Within half of a bar of the histogram: measured 0.004.
+    assert!((mode.unwrap() - report.steady.emptiness()).abs() < 0.005);
 }
 
 #[test]

@@ -189,7 +189,8 @@ mod tests {
             assert_eq!(contents.in_order, 0.0, "{law}");
             let groups = groups_of(law.parse().unwrap(), 20_011).unwrap();
             let (seen, exact) = (contents.bound(0.8).wamp, fluid_bound(0.8, &groups).wamp);
-            assert!((seen / exact - 1.0).abs() < 0.06, "{law}: {seen} {exact}");
+            // Measured 0.9998, 1.0093 and 0.9821 of the exact bound.
+            assert!((seen / exact - 1.0).abs() < 0.019, "{law}: {seen} {exact}");
         }
     }
 
@@ -197,12 +198,13 @@ mod tests {
     #[test]
     fn updates_in_order_are_found_and_cost_nothing() {
         let cyclic = contents("sequential:1:1", 20_011, 10);
-        assert!(cyclic.in_order > 0.99, "{}", cyclic.in_order);
-        assert!(cyclic.bound(0.8).wamp < 0.01);
+        assert!(cyclic.in_order > 0.9999, "{}", cyclic.in_order);
+        assert!(cyclic.bound(0.8).wamp < 1e-9);
         let half = contents("sequential:0.5:0.5", 20_011, 16);
-        assert!((half.in_order - 0.5).abs() < 0.02, "{}", half.in_order);
+        // Measured 0.4982, and a bound 1.0021 times as large.
+        assert!((half.in_order - 0.5).abs() < 0.002, "{}", half.in_order);
         let exact = 0.5 * wamp(emptiness(0.4 / 0.6));
         let seen = half.bound(0.8).wamp;
-        assert!((seen / exact - 1.0).abs() < 0.06, "{seen} {exact}");
+        assert!((seen / exact - 1.0).abs() < 0.003, "{seen} {exact}");
     }
 }

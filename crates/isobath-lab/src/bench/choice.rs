@@ -259,15 +259,17 @@ mod tests {
         for rank in [0usize, 1] {
             let expected = (rank as f64 + 1.0).powf(-0.99) / zeta(1000, 0.99);
             let seen = f64::from(counts[rank]) / f64::from(draws);
+            // 1.006 and 1.001.
             assert!(
-                (seen / expected - 1.0).abs() < 0.03,
+                (seen / expected - 1.0).abs() < 0.007,
                 "{rank}: {seen} {expected}"
             );
         }
         let head: f64 = (1..=100).map(|i| f64::from(i).powf(-0.99)).sum();
         let expected = head / zeta(1000, 0.99);
         let seen = f64::from(counts[..100].iter().sum::<u32>()) / f64::from(draws);
-        assert!((seen / expected - 1.0).abs() < 0.03, "{seen} {expected}");
+        // 1.0166: the method approximates the law from the third rank on.
+        assert!((seen / expected - 1.0).abs() < 0.017, "{seen} {expected}");
         assert!(counts.iter().all(|c| *c > 0));
     }
 
@@ -281,7 +283,8 @@ mod tests {
             .map(|r| (r * ranks.step % 1000) as usize)
             .collect();
         assert!(counts[top[0]] > counts[top[1]] && counts[top[1]] > counts[top[2]]);
-        assert!(counts[top[0]] > 20_000 && counts.iter().all(|&n| n > 0));
+        // 25,966 of 200,000: 1 / ζ(1000, 0.99) is 0.13.
+        assert!(counts[top[0]] > 25_900 && counts.iter().all(|&n| n > 0));
         assert!(top[0].abs_diff(top[1]) > 100, "hot records lie apart");
     }
 
@@ -303,7 +306,8 @@ mod tests {
             inserted.stored(index);
             assert_eq!(inserted.visible(), waits + 1);
         }
-        assert!(newest > 1500, "{newest}");
+        // Measured 3,041.
+        assert!(newest > 3000, "{newest}");
     }
 
     #[test]

@@ -108,7 +108,8 @@ mod tests {
         let now = Total::of(&clients);
         for share in [0.1, 0.5, 0.99] {
             let found = now.quantile_us_since(&first, share).unwrap();
-            assert!((found / (1000.0 * share) - 1.0).abs() < 0.02, "{found}");
+            // Measured 0.35%, 0.15% and 0.66%.
+            assert!((found / (1000.0 * share) - 1.0).abs() < 0.007, "{found}");
         }
         // Half of all lie below 900 µs, within the bucket of which they are the most.
         let whole = now.quantile_us_since(&nothing, 0.5).unwrap();

@@ -49,9 +49,11 @@ fn engine_on(ssd: Arc<SimulatedSsd>) {
         smart.host_written_bytes >= stats.bytes_written,
         "{smart:?} {stats:?}"
     );
-    assert!(smart.host_written_bytes < stats.bytes_written + (4 << 20));
+    // Measured one page more.
+    assert!(smart.host_written_bytes < stats.bytes_written + (16 << 10));
     assert!(
-        smart.flash_relocated_bytes > 0 && smart.wa_d() > 1.0,
+        // Measured 1.65.
+        smart.flash_relocated_bytes > 0 && smart.wa_d() > 1.5,
         "{smart:?}"
     );
     assert!(smart.host_written_bytes > (64 << 20), "{smart:?}");
@@ -88,7 +90,8 @@ fn an_engine_runs_on_a_preconditioned_drive_in_a_file_with_a_clock() {
     config.timing = Some(Timing::nvme_tlc());
     let ssd = SimulatedSsd::in_file(config, dir.path()).unwrap();
     ssd.precondition(1.0, 7).unwrap();
-    assert!(ssd.smart().wa_d() > 1.0);
+    // Measured 2.409; the seed is fixed.
+    assert!((ssd.smart().wa_d() - 2.409).abs() < 0.001);
     assert_eq!(
         std::fs::read_dir(dir.path()).unwrap().count(),
         0,
@@ -142,7 +145,8 @@ fn time_of(ssd: &Arc<SimulatedSsd>, ios: &[Io]) -> u64 {
 #[test]
 fn more_in_flight_takes_less_of_the_drives_time() {
     let mut config = small();
-    config.timing = Some(Timing::nvme_tlc());
+    let timing = Timing::nvme_tlc();
+    config.timing = Some(timing);
     let ssd = SimulatedSsd::in_memory(config).unwrap();
     ssd.grow(32 << 20).unwrap();
     ssd.write_at(0, &vec![1; 32 << 20]).unwrap();
@@ -155,7 +159,11 @@ fn more_in_flight_takes_less_of_the_drives_time() {
         .collect();
     let together = time_of(&ssd, &ios);
     let apart: u64 = ios.iter().map(|&io| time_of(&ssd, &[io])).sum();
-    assert!(apart > 5 * together, "{apart} {together}");
+    // Alone each is sensed and sent. Together they queue on 64 dies: five of these draws meet on the busiest, one after the other, and six
+    // transfers of its channel's other dies are in their way. So it is 12.0 times as fast.
+    let one = timing.read_ns + timing.transfer_ns;
+    assert_eq!(apart, 64 * one);
+    assert_eq!(together, 5 * one + 6 * timing.transfer_ns);
     drop(ios);
     assert!(buffers.iter().all(|b| b.as_slice() == [1; 4096]));
 }

@@ -70,7 +70,8 @@ fn wear_is_levelled_on_a_drive_that_was_made_so() {
         stats.wear_max - stats.wear_min
     };
     let (apart, near) = (spread(None), spread(Some(8)));
-    assert!(near < apart / 2, "{near} {apart}");
+    // 23 and 84 erases between the most and the least worn superblock.
+    assert!(near <= 23 && apart >= 84, "{near} {apart}");
 }
 
 /// A drive in use, and its files.
@@ -111,7 +112,8 @@ fn sequential_overwriting_costs_one_write_of_flash_each() {
         4 * u64::from(PAGES) * PAGE_BYTES
     );
     assert_eq!(stats.wa_d, Some(1.0));
-    assert!(stats.life.erases > 10 && stats.life.flash_relocated_bytes == 0);
+    // Measured 179.
+    assert!(stats.life.erases >= 179 && stats.life.flash_relocated_bytes == 0);
     assert_eq!(stats.valid_pages, u64::from(PAGES));
     assert!((stats.written_share - 1.0).abs() < 1e-12);
     assert_eq!((read(&files, 0), read(&files, PAGES - 1)), (4, 4));
@@ -148,7 +150,8 @@ fn random_overwriting_costs_what_the_simulated_drive_says() {
     let smart = flash.smart().since(&before);
     let stats = files.stats();
     assert_eq!(stats.since_mark, Counters::from(smart));
-    assert!(stats.wa_d > Some(1.5), "{stats:?}");
+    // Measured 3.074.
+    assert!(stats.wa_d > Some(3.07), "{stats:?}");
     assert_eq!(stats.valid_pages, u64::from(PAGES));
     drive.check_declared(OpenAs::Declared).unwrap();
 }

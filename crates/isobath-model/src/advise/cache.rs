@@ -63,7 +63,8 @@ mod tests {
         for s in [0.5, 0.99, 1.0, 1.35] {
             let exact: f64 = (1..=10_000).map(|i| f64::from(i).powf(-s)).sum();
             assert!(
-                (harmonic(10_000.0, s) / exact - 1.0).abs() < 0.02,
+                // 0.0059 at s = 1.35.
+                (harmonic(10_000.0, s) / exact - 1.0).abs() < 0.006,
                 "s = {s}"
             );
         }
@@ -91,7 +92,8 @@ mod tests {
                 let exact = weight[..cached].iter().sum::<f64>() / total;
                 let formula = hit_share(cached as f64, pages as f64, records as f64, exponent);
                 assert!(
-                    (formula - exact).abs() < 0.05,
+                    // 0.011 at most, for an exponent of 0.8.
+                    (formula - exact).abs() < 0.012,
                     "exponent {exponent}, {cached} pages: {formula} against {exact}"
                 );
             }
@@ -132,9 +134,10 @@ mod tests {
         let formula = miss_shares(cached as f64, &sets);
         for (set, formula) in formula.iter().enumerate() {
             let seen = misses[set] / (operations - warm) as f64;
-            assert!((formula - seen).abs() < 0.02, "{set}: {formula} {seen}");
+            // 0.890 where 0.888 were seen, and nothing where nothing was.
+            assert!((formula - seen).abs() < 0.003, "{set}: {formula} {seen}");
         }
-        assert!(formula[0] < 0.01 && formula[1] > 0.85, "{formula:?}");
+        assert!(formula[0] < 1e-5 && formula[1] > 0.88, "{formula:?}");
         assert_eq!(miss_shares(6000.0, &sets), [0.0, 0.0]);
     }
 

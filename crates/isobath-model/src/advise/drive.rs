@@ -23,7 +23,7 @@ pub(super) const CHUNK_PAGES: f64 = 64.0;
 
 impl<'a> DriveView<'a> {
     pub(crate) fn new(profile: &'a DeviceProfile) -> Result<Self, AdviseError> {
-        let samples = profile.samples();
+        let samples = profile.fitted_samples();
         let comparison = Comparison::of(&samples);
         let predictor = match comparison.best() {
             Some(best) => best.clone(),
@@ -54,7 +54,7 @@ impl<'a> DriveView<'a> {
     /// Wall time per page that no measured point of this operation was faster than, µs: whatever the model says, the drive
     /// moves no more bytes than it was seen to move.
     pub(crate) fn min_page_us(&self, operation: Operation) -> f64 {
-        let samples = self.profile.samples();
+        let samples = self.profile.fitted_samples();
         let read_share = match operation {
             Operation::Read => 1.0,
             Operation::Write => 0.0,
@@ -68,7 +68,7 @@ impl<'a> DriveView<'a> {
     /// Wall time of one random read of `pages` pages with `k` in flight, µs. Larger reads than were measured cost as much
     /// per page as the largest measured.
     pub(crate) fn random_read_us(&self, k: u32, pages: f64) -> Result<f64, AdviseError> {
-        let samples = self.profile.samples();
+        let samples = self.profile.fitted_samples();
         let reads = samples.iter().filter(|s| s.point.read_share >= 1.0);
         let largest = reads.map(|s| s.point.io_pages).fold(1.0, f64::max);
         let point = OperatingPoint::random_reads(f64::from(k), pages.clamp(1.0, largest));
@@ -89,7 +89,7 @@ impl<'a> DriveView<'a> {
     pub(crate) fn bulk_page_us(&self, k: u32, read_share: f64) -> Result<f64, AdviseError> {
         let largest = self
             .profile
-            .samples()
+            .fitted_samples()
             .iter()
             .map(|s| s.point.io_pages)
             .fold(1.0, f64::max);
@@ -187,6 +187,10 @@ impl<'a> DriveView<'a> {
             "The probe was interrupted; predictions rest on the points it had.".into(),
         );
         warn(
+            self.profile.is_fitted_across_levels(),
+            "The drive changed its level so often that the model rests on points of several: rates are between them.".into(),
+        );
+        warn(
             !self.profile.system.direct_io,
             "The probe went through the page cache: its rates are partly memory's.".into(),
         );
@@ -232,7 +236,7 @@ pub(super) fn useful_depth(
 impl DeviceProfile {
     /// The deepest queue that advice may use: no deeper than was measured, nor than the block layer lets through.
     pub(super) fn deepest(&self) -> u32 {
-        let measured = self.samples();
+        let measured = self.fitted_samples();
         let measured = measured.iter().map(|s| s.point.concurrency);
         let queue = self.hardware.drive_queue_requests.unwrap_or(u32::MAX);
         (measured.fold(1.0, f64::max) as u32).min(queue).max(1)

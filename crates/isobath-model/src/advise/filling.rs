@@ -317,10 +317,15 @@ mod tests {
         }
         .run();
         assert!((short.done_share - 1.0).abs() < 1e-9 && (long.done_share - 1.0).abs() < 1e-9);
-        assert!(short.rewritten < 0.6 * long.rewritten, "{short:?} {long:?}");
+        // 0.161 of it.
+        assert!(
+            short.rewritten < 0.165 * long.rewritten,
+            "{short:?} {long:?}"
+        );
         // L0 into L1 is rewritten about twice, L1 into L2 and L2 into L3 some 5.8 and 2.2 times: `lsm::levels`.
-        assert!((7.0..12.0).contains(&long.rewritten), "{long:?}");
-        assert!((30_000.0..42_000.0).contains(&long.levels[1]), "{long:?}");
+        // Together 7.22 here, since the last level is not full; 39,760 records are in the first level below L1.
+        assert!((7.15..7.3).contains(&long.rewritten), "{long:?}");
+        assert!((39_500.0..40_000.0).contains(&long.levels[1]), "{long:?}");
     }
 
     #[test]
@@ -333,7 +338,8 @@ mod tests {
             ..filling(&even)
         }
         .run();
-        assert!(slow.done_share < 0.5 && slow.l0_files > 15.0, "{slow:?}");
+        // 0.050 and 34.8 of at most 36.
+        assert!(slow.done_share < 0.051 && slow.l0_files > 34.5, "{slow:?}");
     }
 
     /// What leaves L1 file by file overlaps nothing that went before it: no file is rewritten until L1 is another.
@@ -358,13 +364,15 @@ mod tests {
         assert_eq!(rewritten(2000.0), (0.0, true));
         // 1,000 records of 5,000 where 2,000 lie below.
         let (some, _) = rewritten(0.0);
-        assert!((500.0..700.0).contains(&some), "{some}");
+        // Measured 605.5.
+        assert!((600.0..610.0).contains(&some), "{some}");
     }
 
     #[test]
     fn popular_records_are_flushed_once_for_many_writes() {
         let few = |writes: f64| 100.0 * -(-writes / 100.0).exp_m1();
         let filled = filling(&few).run();
-        assert!(filled.flushed < 0.2, "{filled:?}");
+        // A tenth: 100 records of every 1,000 writes.
+        assert!(filled.flushed < 0.101, "{filled:?}");
     }
 }

@@ -505,7 +505,8 @@ mod tests {
     /// Table 1 of the MDC paper at F = 0.8: one page of the tree costs 1/E pages written, E = 0.37.
     #[test]
     fn a_cleaned_segment_gives_back_its_empty_part() {
-        assert!((1.0 / cleaning_write_amplification(0.8) - 0.371).abs() < 2e-3);
-        assert!(cleaning_write_amplification(0.5) < 1.3);
+        assert!((1.0 / cleaning_write_amplification(0.8) - 0.371).abs() < 5e-4);
+        // Its Wamp at F = 0.5 is 0.255.
+        assert!((cleaning_write_amplification(0.5) - 1.255).abs() < 1e-4);
     }
 }

@@ -27,7 +27,7 @@ const KINDS: [ModelKind; 3] = [ModelKind::Queue, ModelKind::Mqssd, ModelKind::Pd
 /// Settings for a store of `workers` workers on a profiled drive. Fits one model, without cross-validation: a store is opened
 /// more often than a drive is judged.
 pub fn open_settings(profile: &DeviceProfile, workers: u32) -> Result<OpenSettings, AdviseError> {
-    let samples = profile.samples();
+    let samples = profile.fitted_samples();
     let reads: Vec<_> = samples
         .iter()
         .filter(|s| s.point.read_share >= 1.0)

@@ -248,7 +248,8 @@ mod tests {
         assert!((apart.pages_together - 1.0).abs() < 1e-9, "{apart:?}");
         // A window of 64 missing leaves takes four reads of 16 pages, and a few more.
         let long = ScanReads::of(64.0 * 28.8, &leaves(1.0, Order::Loaded));
-        assert!((4.0..6.0).contains(&long.together), "{long:?}");
+        // Measured 4.81.
+        assert!((4.75..4.85).contains(&long.together), "{long:?}");
     }
 
     #[test]
@@ -257,7 +258,7 @@ mod tests {
             for records in [10.0, 100.0, 1000.0] {
                 let reads = ScanReads::of(records, &leaves(miss, Order::Rewritten));
                 let ratio = (reads.alone + reads.together) / reads.leaves;
-                assert!((ratio - 1.0).abs() < 0.02, "{miss} {records}: {reads:?}");
+                assert!((ratio - 1.0).abs() < 1e-9, "{miss} {records}: {reads:?}");
             }
         }
     }
@@ -328,8 +329,9 @@ mod tests {
                 let text = format!(
                     "{leaves} {miss} {breaks}: {predicted} {seen}, {pages} {seen_pages} pages"
                 );
-                assert!((predicted / seen - 1.0).abs() < 0.02, "{text}");
-                assert!((pages / seen_pages - 1.0).abs() < 0.02, "{text}");
+                // 0.4% and 0.3% at most.
+                assert!((predicted / seen - 1.0).abs() < 0.004, "{text}");
+                assert!((pages / seen_pages - 1.0).abs() < 0.0035, "{text}");
             }
         }
     }

@@ -238,7 +238,7 @@ mod tests {
         1.0 - reads / pages
     }
 
-    /// Measured: 0.097 to 0.206 of 64, within 3%; 0.052 to 0.121 of 32, within 5%.
+    /// Measured: 0.097 to 0.206 of 64, within 2.1%; 0.052 to 0.121 of 32, within 1.8%; what lies between is 0.165 of that at most.
     #[test]
     fn leaves_are_joined_as_in_a_simulation_of_the_writer() {
         for (leaves, frames, miss) in [
@@ -248,12 +248,12 @@ mod tests {
         ] {
             let place = written(leaves, frames, 511);
             let write_back = WriteBack::of(leaves as f64, frames as f64, 1, 0.8, true);
-            for (asked, within) in [(64, 0.05), (32, 0.08)] {
+            for (asked, within) in [(64, 0.022), (32, 0.019)] {
                 let simulated = saved(&place, asked, miss);
                 let joined = write_back.joined(asked as f64, miss);
                 println!("{leaves} {frames} {asked}: {simulated:.4} {joined:?}");
                 assert!((joined.share / simulated - 1.0).abs() < within);
-                assert!(joined.over < 0.3 * joined.share);
+                assert!(joined.over < 0.17 * joined.share);
             }
         }
     }

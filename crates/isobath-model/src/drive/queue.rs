@@ -222,6 +222,13 @@ impl Queue {
         Self::fit_as(ModelKind::Queue, samples, None)
     }
 
+    /// Whether `part` has enough pure points of every operation that `all` has some of.
+    pub(crate) fn is_determined_by(part: &[Sample], all: &[Sample]) -> bool {
+        let operations = [Operation::Read, Operation::Write].into_iter();
+        let mut asked = operations.filter(|o| !pure_samples(all, *o).is_empty());
+        asked.all(|o| enough(ModelKind::Queue, o, &pure_samples(part, o)).is_ok())
+    }
+
     /// `near` is a fit to almost the same samples: the optimum is sought from there alone.
     pub(super) fn fit_as(
         model: ModelKind,

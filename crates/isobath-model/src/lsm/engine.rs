@@ -1,7 +1,7 @@
 //! Times of an LSM engine, calibrated on a few of its own runs.
 //!
 //! Queries: (c₀ + c₁·E)·(1/k + h). CPU and other costs per query, device and CPU per block, and the share `h` that no
-//! concurrency hides. Scans: the same with sorted runs in place of blocks.
+//! concurrency hides. What a few runs say of the cost of a block, and of `h`, is weighed against what is known of the drive. Scans: the same with sorted runs in place of blocks.
 //! Inserts: (c₀ + c₁·L)/k + c₂ + c₃·R with L sorted runs and R the rewrites of L0 → L1 and L1 → L2, which exclude each
 //! other. A single level: WA·(c₄/k + c₅). A single background job does everything in turn: c₆ + c₇·WA.
 //!
@@ -42,12 +42,14 @@ impl QueryCosts {
         (self.operation_us + self.unit_us * units) * (1.0 / concurrency + self.serial_share)
     }
 
-    fn fit(what: &str, points: &[(f64, f64, f64)]) -> Result<Self, FitError> {
+    /// Fits `(units, k, µs)` of measured runs. `unit_us` is what the drive takes for a unit by itself, if units are reads of it and that
+    /// was measured.
+    fn fit(what: &str, points: &[(f64, f64, f64)], unit_us: Option<f64>) -> Result<Self, FitError> {
         let high = points.iter().map(|p| p.2 * p.1).fold(0.0, f64::max);
         let parameters = [
             Parameter::new(high * 1e-4, high * 0.3, high * 2.0),
-            Parameter::new(high * 1e-5, high * 0.1, high),
-            Parameter::new(1e-6, 0.01, 1.0),
+            Parameter::new(high * 1e-5, unit_us.unwrap_or(high * 0.1), high),
+            Parameter::new(1e-6, SERIAL_SHARE_USUAL, 1.0),
         ];
         let from = |v: &[f64]| Self {
             operation_us: v[0],
@@ -55,10 +57,15 @@ impl QueryCosts {
             serial_share: v[2],
         };
         let residuals = |v: &[f64]| -> Vec<f64> {
-            points
+            let missed = points
                 .iter()
-                .map(|&(units, k, y)| (from(v).at(units, k) / y).ln())
-                .collect()
+                .map(|&(units, k, y)| (from(v).at(units, k) / y).ln() / MISSED_LN);
+            let known = unit_us.map(|unit_us| {
+                let unit = (v[1] / unit_us).ln() / UNIT_SPREAD_LN;
+                let serial = (v[2] / SERIAL_SHARE_USUAL).ln() / SERIAL_SHARE_SPREAD_LN;
+                [unit, serial]
+            });
+            missed.chain(known.into_iter().flatten()).collect()
         };
         let minimum =
             minimize(&parameters, &[], &residuals).ok_or_else(|| FitError::DidNotConverge {
@@ -159,6 +166,15 @@ impl Residuals {
     }
 }
 
+/// What the formula misses of a run, in ln(time): how far it is trusted beside what is usual.
+const MISSED_LN: f64 = 0.05;
+/// How far a block's cost inside of the engine is from the drive's own read of it, in ln: a third either way, for the CPU beside it and
+/// for what is found in caches.
+const UNIT_SPREAD_LN: f64 = 0.3;
+/// A drive serves about a hundred random reads in the time that one takes; how far it may be from that, in ln: a factor of 4.5 either way.
+const SERIAL_SHARE_USUAL: f64 = 0.01;
+const SERIAL_SHARE_SPREAD_LN: f64 = 1.5;
+
 /// Stores whose sizes differ by less are the same experiment.
 const SAME_SIZE_SHARE: f64 = 0.1;
 
@@ -169,8 +185,12 @@ const COMPACTION_CELLS_MIN: usize = 4;
 impl EngineModel {
     /// Calibrates on measured cells: at least three of queries, three of scans and four leveled ones of inserts, over two
     /// layouts and two concurrencies each; two more of inserts into a single level make that layout predictable.
+    ///
+    /// `block_read_us` is what the drive takes for one random read of a block with nothing else in flight, if that was measured. Three
+    /// runs seldom tell a block's cost from a query's; the drive does.
     pub fn calibrate(
         store: LsmStore,
+        block_read_us: Option<f64>,
         queries: &[Cell],
         scans: &[Cell],
         inserts: &[Cell],
@@ -202,8 +222,12 @@ impl EngineModel {
             };
             cells.iter().map(one).collect()
         };
-        let query = QueryCosts::fit("query times", &points(queries, |w| w.query_blocks))?;
-        let scan = QueryCosts::fit("scan times", &points(scans, |w| w.sorted_runs))?;
+        let query = QueryCosts::fit(
+            "query times",
+            &points(queries, |w| w.query_blocks),
+            block_read_us,
+        )?;
+        let scan = QueryCosts::fit("scan times", &points(scans, |w| w.sorted_runs), None)?;
         let compaction = fit_compaction(&store, &leveled, &single)?;
         let mut model = Self {
             store,

@@ -231,12 +231,14 @@ mod tests {
             let (all_closed, all_simulated): (f64, f64) =
                 (closed.iter().sum(), simulated.iter().sum());
             assert!(
-                (all_closed / all_simulated - 1.0).abs() < 0.13,
+                // 0.987 to 1.108.
+                (all_closed / all_simulated - 1.0).abs() < 0.11,
                 "F = {fanout}: {all_closed} {closed:?} against {all_simulated} {simulated:?}"
             );
             let serial = |r: &[f64]| r[0] + r[1];
             assert!(
-                (serial(&closed) / serial(&simulated) - 1.0).abs() < 0.17,
+                // 1.000 to 1.148.
+                (serial(&closed) / serial(&simulated) - 1.0).abs() < 0.15,
                 "F = {fanout}: {closed:?} {simulated:?}"
             );
         }

@@ -41,6 +41,7 @@ pub use schema::{
 
 use serde::Deserialize;
 
+use crate::drive::Queue;
 use crate::point::{OperatingPoint, Sample};
 
 /// The `format` field of every profile.
@@ -216,8 +217,25 @@ impl DeviceProfile {
         }
     }
 
-    /// The points that models may be fitted to. Regimes that are marked unusable (burst credits, a full write cache)
-    /// are left out, so that no fit mixes regimes.
+    /// The points that models are fitted to: [`Self::samples`], unless these do not determine the queue form and all points do. A
+    /// model of several levels at once is between them; one that knows nothing of concurrency is off by a factor everywhere.
+    pub fn fitted_samples(&self) -> Vec<Sample> {
+        let steady = self.samples();
+        let all: Vec<Sample> = self.points.iter().map(MeasuredPoint::sample).collect();
+        let by = |part: &[Sample]| Queue::is_determined_by(part, &all);
+        match !by(&steady) && by(&all) {
+            true => all,
+            false => steady,
+        }
+    }
+
+    /// Whether [`Self::fitted_samples`] are of several levels of the drive.
+    pub fn is_fitted_across_levels(&self) -> bool {
+        self.fitted_samples().len() > self.samples().len()
+    }
+
+    /// The points of one level of the drive. Regimes that are marked unusable (burst credits, a full write cache)
+    /// are left out.
     pub fn samples(&self) -> Vec<Sample> {
         self.points
             .iter()

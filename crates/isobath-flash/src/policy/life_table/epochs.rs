@@ -221,13 +221,14 @@ mod tests {
         }
         assert!(epochs.alive.iter().all(|&alive| alive >= 0));
         assert_eq!(epochs.total(), 500);
-        assert!(epochs.list.len() < 120, "{}", epochs.list.len());
+        // Measured 90 epochs and 333 young pages.
+        assert!(epochs.list.len() <= 90, "{}", epochs.list.len());
         let now = u64::from(STAMP_MASK) * 3 / 2;
         let young: i32 = epochs
             .cohorts(now)
             .filter(|cohort| cohort.oldest < 40_000.0)
             .flat_map(|cohort| cohort.alive)
             .sum();
-        assert!((300..400).contains(&young), "{young}");
+        assert!((330..337).contains(&young), "{young}");
     }
 }

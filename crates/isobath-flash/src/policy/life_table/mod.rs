@@ -391,8 +391,9 @@ mod tests {
         assert!(policy.skewed);
         let hot = mean_octave(&policy, &histories, 0..819);
         let cold = mean_octave(&policy, &histories, 819..8192);
+        // Hot pages are updated 81 times as often; measured 0.041 octaves from that.
         assert!(
-            (cold - hot - 81f64.log2()).abs() < 0.6,
+            (cold - hot - 81f64.log2()).abs() < 0.05,
             "hot {hot} cold {cold}"
         );
     }
@@ -409,8 +410,9 @@ mod tests {
             let seen = mean_octave(&policy, &histories, from..to);
             let rate = zipf.probability(((from + to) / 2) as u32) * f64::from(pages);
             let exact = 11.0 - rate.log2();
+            // Measured 0.05, 0.41 and -0.58 octaves from it.
             assert!(
-                (seen - exact).abs() < 0.8,
+                (seen - exact).abs() < 0.6,
                 "ranks {from}..{to}: {seen}, exactly {exact}"
             );
         }
@@ -445,7 +447,8 @@ mod tests {
             }
             assert!(epochs <= 50_000 / 256, "{pages} pages: {epochs} epochs");
             assert!(
-                (20..=58).contains(&learned),
+                // Measured 54 of each size.
+                (52..=56).contains(&learned),
                 "{pages} pages: {learned} times"
             );
         }

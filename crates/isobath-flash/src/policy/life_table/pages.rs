@@ -459,7 +459,8 @@ mod tests {
         };
         assert_eq!(heated(1.0), [0.0; 3]);
         let [young, short, longer] = heated(20.0);
-        assert!(young > 0.8 && short > 0.8, "{young} {short}");
+        // Measured 0.895 and 0.899.
+        assert!(young > 0.89 && short > 0.89, "{young} {short}");
         assert_eq!(longer, 0.0, "not three factors of two shorter");
     }
 
@@ -472,8 +473,9 @@ mod tests {
         let hazard = std::array::from_fn(|age| if age < 12 { 1.2 * soon } else { 1e-6 });
         let scores = lives.scores_of_hazard(&hazard, &edges);
         let as_soon = lives.score_of(1.2 * soon / 512.0);
-        assert!(scores[0].abs_diff(as_soon) <= 2, "{} {as_soon}", scores[0]);
-        assert!(scores[14] > as_soon + 60, "{scores:?}");
+        assert!(scores[0].abs_diff(as_soon) <= 1, "{} {as_soon}", scores[0]);
+        // Measured 42 and 159 where dying soon is 42.
+        assert!(scores[14] > as_soon + 115, "{scores:?}");
     }
 
     /// Pages that die less the older they are have more time left the older they are.
@@ -489,6 +491,7 @@ mod tests {
                 .all(|pair| pair[0] <= pair[1]),
             "{scores:?}"
         );
-        assert!(scores[40] > scores[10] + 60, "{scores:?}");
+        // Measured 114 and 34: ten octaves of eight.
+        assert!(scores[40] > scores[10] + 78, "{scores:?}");
     }
 }

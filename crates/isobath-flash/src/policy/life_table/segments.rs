@@ -273,8 +273,9 @@ mod tests {
             rates.census(&table, &lives, 10 * step, 0);
         }
         let rate = rates.rate(segment);
-        assert!((0.0009..0.0016).contains(&rate), "{rate}");
-        assert!((rates.slack() - 0.2).abs() < 1e-3);
+        // Measured 0.00119: what was expected counts as one more death.
+        assert!((0.0011..0.0013).contains(&rate), "{rate}");
+        assert!((rates.slack() - 0.2).abs() < 1e-6);
         rates.freed(segment);
         assert_eq!(rates.rate(segment), 0.5);
     }
@@ -301,6 +302,7 @@ mod tests {
             rates.census(&table, &lives, 800 * census, 0);
         }
         let rate = rates.rate(segment) * 1e5;
-        assert!((0.6..2.0).contains(&rate), "{rate} times what was expected");
+        // Measured 1.34.
+        assert!((1.3..1.4).contains(&rate), "{rate} times what was expected");
     }
 }

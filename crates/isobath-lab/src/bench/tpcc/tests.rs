@@ -218,9 +218,9 @@ fn random_values_are_those_of_the_specification() {
     }
     assert_eq!(counts[0], 0);
     counts.sort_unstable();
-    // Uniform choices would give each about 33; the or of two numbers makes some far more frequent.
+    // Uniform choices would give each about 33; the or of two numbers makes some far more frequent: 1,925 and 0.
     assert!(
-        counts[3000] > 200 && counts[1] < 10,
+        counts[3000] > 1900 && counts[1] == 0,
         "{} {}",
         counts[3000],
         counts[1]
@@ -234,7 +234,8 @@ fn a_warehouse_has_the_bytes_that_are_reported() {
     let bytes: usize = all.map(|(key, value)| key.len() + value.len()).sum();
     let told = Scale::SMALL.warehouse_bytes() * 4;
     let ratio = bytes as f64 / told as f64;
-    assert!((0.9..1.1).contains(&ratio), "{bytes} {told}");
+    // Measured 1.0186; the seed is fixed.
+    assert!((1.015..1.022).contains(&ratio), "{bytes} {told}");
     for table in Table::ALL.into_iter().filter(|t| *t != Table::OrderLine) {
         assert_eq!(rows(&tpcc, table).count() as u64, count(&tpcc, table));
     }
