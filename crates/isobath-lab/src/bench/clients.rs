@@ -339,14 +339,23 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Shows what was kept, where that is much, or old at this time.
+    /// Shows what was kept, where that is much, or old at this time. Progress is shown at once where the time is not known: it may be old.
     fn show(&mut self, now: Option<Instant>) {
-        let Some(now) = now else { return };
+        let Some(now) = now else {
+            self.show_progress();
+            return;
+        };
         let is_old = |shown| now.saturating_duration_since(shown) >= KEPT_TIME;
         if self.len == KEPT || self.shown.is_none_or(is_old) {
             self.shown = Some(now);
             self.show_all();
         }
+    }
+
+    fn show_progress(&self) {
+        let line = &self.shared.progress[self.index];
+        line.0.store(self.done, Ordering::Relaxed);
+        line.1.store(self.written, Ordering::Relaxed);
     }
 
     fn show_all(&mut self) {
@@ -357,9 +366,7 @@ impl<'s> Tally<'s> {
             latencies.add(ns);
         }
         self.len = 0;
-        let line = &self.shared.progress[self.index];
-        line.0.store(self.done, Ordering::Relaxed);
-        line.1.store(self.written, Ordering::Relaxed);
+        self.show_progress();
     }
 
     fn end(mut self) -> Results {
@@ -583,6 +590,9 @@ mod tests {
     impl Session for MapSession {
         fn get(&mut self, key: &Key, value: &mut Vec<u8>) -> Result<bool, LabError> {
             self.2 += 1;
+            if let Some(shared) = self.1.as_ref().filter(|s| s.latency_every > 1) {
+                assert_eq!(shared.progress(), self.2 - 1);
+            }
             if self.2 == 500
                 && let Some(shared) = &self.1
             {
@@ -676,6 +686,20 @@ mod tests {
             results.latency_ns[Operation::Scan as usize].len(),
             results.calls[Operation::Scan as usize]
         );
+    }
+
+    #[test]
+    fn progress_is_shown_at_once_where_few_operations_are_timed() {
+        let mut shared = shared_of(&Workload::lookup(), 7);
+        shared.latency_every = 16;
+        let shared = Arc::new(shared);
+        shared.measure();
+        let mut session = MapSession(map(&shared.records), Some(Arc::clone(&shared)), 0);
+        shared.client(0, &mut session).unwrap();
+        let results = shared.take_results();
+        assert_eq!(session.2, 500);
+        assert_eq!(results.operations[Operation::Get as usize], 500);
+        assert_eq!(results.latency_ns[Operation::Get as usize].len(), 500 / 16);
     }
 
     /// Records every key that is asked for, and stops the run at the 300th.
