@@ -339,12 +339,13 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Shows what was kept, where that is much, or old at this time. Progress is shown at once where the time is not known: it may be old.
+    /// Shows what was kept, where that is much, or old at this time. Progress is shown at once where few operations are timed: the next one
+    /// that is may be far.
     fn show(&mut self, now: Option<Instant>) {
-        let Some(now) = now else {
+        if self.shared.latency_every > 1 {
             self.show_progress();
-            return;
-        };
+        }
+        let Some(now) = now else { return };
         let is_old = |shown| now.saturating_duration_since(shown) >= KEPT_TIME;
         if self.len == KEPT || self.shown.is_none_or(is_old) {
             self.shown = Some(now);
