@@ -1,4 +1,4 @@
-//! CPU time by component while the clients run, as the kernel's profiler samples it (paper 000, Figure 16).
+//! CPU time by component while the clients run, as the kernel's profiler samples it (paper 001, Figure 16).
 //!
 //! `perf` samples this process and says of each sample in which function it was. Functions of Isobath belong to the folder of their
 //! module, those of other engines to their library. Code of one component that the compiler inlined into another one's function counts
