@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What docs/benchmarks.md asks a quiet machine for, in some 15 minutes.
+# What docs/benchmarks.md asks a quiet machine for, in some 25 minutes.
 #
 #   cargo build --release --features rocksdb,wiredtiger,lmdb,redb,fjall
 #   scripts/measure.sh ISOBATH DIR OUT [PART...]     DIR: on the drive, 4 GiB free; OUT: what is measured; root
@@ -7,14 +7,16 @@
 # Parts, all in this order unless some are named:
 #   tails     lookups and YCSB B at one absolute rate, with the cores left alone and with both kept awake, beside `null` and `drive`: 7 minutes (ROUNDS=1)
 #   headline  lookups and scans out of memory with three sizes of data: rows with a headline number: 5 minutes
-#   bare      adapters of LMDB, redb and fjall beside bare loops, PAIRS=2: 4 minutes (BARE=target/release/examples/bare)
+#   bare      adapters of LMDB, redb, fjall and WiredTiger beside bare loops, PAIRS=2: 5 minutes (BARE=target/release/examples/bare)
+#   components  where Isobath's CPU time goes, sampled by perf: 2 minutes
+#   virtual     Isobath and RocksDB on virtual SSDs, a sweep that commits no pitfall: 8 minutes
 # Smaller, to see that it works: BYTES=32MiB HEADLINE_BYTES=32MiB MEASURE=1s RECORDS=20000 BARE_SECONDS=0.3.
 # Then: scripts/measure_tables.py OUT docs/results && cargo run -p xtask -- results
 set -euo pipefail
 isobath=$1 dir=$2 out=$3
 shift 3
 parts=("$@")
-((${#parts[@]})) || parts=(tails headline bare)
+((${#parts[@]})) || parts=(tails headline bare components virtual)
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$dir" "$out"
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
@@ -57,10 +59,27 @@ headline() {
 
 bare() {
     local engine
-    for engine in lmdb redb fjall; do
+    for engine in lmdb redb fjall wiredtiger; do
         RECORDS="${RECORDS:-500000}" THREADS=16 DURATION="${BARE_SECONDS:-2}" "$here/compare_bare.sh" "$engine" "$isobath" "$dir/bare" "$out/bare-$engine" "${PAIRS:-2}" |
             tee "$out/bare-$engine.txt"
     done
+}
+
+components() {
+    local workload size
+    rm -f "$out/components.jsonl"
+    for workload in lookup ycsb-c ycsb-a tpcc; do
+        size=(--bytes "${COMPONENTS_BYTES:-256MiB}")
+        [[ $workload != tpcc ]] || size=(--warehouses 2 --pool 64MiB)
+        "$isobath" bench run --engine isobath --workload "$workload" "${size[@]}" --duration "${MEASURE:-6s}" --warm-up 2s --components \
+            --path "$dir/components" --json --quiet >>"$out/components.jsonl"
+    done
+}
+
+virtual() {
+    "$isobath" bench sweep --engines isobath,rocksdb --workload update --simulated "${DRIVE:-192MiB}" --vssd "$dir/drives" \
+        --sizes 0.1,0.15,0.2 --state preconditioned --log-off --pool 8MiB --until-steady --duration "${MEASURE:-40s}" \
+        --out "$out/virtual" --quiet >"$out/virtual.txt"
 }
 
 for part in "${parts[@]}"; do

@@ -75,7 +75,7 @@ def headline(out, results):
 def bare(out, results):
     columns = ["engine", "row", "adapter, per second", "bare loop, per second", "adapter / bare loop (goal: 0.95)"]
     rows = []
-    for engine, said in [("lmdb", "LMDB"), ("redb", "redb"), ("fjall", "fjall")]:
+    for engine, said in [("lmdb", "LMDB"), ("redb", "redb"), ("fjall", "fjall"), ("wiredtiger", "WiredTiger")]:
         path = out / f"bare-{engine}.txt"
         for line in path.read_text().splitlines() if path.exists() else []:
             found = re.match(r"(\S+)\s+adapter\s+(\d+) /s\s+bare loop\s+(\d+) /s\s+adapter / bare loop ([0-9.]+)", line)
@@ -85,9 +85,43 @@ def bare(out, results):
     write(results, "adapters-and-bare-loops", columns, rows)
 
 
+def components(out, results):
+    """Components that take half a percent of a run at least, those that take most first."""
+    names = {"lookup": "lookups", "ycsb-c": "YCSB C", "ycsb-a": "YCSB A", "tpcc": "TPC-C-derived"}
+    records = [json.loads(line) for line in (out / "components.jsonl").read_text().splitlines()]
+    times = [dict(r["cpu_by_component"]) for r in records]
+    totals = [r["cpu_us_per_operation"] for r in records]
+    most = {part: max(t.get(part, 0) / total for t, total in zip(times, totals)) for t in times for part in t}
+    limits = [r["drive_reads_per_s"] for r in records]
+    rows = [
+        ["all", *(f"{total:.2f}" for total in totals)],
+        ["operations per second", *(number(r["operations_per_s"]) for r in records)],
+        ["the drive alone, random reads per second before / after", *(f"{number(a)} / {number(b)}" for a, b in limits)],
+    ]
+    for part in sorted((part for part in most if most[part] >= 0.005), key=most.get, reverse=True):
+        cells = [f"{t[part]:.2f} ({100 * t[part] / total:.0f}%)" if part in t else "" for t, total in zip(times, totals)]
+        rows.append([part, *cells])
+    write(results, "cpu-by-component", ["CPU µs per operation", *(names[r["workload"]] for r in records)], rows)
+
+
+def virtual(out, results):
+    columns = ["drive, spare flash", "data / drive", "engine", "WA-A", "WA-D", "WA-A × WA-D", "space at most", "capacities written",
+               "steady", "modelled updates/s"]
+    records = [json.loads(line)["record"] for line in (out / "virtual" / "records.jsonl").read_text().splitlines()]
+    kind = lambda r: r["drive"].split(", ")[1]
+    rows = [
+        [f"{kind(r)}, {100 * r['over_provisioning']:g}%", f"{r['data_bytes'] / (192 << 20):.2f}", name(r["engine"]), f"{r['wa_a']:.2f}",
+         f"{r['wa_d']:.2f}", f"{r['wa_a'] * r['wa_d']:.2f}", f"{r['space_amplification_max']:.2f}", f"{r['capacities_written']:.1f}",
+         "no" if r["steady_from"] is None else "yes", number(r["modelled_operations_per_s"])]
+        for r in sorted(records, key=lambda r: (kind(r), r["over_provisioning"], r["data_bytes"], r["engine"]))
+    ]
+    write(results, "virtual-ssd-headline", columns, rows)
+
+
 def main():
     out, results = Path(sys.argv[1]), Path(sys.argv[2])
-    for part, marker in [(tails, "tails-lookup.jsonl"), (headline, "headline/records.jsonl"), (bare, "bare-lmdb.txt")]:
+    for part, marker in [(tails, "tails-lookup.jsonl"), (headline, "headline/records.jsonl"), (bare, "bare-lmdb.txt"),
+                         (components, "components.jsonl"), (virtual, "virtual/records.jsonl")]:
         if (out / marker).exists():
             part(out, results)
 

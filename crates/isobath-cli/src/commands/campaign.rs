@@ -597,7 +597,10 @@ fn print_components(records: &[Record], out: &mut Output) -> Result<(), Failure>
     if sampled.is_empty() {
         return Ok(());
     }
-    let sides: Vec<String> = sampled.iter().map(|r| r.side()).collect();
+    let sides: Vec<String> = sampled
+        .iter()
+        .map(|r| format!("{}, {}", r.side(), size(r.data_bytes)))
+        .collect();
     let header: Vec<&str> = ["CPU µs per operation"]
         .into_iter()
         .chain(sides.iter().map(String::as_str))

@@ -1,18 +1,18 @@
 //! What each client does, and what all of them did together.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use hdrhistogram::Histogram;
 
 use super::catalogue::{ScanLength, Workload};
 use super::choice::{Chooser, Inserted, Picker};
 use super::keys::Records;
-use super::latencies::{Counts, LATENCY_NS_MAX, LATENCY_NS_MIN, Total};
+use super::latencies::Total;
+use super::tally::{Results, Shown, Tally};
 use super::tpcc::{Terminal, Tpcc};
-use super::workload::{Mix, OPERATIONS, Operation};
+use super::workload::Operation;
 use crate::LabError;
 use crate::engine::{Key, Session};
 
@@ -34,10 +34,8 @@ pub(super) struct Shared {
     /// Open loop: when operations are due.
     pub(super) arrivals: Option<Arrivals>,
     phase: AtomicU8,
-    /// Keys processed and bytes of keys and values written so far, per client; each on its own cache line.
-    progress: Vec<Line>,
-    /// Latencies of all timed calls so far, per client, warm-up included.
-    latencies: Vec<Counts>,
+    /// What each client shows.
+    shown: Vec<Shown>,
     results: Mutex<Vec<Results>>,
     /// What clients of the TPC-C-derived workload share.
     pub(super) tpcc: Option<Arc<Tpcc>>,
@@ -50,68 +48,6 @@ pub(super) struct Shared {
 struct Drawn {
     index: u64,
     key: Key,
-}
-
-#[repr(align(128))]
-#[derive(Default)]
-struct Line(AtomicU64, AtomicU64);
-
-/// What one client, or all together, did while it was measured.
-pub(super) struct Results {
-    /// Keys or records processed, per operation.
-    pub(super) operations: [u64; OPERATIONS],
-    /// Calls, per operation; a get-many or scan is one.
-    pub(super) calls: [u64; OPERATIONS],
-    /// Latencies of calls in nanoseconds, per operation.
-    pub(super) latency_ns: [Histogram<u64>; OPERATIONS],
-}
-
-impl Results {
-    /// Operations that wrote.
-    pub(super) fn written(&self) -> u64 {
-        let writing = Operation::ALL.into_iter().filter(|o| o.writes());
-        writing.map(|o| self.operations[o as usize]).sum()
-    }
-
-    /// Histograms of operations that the mix does not have stay small.
-    pub(super) fn new(mix: &Mix) -> Results {
-        let of = |operation: Operation| match mix.has(operation) {
-            true => histogram(LATENCY_NS_MAX),
-            false => histogram(LATENCY_NS_MIN * 2),
-        };
-        Results {
-            operations: [0; OPERATIONS],
-            calls: [0; OPERATIONS],
-            latency_ns: Operation::ALL.map(of),
-        }
-    }
-
-    /// Latencies of all operations together.
-    pub(super) fn all_latencies(&self) -> Histogram<u64> {
-        let mut all = histogram(LATENCY_NS_MAX);
-        for one in &self.latency_ns {
-            // None has wider bounds, so this cannot fail.
-            let _ = all.add(one);
-        }
-        all
-    }
-
-    pub(super) fn add(&mut self, other: &Results) {
-        for at in 0..OPERATIONS {
-            self.operations[at] += other.operations[at];
-            self.calls[at] += other.calls[at];
-            // Both histograms have the same bounds, so this cannot fail.
-            let _ = self.latency_ns[at].add(&other.latency_ns[at]);
-        }
-    }
-}
-
-#[expect(
-    clippy::expect_used,
-    reason = "the bounds are constants that the library accepts"
-)]
-fn histogram(longest_ns: u64) -> Histogram<u64> {
-    Histogram::new_with_bounds(LATENCY_NS_MIN, longest_ns, 2).expect("valid bounds")
 }
 
 impl Shared {
@@ -136,8 +72,7 @@ impl Shared {
             latency_every: 1,
             arrivals,
             phase: AtomicU8::new(WARM_UP),
-            progress: (0..clients).map(|_| Line::default()).collect(),
-            latencies: (0..clients).map(|_| Counts::new()).collect(),
+            shown: (0..clients).map(|_| Shown::new()).collect(),
             results: Mutex::new(Vec::new()),
             tpcc: None,
             drawn: Vec::new(),
@@ -159,7 +94,7 @@ impl Shared {
             };
             (0..keys).map(draw).collect()
         };
-        self.drawn = (0..self.progress.len()).map(of_client).collect();
+        self.drawn = (0..self.shown.len()).map(of_client).collect();
     }
 
     /// How many keys were drawn before the run, by all clients together.
@@ -185,21 +120,17 @@ impl Shared {
 
     /// Keys processed by all clients so far, warm-up included.
     pub(super) fn progress(&self) -> u64 {
-        self.progress
-            .iter()
-            .map(|line| line.0.load(Ordering::Relaxed))
-            .sum()
+        self.shown.iter().map(Shown::processed).sum()
     }
 
     /// Bytes of keys and values written by all clients so far, warm-up included.
     pub(super) fn bytes_written(&self) -> u64 {
-        let written = self.progress.iter();
-        written.map(|line| line.1.load(Ordering::Relaxed)).sum()
+        self.shown.iter().map(Shown::bytes_written).sum()
     }
 
-    /// Latencies that all clients counted so far, warm-up included.
+    /// Latencies that all clients counted so far.
     pub(super) fn latencies(&self) -> Total {
-        Total::of(&self.latencies)
+        Total::of(self.shown.iter().map(Shown::latencies))
     }
 
     /// What all clients did; they have ended.
@@ -236,7 +167,7 @@ impl Shared {
                 value: Vec::with_capacity(self.records.value_bytes),
             }),
         };
-        let mut tally = Tally::new(self, index);
+        let mut tally = Tally::new(&self.workload.mix, self.latency_every, &self.shown[index]);
         // Operations until one is timed.
         let mut untimed = self.latency_every;
         // When the operation before ended, which is when this one begins: a client does nothing in between, and a look at the clock is a
@@ -281,98 +212,6 @@ impl Shared {
         let results = tally.end();
         self.results().push(results);
         Ok(())
-    }
-}
-
-/// Latencies that a client keeps to itself before it shows them.
-const KEPT: usize = 32;
-/// For how long it keeps them, and its progress, to itself at most, unless an operation takes longer.
-const KEPT_TIME: Duration = Duration::from_millis(5);
-/// Bits of a latency that is kept beside its operation: more than [`LATENCY_NS_MAX`] has.
-const KEPT_BITS: u32 = 56;
-
-/// What one client has done. Histograms and what other threads look at are touched once for many operations: with a hundred clients they
-/// are in no processor's cache any more when a client comes back to them.
-struct Tally<'s> {
-    shared: &'s Shared,
-    index: usize,
-    results: Results,
-    done: u64,
-    written: u64,
-    /// Operations and latencies that are not in a histogram yet.
-    kept: [u64; KEPT],
-    len: usize,
-    shown: Option<Instant>,
-}
-
-impl<'s> Tally<'s> {
-    fn new(shared: &'s Shared, index: usize) -> Tally<'s> {
-        Tally {
-            shared,
-            index,
-            results: Results::new(&shared.workload.mix),
-            done: 0,
-            written: 0,
-            kept: [0; KEPT],
-            len: 0,
-            shown: None,
-        }
-    }
-
-    fn count(&mut self, processed: u64, bytes: u64) {
-        self.done += processed;
-        self.written += bytes;
-    }
-
-    /// Counts an operation of the measured time, and its latency, where its beginning and end are known.
-    fn measure(&mut self, operation: Operation, processed: u64, span: Option<(Instant, Instant)>) {
-        let at = operation as usize;
-        self.results.operations[at] += processed;
-        self.results.calls[at] += 1;
-        if let Some((due, now)) = span {
-            let ns = now.saturating_duration_since(due).as_nanos();
-            let ns = u64::try_from(ns).unwrap_or(u64::MAX);
-            let ns = ns.clamp(LATENCY_NS_MIN, LATENCY_NS_MAX);
-            // `show` makes room before there is none.
-            self.kept[self.len] = (at as u64) << KEPT_BITS | ns;
-            self.len += 1;
-        }
-    }
-
-    /// Shows what was kept, where that is much, or old at this time. Progress is shown at once where few operations are timed: the next one
-    /// that is may be far.
-    fn show(&mut self, now: Option<Instant>) {
-        if self.shared.latency_every > 1 {
-            self.show_progress();
-        }
-        let Some(now) = now else { return };
-        let is_old = |shown| now.saturating_duration_since(shown) >= KEPT_TIME;
-        if self.len == KEPT || self.shown.is_none_or(is_old) {
-            self.shown = Some(now);
-            self.show_all();
-        }
-    }
-
-    fn show_progress(&self) {
-        let line = &self.shared.progress[self.index];
-        line.0.store(self.done, Ordering::Relaxed);
-        line.1.store(self.written, Ordering::Relaxed);
-    }
-
-    fn show_all(&mut self) {
-        let latencies = &self.shared.latencies[self.index];
-        for kept in &self.kept[..self.len] {
-            let (at, ns) = (kept >> KEPT_BITS, kept & ((1 << KEPT_BITS) - 1));
-            self.results.latency_ns[at as usize].saturating_record(ns);
-            latencies.add(ns);
-        }
-        self.len = 0;
-        self.show_progress();
-    }
-
-    fn end(mut self) -> Results {
-        self.show_all();
-        self.results
     }
 }
 

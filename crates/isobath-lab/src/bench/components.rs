@@ -2,7 +2,8 @@
 //!
 //! `perf` samples this process and says of each sample in which function it was. Functions of Isobath belong to the folder of their
 //! module, those of other engines to their library. Code of one component that the compiler inlined into another one's function counts
-//! there. In the kernel, the call nearest to the sample that is known decides: an interrupt within a read is an interrupt.
+//! there. A sample within an interrupt is an interrupt's, whatever that interrupted; elsewhere in the kernel the nearest call decides that
+//! is known.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -10,6 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::record::Record;
 use crate::LabError;
 
 /// Samples per second of CPU time: no divisor of a timer's rate, so that periodic work is met at all its places.
@@ -151,17 +153,20 @@ impl Frame {
         })
     }
 
+    /// Whether the function's name has one of these words.
+    fn has(&self, words: &[&str]) -> bool {
+        words.iter().any(|word| self.function.contains(word))
+    }
+
     fn in_kernel(&self) -> bool {
         self.file.starts_with('[') && self.file != "[vdso]" && self.file != "[unknown]"
     }
 }
 
-/// What the kernel's functions are for, by words of their names; the first that fits counts.
-const KERNEL: [(&str, &[&str]); 5] = [
-    (
-        "kernel: interrupts",
-        &["interrupt", "softirq", "sysvec", "_irq_exit", "handle_irq"],
-    ),
+/// Words in the names of functions that handle interrupts.
+const INTERRUPTS: &[&str] = &["interrupt", "softirq", "sysvec", "_irq_exit", "handle_irq"];
+/// What the kernel's other functions are for, by words of their names; the first that fits counts.
+const KERNEL: [(&str, &[&str]); 4] = [
     (
         "kernel: sleeping and waking",
         &[
@@ -234,10 +239,12 @@ fn component(sample: &[Frame]) -> String {
         return "unknown".to_owned();
     };
     if first.in_kernel() {
-        let mut kernel = sample.iter().take_while(|frame| frame.in_kernel());
-        let known = kernel.find_map(|frame| {
-            let has = |word: &&str| frame.function.contains(*word);
-            let part = KERNEL.iter().find(|(_, words)| words.iter().any(has));
+        let kernel = || sample.iter().take_while(|frame| frame.in_kernel());
+        if kernel().any(|frame| frame.has(INTERRUPTS)) {
+            return "kernel: interrupts".to_owned();
+        }
+        let known = kernel().find_map(|frame| {
+            let part = KERNEL.iter().find(|(_, words)| frame.has(words));
             part.map(|(name, _)| *name)
         });
         return known.unwrap_or("kernel: other").to_owned();
@@ -267,11 +274,36 @@ fn component(sample: &[Frame]) -> String {
     }
 }
 
+/// The table of what each component takes of an operation's CPU time: all of it, then a row for each component that a record has, and a
+/// column for each record.
+#[must_use]
+pub fn components(records: &[&Record]) -> Vec<Vec<String>> {
+    let mut names: Vec<&str> = Vec::new();
+    for (name, _) in records.iter().flat_map(|r| &r.cpu_by_component) {
+        if !names.contains(&name.as_str()) {
+            names.push(name);
+        }
+    }
+    let row = |name: &str, of: &dyn Fn(&Record) -> Option<String>| {
+        let cells = records.iter().map(|r| of(r).unwrap_or_default());
+        [name.to_owned()].into_iter().chain(cells).collect()
+    };
+    let all = |r: &Record| Some(format!("{:.2}", r.cpu_us_per_operation));
+    let rows = names.iter().map(|name| {
+        row(name, &|r: &Record| {
+            let (_, us) = r.cpu_by_component.iter().find(|(known, _)| known == name)?;
+            let share = 100.0 * us / r.cpu_us_per_operation.max(f64::MIN_POSITIVE);
+            Some(format!("{us:.2} ({share:.0}%)"))
+        })
+    });
+    [row("all", &all)].into_iter().chain(rows).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What `perf script --no-inline -F ip,sym,dso` of Linux 6.1 printed of runs of Isobath and RocksDB, shortened.
+    /// In the form that `perf script --no-inline -F ip,sym,dso` of Linux 6.1 prints; the interrupt is one that it printed.
     const SCRIPT: &str = "
 	          74297c isobath_lab::bench::clients::Shared::client (/usr/bin/isobath)
 
@@ -279,6 +311,9 @@ mod tests {
 	          5f0010 <isobath::buffer::pool::Pool as core::fmt::Debug>::fmt (/usr/bin/isobath)
 	               0 [unknown] ([unknown])
 
+	ffffffff817686d4 iomap_dio_bio_end_io ([kernel.kallsyms])
+	ffffffff81b056d0 blk_update_request ([kernel.kallsyms])
+	ffffffff81b06d2c blk_mq_end_request ([kernel.kallsyms])
 	ffffffff81b03e79 blk_done_softirq ([kernel.kallsyms])
 	ffffffff8136213d handle_softirqs ([kernel.kallsyms])
 	ffffffff81000d62 asm_common_interrupt ([kernel.kallsyms])

@@ -52,7 +52,7 @@ fn lower_ns(bucket: usize) -> f64 {
 pub(super) struct Total([u32; BUCKETS]);
 
 impl Total {
-    pub(super) fn of(clients: &[Counts]) -> Total {
+    pub(super) fn of<'c>(clients: impl IntoIterator<Item = &'c Counts>) -> Total {
         let mut total = [0u32; BUCKETS];
         for client in clients {
             for (sum, count) in total.iter_mut().zip(&client.0) {

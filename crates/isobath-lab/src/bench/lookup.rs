@@ -10,12 +10,13 @@ use serde::Serialize;
 
 use super::catalogue::{ScanLength, Workload};
 use super::choice::Choice;
-use super::clients::{Arrivals, Results, Shared};
+use super::clients::{Arrivals, Shared};
 use super::components::Profiler;
 use super::keys::Records;
 use super::record::LeftOut;
 use super::row::{Latency, LoadRow, Row, Setting, SpaceRow, steady};
 use super::series::{Sampler, Series};
+use super::tally::Results;
 use super::tpcc::{self, Tpcc};
 use super::workload::Operation;
 use crate::drive::{self, DriveLimit};

@@ -499,27 +499,3 @@ fn distinct(mut texts: Vec<String>) -> Vec<String> {
     texts.dedup();
     texts
 }
-/// The table of what each component takes of an operation's CPU time: all of it, then a row for each component that a record has, and a
-/// column for each record.
-#[must_use]
-pub fn components(records: &[&Record]) -> Vec<Vec<String>> {
-    let mut names: Vec<&str> = Vec::new();
-    for (name, _) in records.iter().flat_map(|r| &r.cpu_by_component) {
-        if !names.contains(&name.as_str()) {
-            names.push(name);
-        }
-    }
-    let row = |name: &str, of: &dyn Fn(&Record) -> Option<String>| {
-        let cells = records.iter().map(|r| of(r).unwrap_or_default());
-        [name.to_owned()].into_iter().chain(cells).collect()
-    };
-    let all = |r: &Record| Some(format!("{:.2}", r.cpu_us_per_operation));
-    let rows = names.iter().map(|name| {
-        row(name, &|r: &Record| {
-            let (_, us) = r.cpu_by_component.iter().find(|(known, _)| known == name)?;
-            let share = 100.0 * us / r.cpu_us_per_operation.max(f64::MIN_POSITIVE);
-            Some(format!("{us:.2} ({share:.0}%)"))
-        })
-    });
-    [row("all", &all)].into_iter().chain(rows).collect()
-}

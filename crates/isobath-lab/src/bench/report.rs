@@ -1,9 +1,10 @@
 //! One self-contained HTML page per campaign.
 
 use super::campaign::distinct;
+use super::components::components;
 use super::cost::{CostMap, cost_map, points};
 use super::fio::FioJob;
-use super::record::{Record, components, evidence};
+use super::record::{Record, evidence};
 use super::series::Sample;
 use super::summary::summarize;
 use super::verdict::{Pitfall, Verdict, has_headline, judge};

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::choice::Choice;
-use super::clients::Results;
+use super::tally::Results;
 use super::workload::Operation;
 use crate::Machine;
 use crate::engine::{SimulatedDrive, SpaceConfig, SpaceCounters, Tuning};

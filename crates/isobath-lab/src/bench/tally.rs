@@ -1,0 +1,199 @@
+//! What clients have done: counted by each for itself, shown to other threads, and summed.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+use super::latencies::{Counts, LATENCY_NS_MAX, LATENCY_NS_MIN};
+use super::workload::{Mix, OPERATIONS, Operation};
+
+/// What one client, or all together, did while it was measured.
+pub(super) struct Results {
+    /// Keys or records processed, per operation.
+    pub(super) operations: [u64; OPERATIONS],
+    /// Calls, per operation; a get-many or scan is one.
+    pub(super) calls: [u64; OPERATIONS],
+    /// Latencies of calls in nanoseconds, per operation.
+    pub(super) latency_ns: [Histogram<u64>; OPERATIONS],
+}
+
+impl Results {
+    /// Operations that wrote.
+    pub(super) fn written(&self) -> u64 {
+        let writing = Operation::ALL.into_iter().filter(|o| o.writes());
+        writing.map(|o| self.operations[o as usize]).sum()
+    }
+
+    /// Histograms of operations that the mix does not have stay small.
+    pub(super) fn new(mix: &Mix) -> Results {
+        let of = |operation: Operation| match mix.has(operation) {
+            true => histogram(LATENCY_NS_MAX),
+            false => histogram(LATENCY_NS_MIN * 2),
+        };
+        Results {
+            operations: [0; OPERATIONS],
+            calls: [0; OPERATIONS],
+            latency_ns: Operation::ALL.map(of),
+        }
+    }
+
+    /// Latencies of all operations together.
+    pub(super) fn all_latencies(&self) -> Histogram<u64> {
+        let mut all = histogram(LATENCY_NS_MAX);
+        for one in &self.latency_ns {
+            // None has wider bounds, so this cannot fail.
+            let _ = all.add(one);
+        }
+        all
+    }
+
+    pub(super) fn add(&mut self, other: &Results) {
+        for at in 0..OPERATIONS {
+            self.operations[at] += other.operations[at];
+            self.calls[at] += other.calls[at];
+            // Both histograms have the same bounds, so this cannot fail.
+            let _ = self.latency_ns[at].add(&other.latency_ns[at]);
+        }
+    }
+}
+
+#[expect(
+    clippy::expect_used,
+    reason = "the bounds are constants that the library accepts"
+)]
+fn histogram(longest_ns: u64) -> Histogram<u64> {
+    Histogram::new_with_bounds(LATENCY_NS_MIN, longest_ns, 2).expect("valid bounds")
+}
+
+/// What one client shows to other threads while it runs; no two clients share a cache line.
+#[repr(align(128))]
+pub(super) struct Shown {
+    processed: AtomicU64,
+    written: AtomicU64,
+    latencies: Counts,
+}
+
+impl Shown {
+    pub(super) fn new() -> Shown {
+        Shown {
+            processed: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            latencies: Counts::new(),
+        }
+    }
+
+    /// Keys processed so far, warm-up included.
+    pub(super) fn processed(&self) -> u64 {
+        self.processed.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of keys and values written so far, warm-up included.
+    pub(super) fn bytes_written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    /// Latencies of the timed calls that were measured so far.
+    pub(super) fn latencies(&self) -> &Counts {
+        &self.latencies
+    }
+}
+
+/// Latencies that a client keeps to itself before it shows them.
+const KEPT: usize = 32;
+/// For how long it keeps them, and its progress, to itself at most, unless an operation takes longer.
+const KEPT_TIME: Duration = Duration::from_millis(5);
+/// Bits of a latency that is kept beside its operation: more than [`LATENCY_NS_MAX`] has.
+const KEPT_BITS: u32 = 56;
+
+/// What one client has done. Histograms and what other threads look at are touched once for many operations: with a hundred clients they
+/// are in no processor's cache any more when a client comes back to them.
+pub(super) struct Tally<'s> {
+    shared: &'s Shown,
+    /// Whether progress is shown after each operation: where few are timed, the next that is may be far.
+    at_once: bool,
+    results: Results,
+    done: u64,
+    written: u64,
+    /// Operations and latencies that are not in a histogram yet.
+    kept: [u64; KEPT],
+    len: usize,
+    /// When it was shown last.
+    shown: Option<Instant>,
+}
+
+impl<'s> Tally<'s> {
+    /// Of a client that times one of `latency_every` operations of this mix.
+    pub(super) fn new(mix: &Mix, latency_every: u32, shared: &'s Shown) -> Tally<'s> {
+        Tally {
+            shared,
+            at_once: latency_every > 1,
+            results: Results::new(mix),
+            done: 0,
+            written: 0,
+            kept: [0; KEPT],
+            len: 0,
+            shown: None,
+        }
+    }
+
+    /// Counts an operation, measured or not.
+    pub(super) fn count(&mut self, processed: u64, bytes: u64) {
+        self.done += processed;
+        self.written += bytes;
+    }
+
+    /// Counts an operation of the measured time, and its latency, where its beginning and end are known.
+    pub(super) fn measure(
+        &mut self,
+        operation: Operation,
+        processed: u64,
+        span: Option<(Instant, Instant)>,
+    ) {
+        let at = operation as usize;
+        self.results.operations[at] += processed;
+        self.results.calls[at] += 1;
+        if let Some((due, now)) = span {
+            let ns = now.saturating_duration_since(due).as_nanos();
+            let ns = u64::try_from(ns).unwrap_or(u64::MAX);
+            let ns = ns.clamp(LATENCY_NS_MIN, LATENCY_NS_MAX);
+            // `show` makes room before there is none.
+            self.kept[self.len] = (at as u64) << KEPT_BITS | ns;
+            self.len += 1;
+        }
+    }
+
+    /// Shows what was kept, where that is much, or old at this time.
+    pub(super) fn show(&mut self, now: Option<Instant>) {
+        if self.at_once {
+            self.show_progress();
+        }
+        let Some(now) = now else { return };
+        let is_old = |shown| now.saturating_duration_since(shown) >= KEPT_TIME;
+        if self.len == KEPT || self.shown.is_none_or(is_old) {
+            self.shown = Some(now);
+            self.show_all();
+        }
+    }
+
+    fn show_progress(&self) {
+        self.shared.processed.store(self.done, Ordering::Relaxed);
+        self.shared.written.store(self.written, Ordering::Relaxed);
+    }
+
+    fn show_all(&mut self) {
+        for kept in &self.kept[..self.len] {
+            let (at, ns) = (kept >> KEPT_BITS, kept & ((1 << KEPT_BITS) - 1));
+            self.results.latency_ns[at as usize].saturating_record(ns);
+            self.shared.latencies.add(ns);
+        }
+        self.len = 0;
+        self.show_progress();
+    }
+
+    /// Shows everything; what was measured.
+    pub(super) fn end(mut self) -> Results {
+        self.show_all();
+        self.results
+    }
+}
