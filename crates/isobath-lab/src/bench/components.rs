@@ -35,7 +35,10 @@ impl Profiler {
 
     /// Begins to sample this process, threads that it starts later included.
     pub(super) fn start() -> Result<Profiler, LabError> {
-        let samples = tempfile::tempdir().map_err(LabError::io("make", &std::env::temp_dir()))?;
+        let samples = tempfile::Builder::new()
+            .prefix("isobath-perf-")
+            .tempdir()
+            .map_err(LabError::io("make", &std::env::temp_dir()))?;
         let file = samples.path().join(FILE);
         let mut perf = Command::new("perf")
             .args(["record", "--quiet", "-g", "-F"])
