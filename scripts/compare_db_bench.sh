@@ -29,6 +29,10 @@ run_adapter() {
         --warm-up "${4}s" --no-drive --path "$adapter" --json --quiet | tail -1 >>"$out/$1.adapter"
 }
 
+# Where db_bench has other defaults than the library, and which costs or saves time: the library's, which the adapter leaves as they are.
+library_defaults=(--enable_pipelined_write=false --delayed_write_rate=16777216 --table_cache_numshardbits=6 --index_shortening_mode=1
+    --dump_malloc_stats=false)
+
 # ROW THREADS ARGUMENTS...: db_bench with the adapter's settings.
 run_tool() {
     local row=$1 threads=$2
@@ -39,6 +43,7 @@ run_tool() {
         --write_buffer_size="$(setting "$row" write_buffer_bytes)" \
         --target_file_size_base="$(setting "$row" target_file_size_base)" \
         --max_bytes_for_level_base="$(setting "$row" max_bytes_for_level_base)" \
+        --db_write_buffer_size="$(setting "$row" db_write_buffer_size)" "${library_defaults[@]}" \
         --max_background_jobs="$(setting "$row" max_background_jobs)" --open_files=-1 \
         --use_direct_reads=true --use_direct_io_for_flush_and_compaction=true --disable_wal=false --sync=false "$@" 2>/dev/null
 }

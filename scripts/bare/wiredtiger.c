@@ -6,7 +6,8 @@
  *   wiredtiger get|put DIR CONNECTION TABLE RECORDS KEY_BYTES VALUE_BYTES hashed|sequential THREADS WARM_UP_S SECONDS
  *
  * CONNECTION and TABLE are the settings that the adapter prints. Keys, their order and the sizes of values are those of the benchmark
- * (crates/isobath-lab/src/bench/keys.rs); records are chosen uniformly. Prints operations per second.
+ * (crates/isobath-lab/src/bench/keys.rs); records are chosen uniformly. Prints operations per second, and
+ * CPU time per operation.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -15,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -178,6 +180,17 @@ now(void)
 	return ((double)time.tv_sec + (double)time.tv_nsec * 1e-9);
 }
 
+/* CPU seconds of this process so far. */
+static double
+cpu_s(void)
+{
+	struct rusage used;
+
+	getrusage(RUSAGE_SELF, &used);
+	return ((double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+	    (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e-6);
+}
+
 static unsigned long long
 sum(struct client *clients, int threads)
 {
@@ -194,7 +207,7 @@ measure(int threads, double warm_up_s, double seconds)
 {
 	struct client *clients;
 	unsigned long long before, after;
-	double began;
+	double began, cpu_before, cpu;
 	int at;
 
 	if ((clients = aligned_alloc(128, sizeof(*clients) * (size_t)threads)) == NULL)
@@ -206,10 +219,13 @@ measure(int threads, double warm_up_s, double seconds)
 	}
 	usleep((useconds_t)(warm_up_s * 1e6));
 	began = now();
+	cpu_before = cpu_s();
 	before = sum(clients, threads);
 	usleep((useconds_t)(seconds * 1e6));
 	after = sum(clients, threads);
+	cpu = cpu_s() - cpu_before;
 	printf("operations_per_s %.1f\n", (double)(after - before) / (now() - began));
+	printf("cpu_us_per_operation %.3f\n", cpu * 1e6 / (double)(after - before));
 	atomic_store(&stopping, 1);
 	for (at = 0; at < threads; at++)
 		check(pthread_join(clients[at].thread, NULL), "pthread_join");

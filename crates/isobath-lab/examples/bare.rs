@@ -8,7 +8,8 @@
 //! ```
 //!
 //! SETTINGS are some of those that the adapter prints, as `NAME=VALUE,...`; `synced=true` makes commits durable. Keys and their order are
-//! the benchmark's; records are chosen uniformly. Prints operations per second.
+//! the benchmark's; records are chosen uniformly. Prints operations per second, and CPU time per
+//! operation.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -291,13 +292,19 @@ fn client(
     Ok(())
 }
 
+/// What all clients did together.
+struct Measured {
+    operations_per_s: f64,
+    cpu_us_per_operation: f64,
+}
+
 fn measure(
     store: &dyn Bare,
     plan: &Plan,
     puts: bool,
     threads: usize,
     times: [Duration; 2],
-) -> Done<f64> {
+) -> Done<Measured> {
     #[repr(align(128))]
     struct Counter(AtomicU64);
     let done: Vec<Counter> = (0..threads).map(|_| Counter(AtomicU64::new(0))).collect();
@@ -314,14 +321,19 @@ fn measure(
         });
         let clients: Vec<_> = clients.collect();
         std::thread::sleep(times[0]);
-        let (began, before) = (Instant::now(), sum());
+        let (began, cpu_before, before) = (Instant::now(), isobath_lab::cpu_time(), sum());
         std::thread::sleep(times[1]);
-        let rate = (sum() - before) as f64 / began.elapsed().as_secs_f64();
+        let operations = (sum() - before) as f64;
+        let cpu = isobath_lab::cpu_time().saturating_sub(cpu_before);
+        let measured = Measured {
+            operations_per_s: operations / began.elapsed().as_secs_f64(),
+            cpu_us_per_operation: cpu.as_secs_f64() * 1e6 / operations,
+        };
         stop.store(true, Ordering::Relaxed);
         for client in clients {
             client.join().map_err(|_| "a client panicked")??;
         }
-        Ok(rate)
+        Ok(measured)
     })
 }
 
@@ -365,13 +377,14 @@ fn main() -> Done<()> {
     let threads = threads.parse()?;
     let time = |text: &str| -> Done<Duration> { Ok(Duration::try_from_secs_f64(text.parse()?)?) };
     let store = open(engine, &plan, threads)?;
-    let rate = measure(
+    let measured = measure(
         &*store,
         &plan,
         verb == "put",
         threads,
         [time(warm_up_s)?, time(seconds)?],
     )?;
-    println!("operations_per_s {rate:.1}");
+    println!("operations_per_s {:.1}", measured.operations_per_s);
+    println!("cpu_us_per_operation {:.3}", measured.cpu_us_per_operation);
     Ok(())
 }

@@ -76,6 +76,9 @@ pub(crate) struct CaseArgs {
     /// State of the simulated SSD before each load
     #[arg(long, value_enum, default_value = "preconditioned")]
     pub(crate) state: InitialState,
+    /// Size of Isobath's segments [default: the engine's own choice; 256 KiB on a simulated SSD of less than 1 GiB]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) segment: Option<Size>,
     /// Records loaded; warehouses of the TPC-C-derived workload [default: as many as --bytes holds]
     #[arg(
         long,

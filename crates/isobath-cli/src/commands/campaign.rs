@@ -115,10 +115,10 @@ pub(super) fn plan(
             },
             space: SpaceConfig {
                 log_bytes: args.log_off.then_some(0),
-                // Small drives need small segments.
-                segment_bytes: args
-                    .simulated
-                    .and_then(|capacity| (capacity.0 < 1 << 30).then_some(256 << 10)),
+                segment_bytes: match args.segment {
+                    Some(segment) => Some(u32::try_from(segment.0).unwrap_or(u32::MAX)),
+                    None => simulated.and_then(|drive| drive.segment_bytes()),
+                },
                 buffered_ms: match args.durability {
                     Durable::Synced => None,
                     Durable::Buffered => Some(10),

@@ -385,9 +385,16 @@ fn the_benchmark_catches_itself_seven_times() {
 fn a_sweep_varies_clients_and_fill_factors() {
     let place = Place::new();
     let words = "bench sweep --engines isobath,null --workload lookup --bytes 4MiB --pool 8MiB --sizes 1 --clients 1,2 \
-        --fill-factors 0.5,0.7 --workers 1 --duration 100ms --no-drive --json --out s";
+        --fill-factors 0.5,0.7 --segment 128KiB --workers 1 --duration 100ms --no-drive --json --out s";
     let args: Vec<&str> = words.split_whitespace().collect();
     let rows = place.run(&args).ok().json();
+    for row in rows.iter().filter(|row| row["engine"] != "null") {
+        let settings = row["settings"].to_string();
+        assert!(
+            settings.contains(r#"["segment_bytes","131072"]"#),
+            "{settings}"
+        );
+    }
     let mut seen: Vec<(String, u64, String)> = rows
         .iter()
         .map(|row| {

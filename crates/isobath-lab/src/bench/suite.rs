@@ -33,9 +33,6 @@ const BUSY_TASKS_PER_CORE: usize = 8;
 /// Share of a simulated drive that the data fill, and of its flash that the engine cannot write to.
 const SIMULATED_FILL: f64 = 0.5;
 const OVER_PROVISIONING: f64 = 0.125;
-/// Simulated drives below this size have segments of so many bytes.
-const SMALL_DRIVE_BYTES: u64 = 1 << 30;
-const SMALL_DRIVE_SEGMENT_BYTES: u32 = 256 << 10;
 /// Samples that a run is divided into, and how far apart they are.
 const SAMPLES: u32 = 120;
 const SAMPLE_MIN: Duration = Duration::from_millis(20);
@@ -392,7 +389,6 @@ fn engine(conditions: &Conditions<'_>) -> EngineConfig {
         state,
         wear_difference_max: None,
     });
-    let is_small = |drive: SimulatedDrive| drive.capacity_bytes < SMALL_DRIVE_BYTES;
     let (tasks_per_worker, threads) = match waits {
         true => (WAITING_PER_CORE, WAITING_PER_CORE * cores()),
         false => (BUSY_TASKS_PER_CORE, cores()),
@@ -413,9 +409,7 @@ fn engine(conditions: &Conditions<'_>) -> EngineConfig {
         callers: Callers::Tasks,
         space: SpaceConfig {
             log_bytes: (row.log == SuiteLog::Off).then_some(0),
-            segment_bytes: simulated
-                .filter(|d| is_small(*d))
-                .map(|_| SMALL_DRIVE_SEGMENT_BYTES),
+            segment_bytes: simulated.and_then(|drive| drive.segment_bytes()),
             ..SpaceConfig::default()
         },
         simulated,

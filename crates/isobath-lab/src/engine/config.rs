@@ -138,6 +138,18 @@ pub struct SimulatedDrive {
     pub wear_difference_max: Option<u32>,
 }
 
+/// Simulated drives below this size have segments of so many bytes.
+const SMALL_DRIVE_BYTES: u64 = 1 << 30;
+const SMALL_DRIVE_SEGMENT_BYTES: u32 = 256 << 10;
+
+impl SimulatedDrive {
+    /// Bytes of a segment of Isobath where none are asked for; `None` is the engine's own choice.
+    #[must_use]
+    pub fn segment_bytes(&self) -> Option<u32> {
+        (self.capacity_bytes < SMALL_DRIVE_BYTES).then_some(SMALL_DRIVE_SEGMENT_BYTES)
+    }
+}
+
 /// Kinds of simulated drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -41,6 +41,12 @@ impl Sizes {
             level_base_bytes: buffer * LEVEL_BASE_BUFFERS,
         }
     }
+
+    /// All memtables together.
+    #[cfg(feature = "rocksdb")]
+    pub(crate) fn memtable_bytes(&self) -> u64 {
+        self.write_buffer_bytes * WRITE_BUFFERS
+    }
 }
 
 #[cfg(test)]

@@ -182,6 +182,7 @@ impl Bench {
             options,
             background_jobs: 2,
             write_buffer_bytes: MEMTABLE_BYTES,
+            memtable_bytes: MEMTABLE_BYTES * 2,
             file_bytes: MEMTABLE_BYTES as u64,
             level_base_bytes: 4 * MEMTABLE_BYTES as u64,
             log: true,

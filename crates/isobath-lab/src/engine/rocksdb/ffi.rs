@@ -25,6 +25,8 @@ pub(super) struct Config<'c> {
     pub(super) options: String,
     pub(super) background_jobs: i32,
     pub(super) write_buffer_bytes: usize,
+    /// Of all tables together.
+    pub(super) memtable_bytes: usize,
     pub(super) file_bytes: u64,
     pub(super) level_base_bytes: u64,
     pub(super) log: bool,
@@ -394,7 +396,7 @@ unsafe fn configure(options: *mut Opaque, config: &Config<'_>) {
         rocksdb_options_set_max_background_jobs(options, config.background_jobs);
         rocksdb_options_set_max_open_files(options, -1);
         rocksdb_options_set_write_buffer_size(options, config.write_buffer_bytes);
-        rocksdb_options_set_db_write_buffer_size(options, config.write_buffer_bytes * 2);
+        rocksdb_options_set_db_write_buffer_size(options, config.memtable_bytes);
         rocksdb_options_set_target_file_size_base(options, config.file_bytes);
         rocksdb_options_set_max_bytes_for_level_base(options, config.level_base_bytes);
     }

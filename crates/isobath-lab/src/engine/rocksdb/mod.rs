@@ -90,6 +90,7 @@ impl RocksEngine {
                 ),
                 background_jobs: i32::try_from(tuning.jobs()).unwrap_or(i32::MAX),
                 write_buffer_bytes: usize::try_from(sizes.write_buffer_bytes).unwrap_or(usize::MAX),
+                memtable_bytes: usize::try_from(sizes.memtable_bytes()).unwrap_or(usize::MAX),
                 file_bytes: sizes.write_buffer_bytes,
                 level_base_bytes: sizes.level_base_bytes,
                 log: config.space.log_bytes != Some(0),
@@ -140,6 +141,10 @@ impl Engine for RocksEngine {
             (
                 "write_buffer_bytes",
                 self.sizes.write_buffer_bytes.to_string(),
+            ),
+            (
+                "db_write_buffer_size",
+                self.sizes.memtable_bytes().to_string(),
             ),
             (
                 "target_file_size_base",
