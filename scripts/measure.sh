@@ -10,13 +10,14 @@
 #   bare      adapters of LMDB, redb, fjall and WiredTiger beside bare loops, PAIRS=2: 5 minutes (BARE=target/release/examples/bare)
 #   components  where Isobath's CPU time goes, sampled by perf: 2 minutes
 #   virtual     Isobath and RocksDB on virtual SSDs, a sweep that commits no pitfall: 8 minutes
+#   segments    the same for Isobath with segments of a superblock, and a second time with about RocksDB's space: 10 minutes
 # Smaller, to see that it works: BYTES=32MiB HEADLINE_BYTES=32MiB MEASURE=1s RECORDS=20000 BARE_SECONDS=0.3.
 # Then: scripts/measure_tables.py OUT docs/results && cargo run -p xtask -- results
 set -euo pipefail
 isobath=$1 dir=$2 out=$3
 shift 3
 parts=("$@")
-((${#parts[@]})) || parts=(tails headline bare components virtual)
+((${#parts[@]})) || parts=(tails headline bare components virtual segments)
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$dir" "$out"
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
@@ -76,10 +77,23 @@ components() {
     done
 }
 
-virtual() {
-    "$isobath" bench sweep --engines isobath,rocksdb --workload update --simulated "${DRIVE:-192MiB}" --vssd "$dir/drives" \
+# NAME ENGINES ARGUMENTS...: updates on virtual SSDs of 192 MiB, three sizes of data, two amounts of spare flash.
+on_virtual_ssds() {
+    local name=$1 engines=$2
+    shift 2
+    "$isobath" bench sweep --engines "$engines" --workload update --simulated 192MiB --vssd "$dir/drives" \
         --sizes 0.1,0.15,0.2 --state preconditioned --log-off --pool 8MiB --until-steady --duration "${MEASURE:-40s}" \
-        --out "$out/virtual" --quiet >"$out/virtual.txt"
+        "$@" --out "$out/$name" --quiet >"$out/$name.txt"
+}
+
+virtual() {
+    on_virtual_ssds virtual isobath,rocksdb
+}
+
+# A superblock of these drives is a 256th or a 64th of them.
+segments() {
+    on_virtual_ssds segments-tlc isobath --profiles tlc --segment 768KiB --fill-factors 0.3,0.8
+    on_virtual_ssds segments-qlc isobath --profiles qlc --segment 3MiB --fill-factors 0.3,0.8
 }
 
 for part in "${parts[@]}"; do

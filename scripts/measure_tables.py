@@ -104,24 +104,57 @@ def components(out, results):
     write(results, "cpu-by-component", ["CPU µs per operation", *(names[r["workload"]] for r in records)], rows)
 
 
+def virtual_records(out, part):
+    lines = (out / part / "records.jsonl").read_text().splitlines()
+    records = [json.loads(line)["record"] for line in lines]
+    return sorted(records, key=lambda r: (drive(r), r["data_bytes"], r["engine"], -(r["fill_factor"] or 0)))
+
+
+def drive(r):
+    return f"{r['drive'].split(', ')[1]}, {100 * r['over_provisioning']:g}%"
+
+
+def share_of_drive(r):
+    return f"{r['data_bytes'] / (192 << 20):.2f}"
+
+
+def steady(r):
+    return "no" if r["steady_from"] is None else "yes"
+
+
 def virtual(out, results):
     columns = ["drive, spare flash", "data / drive", "engine", "WA-A", "WA-D", "WA-A × WA-D", "space at most", "capacities written",
                "steady", "modelled updates/s"]
-    records = [json.loads(line)["record"] for line in (out / "virtual" / "records.jsonl").read_text().splitlines()]
-    kind = lambda r: r["drive"].split(", ")[1]
     rows = [
-        [f"{kind(r)}, {100 * r['over_provisioning']:g}%", f"{r['data_bytes'] / (192 << 20):.2f}", name(r["engine"]), f"{r['wa_a']:.2f}",
-         f"{r['wa_d']:.2f}", f"{r['wa_a'] * r['wa_d']:.2f}", f"{r['space_amplification_max']:.2f}", f"{r['capacities_written']:.1f}",
-         "no" if r["steady_from"] is None else "yes", number(r["modelled_operations_per_s"])]
-        for r in sorted(records, key=lambda r: (kind(r), r["over_provisioning"], r["data_bytes"], r["engine"]))
+        [drive(r), share_of_drive(r), name(r["engine"]), f"{r['wa_a']:.2f}", f"{r['wa_d']:.2f}", f"{r['wa_a'] * r['wa_d']:.2f}",
+         f"{r['space_amplification_max']:.2f}", f"{r['capacities_written']:.1f}", steady(r), number(r["modelled_operations_per_s"])]
+        for r in virtual_records(out, "virtual")
     ]
     write(results, "virtual-ssd-headline", columns, rows)
+
+
+def segments(out, results):
+    """Beside RocksDB's rows of the table before, which stands in the results."""
+    columns = ["drive, spare flash", "data / drive", "fill factor", "segments, KiB", "WA-A", "WA-D", "WA-A × WA-D", "space at most",
+               "capacities written", "steady", "RocksDB: WA-A × WA-D", "RocksDB: space", "flash bytes over RocksDB's"]
+    before = json.loads((results / "virtual-ssd-headline.json").read_text())["rows"]
+    rivals = {(row[0], row[1]): row for row in before if row[2] == "RocksDB"}
+    rows = []
+    for r in virtual_records(out, "segments-qlc") + virtual_records(out, "segments-tlc"):
+        rival = rivals[drive(r), share_of_drive(r)]
+        flash = r["wa_a"] * r["wa_d"]
+        size = int(dict(r["settings"])["segment_bytes"]) >> 10
+        rows.append([drive(r), share_of_drive(r), f"{r['fill_factor']:g}", number(size), f"{r['wa_a']:.2f}", f"{r['wa_d']:.2f}",
+                     f"{flash:.2f}", f"{r['space_amplification_max']:.2f}", f"{r['capacities_written']:.1f}", steady(r),
+                     rival[5], rival[6], f"{flash / float(rival[5]):.2f}"])
+    write(results, "virtual-ssd-segments", columns, rows)
 
 
 def main():
     out, results = Path(sys.argv[1]), Path(sys.argv[2])
     for part, marker in [(tails, "tails-lookup.jsonl"), (headline, "headline/records.jsonl"), (bare, "bare-lmdb.txt"),
-                         (components, "components.jsonl"), (virtual, "virtual/records.jsonl")]:
+                         (components, "components.jsonl"), (virtual, "virtual/records.jsonl"),
+                         (segments, "segments-tlc/records.jsonl")]:
         if (out / marker).exists():
             part(out, results)
 
