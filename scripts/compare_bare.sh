@@ -9,10 +9,10 @@
 #   BARE=target/release/examples/bare RECORDS=4000000 THREADS=64 DURATION=10 scripts/compare_bare.sh ...
 #
 # Rows: lookups and updates without durability, updates whose commits are on the drive. Prints per row both medians (operations per second)
-# and the median of the pairs' ratios, adapter divided by bare loop; 0.95 is the goal. Where the drive bounds both, the medians of CPU time per
-# operation tell the adapter's own cost. The adapter compares every answer with what was
-# stored, the loop its length only. OUT/ROW.adapter has the adapter's JSON, OUT/ROW.bare the loop's words. WiredTiger's loop is compiled
-# here (libwiredtiger-dev). Keep other load off the machine.
+# and the median of the pairs' ratios, adapter divided by bare loop; 0.95 is the goal. Where the drive bounds both, the medians of CPU time
+# per operation tell the adapter's own cost. Both sides copy a value that they read; the adapter compares it with what was stored, the loop
+# its length only. OUT/ROW.adapter has the adapter's JSON, OUT/ROW.bare the loop's words. WiredTiger's loop is compiled here
+# (libwiredtiger-dev). Keep other load off the machine.
 set -euo pipefail
 engine=$1 isobath=$2 dir=$3 out=$4 pairs=${5:-5}
 here=$(cd "$(dirname "$0")" && pwd)

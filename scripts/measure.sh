@@ -7,8 +7,9 @@
 # Parts, all in this order unless some are named:
 #   tails     lookups and YCSB B at one absolute rate, with the cores left alone and with both kept awake, beside `null` and `drive`: 7 minutes (ROUNDS=1)
 #   headline  lookups and scans out of memory with three sizes of data: rows with a headline number: 5 minutes
-#   bare      adapters of LMDB, redb, fjall and WiredTiger beside bare loops, PAIRS=2: 5 minutes (BARE=target/release/examples/bare)
+#   bare      adapters of rivals beside bare loops and db_bench, PAIRS=2: 7 minutes (BARE=target/release/examples/bare)
 #   components  where Isobath's CPU time goes, sampled by perf: 2 minutes
+#   tpcc        the TPC-C-derived workload on every engine, in turn, ROUNDS=3: 5 minutes
 #   virtual     Isobath and RocksDB on virtual SSDs, a sweep that commits no pitfall: 8 minutes
 #   segments    the same for Isobath with segments of a superblock, and a second time with about RocksDB's space: 10 minutes
 # Smaller, to see that it works: BYTES=32MiB HEADLINE_BYTES=32MiB MEASURE=1s RECORDS=20000 BARE_SECONDS=0.3.
@@ -17,7 +18,7 @@ set -euo pipefail
 isobath=$1 dir=$2 out=$3
 shift 3
 parts=("$@")
-((${#parts[@]})) || parts=(tails headline bare components virtual segments)
+((${#parts[@]})) || parts=(tails headline bare components tpcc virtual segments)
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$dir" "$out"
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
@@ -64,6 +65,8 @@ bare() {
         RECORDS="${RECORDS:-500000}" THREADS=16 DURATION="${BARE_SECONDS:-2}" "$here/compare_bare.sh" "$engine" "$isobath" "$dir/bare" "$out/bare-$engine" "${PAIRS:-2}" |
             tee "$out/bare-$engine.txt"
     done
+    RECORDS="${RECORDS:-1000000}" THREADS=16 DURATION="${BARE_SECONDS:-3}" "$here/compare_db_bench.sh" "$isobath" "$dir/bare" "$out/bare-rocksdb" \
+        "${PAIRS:-2}" | tee "$out/bare-rocksdb.txt"
 }
 
 components() {
@@ -74,6 +77,21 @@ components() {
         [[ $workload != tpcc ]] || size=(--warehouses 2 --pool 64MiB)
         "$isobath" bench run --engine isobath --workload "$workload" "${size[@]}" --duration "${MEASURE:-6s}" --warm-up 2s --components \
             --path "$dir/components" --json --quiet >>"$out/components.jsonl"
+    done
+}
+
+tpcc() {
+    local round engine engines=(isobath rocksdb wiredtiger lmdb redb fjall)
+    rm -f "$out"/tpcc-*.jsonl
+    for round in $(seq "${ROUNDS:-3}"); do
+        for engine in "${engines[@]}"; do
+            "$isobath" bench run --engine "$engine" --workload tpcc --warehouses 2 --pool 64MiB --threads 16 --tasks 8 \
+                --duration "${MEASURE:-8s}" --warm-up 2s --durability none --no-drive --seed "$round" --path "$dir/tpcc.$engine" --json \
+                --quiet | tail -1 >>"$out/tpcc-$engine.jsonl"
+            rm -rf "$dir/tpcc.$engine"
+        done
+        # The order of the engines alternates.
+        mapfile -t engines < <(printf '%s\n' "${engines[@]}" | tac)
     done
 }
 

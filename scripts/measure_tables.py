@@ -73,15 +73,19 @@ def headline(out, results):
 
 
 def bare(out, results):
-    columns = ["engine", "row", "adapter, per second", "bare loop, per second", "adapter / bare loop (goal: 0.95)"]
+    columns = ["engine", "row", "adapter, per second", "beside", "per second", "adapter over it (goal: 0.95)", "CPU µs per operation"]
+    row_of = re.compile(r"(\S+)\s+adapter\s+(\d+) /s\s+(bare loop|bare|db_bench)\s+(\d+) /s\s+adapter / (?:bare loop|bare|db_bench) ([0-9.]+)"
+                        r"(?:\s+CPU us per operation ([0-9.]+) and ([0-9.]+))?")
     rows = []
-    for engine, said in [("lmdb", "LMDB"), ("redb", "redb"), ("fjall", "fjall"), ("wiredtiger", "WiredTiger")]:
+    for engine, said in [("rocksdb", "RocksDB"), ("lmdb", "LMDB"), ("redb", "redb"), ("fjall", "fjall"), ("wiredtiger", "WiredTiger")]:
         path = out / f"bare-{engine}.txt"
         for line in path.read_text().splitlines() if path.exists() else []:
-            found = re.match(r"(\S+)\s+adapter\s+(\d+) /s\s+bare loop\s+(\d+) /s\s+adapter / bare loop ([0-9.]+)", line)
+            found = row_of.match(line)
             if found:
-                row, adapter, alone, ratio = found.groups()
-                rows.append([said, row, number(int(adapter)), number(int(alone)), ratio])
+                row, adapter, beside, alone, ratio, *cpu = found.groups()
+                both = "" if cpu[0] is None else " and ".join(f"{float(us):.3g}" for us in cpu)
+                beside = "db_bench" if beside == "db_bench" else "a bare loop"
+                rows.append([said, row, number(int(adapter)), beside, number(int(alone)), ratio, both])
     write(results, "adapters-and-bare-loops", columns, rows)
 
 
@@ -102,6 +106,28 @@ def components(out, results):
         cells = [f"{t[part]:.2f} ({100 * t[part] / total:.0f}%)" if part in t else "" for t, total in zip(times, totals)]
         rows.append([part, *cells])
     write(results, "cpu-by-component", ["CPU µs per operation", *(names[r["workload"]] for r in records)], rows)
+
+
+def tpcc(out, results):
+    columns = ["engine", "transactions/s", "least to most", "New-Order/s", "Isobath's over its", "CPU µs per transaction", "conflicts per transaction",
+               "p99.9, ms"]
+    runs = {}
+    for engine in ["isobath", "rocksdb", "wiredtiger", "lmdb", "redb", "fjall"]:
+        lines = (out / f"tpcc-{engine}.jsonl").read_text().splitlines()
+        runs[engine] = [json.loads(line) for line in lines]
+    rates = lambda engine: [r["operations_per_s"] for r in runs[engine]]
+    own = median(rates("isobath"))
+    rows = []
+    for engine, all_runs in runs.items():
+        of = lambda value: median([value(r) for r in all_runs])
+        rate = median(rates(engine))
+        orders = of(lambda r: dict(r["operations_by_type"])["new-order"])
+        conflicts = of(lambda r: r["tpcc"]["conflicts_count"] / (r["operations_per_s"] * r["duration_s"]))
+        rows.append([name(all_runs[0]["engine"]), number(rate), f"{number(min(rates(engine)))} to {number(max(rates(engine)))}", number(orders),
+                     "" if engine == "isobath" else f"{own / rate:.2f}", number(of(lambda r: r["cpu_us_per_operation"])), f"{conflicts:.2f}",
+                     number(of(lambda r: r["latency_us_p999"]) / 1e3)])
+        assert not any(r["tpcc"]["violations"] for r in all_runs), engine
+    write(results, "tpcc-derived", columns, rows)
 
 
 def virtual_records(out, part):
@@ -153,7 +179,7 @@ def segments(out, results):
 def main():
     out, results = Path(sys.argv[1]), Path(sys.argv[2])
     for part, marker in [(tails, "tails-lookup.jsonl"), (headline, "headline/records.jsonl"), (bare, "bare-lmdb.txt"),
-                         (components, "components.jsonl"), (virtual, "virtual/records.jsonl"),
+                         (components, "components.jsonl"), (tpcc, "tpcc-isobath.jsonl"), (virtual, "virtual/records.jsonl"),
                          (segments, "segments-tlc/records.jsonl")]:
         if (out / marker).exists():
             part(out, results)

@@ -136,11 +136,13 @@ run(void *arg)
 	WT_SESSION *session;
 	WT_CURSOR *cursor;
 	WT_ITEM item;
-	unsigned char key[KEY_BYTES_MAX];
+	unsigned char key[KEY_BYTES_MAX], *value;
 	uint64_t random, number;
 	useconds_t pause;
 	int ret;
 
+	if ((value = malloc(value_bytes)) == NULL)
+		exit(1);
 	prctl(PR_SET_TIMERSLACK, 1);
 	check(connection->open_session(connection, NULL, "isolation=snapshot", &session), "open_session");
 	check(session->open_cursor(session, URI, NULL, NULL, &cursor), "open_cursor");
@@ -163,11 +165,14 @@ run(void *arg)
 			check(cursor->get_value(cursor, &item), "get_value");
 			if (item.size != value_bytes)
 				check(WT_NOTFOUND, "a value's length");
+			/* It is gone after the reset. */
+			memcpy(value, item.data, value_bytes);
 			check(cursor->reset(cursor), "reset");
 		}
 		atomic_fetch_add_explicit(&client->operations, 1, memory_order_relaxed);
 	}
 	check(session->close(session, NULL), "close");
+	free(value);
 	return (NULL);
 }
 

@@ -84,17 +84,22 @@ fn mix(number: u64) -> u64 {
 trait Bare: Sync {
     /// Loads everything in order and makes it durable.
     fn load(&self, plan: &Plan) -> Done<()>;
-    /// Length of a value.
-    fn get(&self, key: &[u8]) -> Done<Option<usize>>;
+    /// Copies a value, which outlives the read then, as the adapters do; whether there is one.
+    fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Done<bool>;
     /// One commit.
     fn put(&self, key: &[u8], value: &[u8]) -> Done<()>;
+}
+
+fn copy(found: &[u8], value: &mut Vec<u8>) {
+    value.clear();
+    value.extend_from_slice(found);
 }
 
 mod lmdb {
     use heed::types::Bytes;
     use heed::{Database, Env, EnvFlags, EnvOpenOptions, PutFlags};
 
-    use super::{Bare, Done, Plan};
+    use super::{Bare, Done, Plan, copy};
 
     struct Lmdb(Env, Database<Bytes, Bytes>);
 
@@ -134,9 +139,10 @@ mod lmdb {
             Ok(self.0.force_sync()?)
         }
 
-        fn get(&self, key: &[u8]) -> Done<Option<usize>> {
+        fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Done<bool> {
             let transaction = self.0.read_txn()?;
-            Ok(self.1.get(&transaction, key)?.map(<[u8]>::len))
+            let found = self.1.get(&transaction, key)?;
+            Ok(found.map(|found| copy(found, value)).is_some())
         }
 
         fn put(&self, key: &[u8], value: &[u8]) -> Done<()> {
@@ -152,7 +158,7 @@ mod redb {
 
     use ::redb::{Database, Durability, ReadableDatabase, TableDefinition};
 
-    use super::{Bare, Done, Plan};
+    use super::{Bare, Done, Plan, copy};
 
     const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("bench");
 
@@ -182,9 +188,10 @@ mod redb {
             Ok(transaction.commit()?)
         }
 
-        fn get(&self, key: &[u8]) -> Done<Option<usize>> {
+        fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Done<bool> {
             let table = self.0.begin_read()?.open_table(TABLE)?;
-            Ok(table.get(key)?.map(|value| value.value().len()))
+            let found = table.get(key)?;
+            Ok(found.map(|found| copy(found.value(), value)).is_some())
         }
 
         fn put(&self, key: &[u8], value: &[u8]) -> Done<()> {
@@ -207,7 +214,7 @@ mod fjall {
     use ::fjall::compaction::Leveled;
     use ::fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 
-    use super::{Bare, Done, Plan};
+    use super::{Bare, Done, Plan, copy};
 
     struct Fjall(Database, Keyspace, bool);
 
@@ -243,8 +250,9 @@ mod fjall {
             Ok(self.0.persist(PersistMode::SyncAll)?)
         }
 
-        fn get(&self, key: &[u8]) -> Done<Option<usize>> {
-            Ok(self.1.get(key)?.map(|value| value.len()))
+        fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Done<bool> {
+            let found = self.1.get(key)?;
+            Ok(found.map(|found| copy(&found, value)).is_some())
         }
 
         fn put(&self, key: &[u8], value: &[u8]) -> Done<()> {
@@ -277,6 +285,7 @@ fn client(
     stop: &AtomicBool,
 ) -> Done<()> {
     let mut state = index.wrapping_mul(1_000_003);
+    let mut value = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let random = mix(state);
@@ -284,7 +293,7 @@ fn client(
         let key = plan.key(plan.number(index as u64));
         if puts {
             store.put(&key, plan.value(random))?;
-        } else if store.get(&key)? != Some(plan.value_bytes) {
+        } else if !store.get(&key, &mut value)? || value.len() != plan.value_bytes {
             return Err("a record is not as it was loaded".into());
         }
         done.fetch_add(1, Ordering::Relaxed);

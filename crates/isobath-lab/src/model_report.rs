@@ -503,6 +503,7 @@ pub(crate) mod tests {
                 repeat_reads_per_s: Some(82e3),
             },
             steal_share: Some(0.0),
+            flush_us: None,
             repeat_noise: RepeatNoise {
                 read: Some(0.08),
                 write: Some(0.17),

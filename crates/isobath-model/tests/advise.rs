@@ -83,6 +83,7 @@ fn profile() -> DeviceProfile {
             repeat_reads_per_s: None,
         },
         steal_share: None,
+        flush_us: None,
         repeat_noise: RepeatNoise::default(),
         regimes: vec![Regime {
             name: "steady".into(),
@@ -553,6 +554,24 @@ fn synced_commits_cost_their_group_flushes() {
         assert!(alone < share * unsynced, "{engine}: {alone} {unsynced}");
         let many = rates(64, "synced")[engine];
         assert!(many > gain * alone, "{engine}: {many} {alone}");
+    }
+}
+
+/// A flush takes what the probe measured, whatever a write takes.
+#[test]
+fn synced_commits_cost_what_a_flush_was_measured_to_take() {
+    let mut profile = profile();
+    profile.flush_us = Some(2000.0);
+    let advisor = Advisor::new(&profile).unwrap();
+    let mut w = workload("updates = 1.0", "[durability]\ncommits = \"synced\"\n");
+    (w.clients, w.record_count) = (64, 1e6);
+    let advice = advisor.advise(&w).unwrap();
+    for predicted in [&advice.isobath.predicted, &advice.rocksdb.predicted] {
+        // Half of the clients share a flush, of one page or two.
+        let most = 32.0 * 1e6 / 2000.0;
+        let rate = predicted.operations_per_s;
+        assert!((0.95 * most..=most).contains(&rate), "{predicted:?}");
+        assert_eq!(predicted.limited_by, "log flushes");
     }
 }
 

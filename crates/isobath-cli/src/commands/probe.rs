@@ -151,6 +151,9 @@ fn print(args: &ProbeArgs, profile: &DeviceProfile, out: &mut Output) -> Result<
         rate(profile.host_cache.first_pass_reads_per_s),
         rate(profile.host_cache.repeat_reads_per_s)
     ))?;
+    if let Some(us) = profile.flush_us {
+        out.line(&format!("a page written and flushed: {us:.0} µs"))?;
+    }
     out.line(&format!(
         "repeats differ by {} (reads), {} (writes); {} measurements thrown away; stolen CPU {}",
         percent(profile.repeat_noise.read),

@@ -1,8 +1,8 @@
 //! Many runs as one campaign: interleaved, written down one by one, and gone on with after an interruption.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -87,6 +87,8 @@ pub enum Outcome {
 #[derive(Debug, Default)]
 pub struct Campaign {
     directory: Option<PathBuf>,
+    /// The file of records, locked against a second process that would run the same cases.
+    _lock: Option<File>,
     known: Vec<Line>,
     trials: Vec<TrialLine>,
     ran: bool,
@@ -106,13 +108,15 @@ impl Campaign {
     /// The campaign in this directory, which is made, or gone on with.
     ///
     /// # Errors
-    /// I/O errors, and a file of records that is none.
+    /// I/O errors, a file of records that is none, and that another process runs this campaign.
     pub fn open(directory: &Path) -> Result<Campaign, LabError> {
         fs::create_dir_all(directory).map_err(LabError::io("make", directory))?;
+        let lock = lock(&directory.join(RECORDS))?;
         Ok(Campaign {
             directory: Some(directory.to_path_buf()),
-            known: read_lines(&directory.join(RECORDS))?,
-            trials: read_lines(&directory.join(TRIALS))?,
+            _lock: Some(lock),
+            known: go_on_with(&directory.join(RECORDS))?,
+            trials: go_on_with(&directory.join(TRIALS))?,
             ran: false,
         })
     }
@@ -122,7 +126,8 @@ impl Campaign {
     /// # Errors
     /// As for [`Campaign::open`], and that there is none.
     pub fn read(directory: &Path) -> Result<Vec<Record>, LabError> {
-        let lines: Vec<Line> = read_lines(&directory.join(RECORDS))?;
+        // A campaign may go on meanwhile: its file stays as it is.
+        let (lines, _) = read_lines::<Line>(&directory.join(RECORDS))?;
         if lines.is_empty() {
             return Err(LabError::Request(format!(
                 "{} holds no campaign; make one with `isobath bench campaign --out {}`",
@@ -226,44 +231,51 @@ fn run_case(
     Ok((report, bytes))
 }
 
-fn read_lines<L: Serialize + DeserializeOwned>(path: &Path) -> Result<Vec<L>, LabError> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(LabError::io("open", path)(error)),
-    };
-    let mut lines = Vec::new();
-    let mut torn = None;
-    for (number, text) in BufReader::new(file).lines().enumerate() {
-        let text = text.map_err(LabError::io("read", path))?;
-        if let Some(number) = torn {
-            return Err(LabError::input(
-                path,
-                format!("line {number} is no record of a campaign"),
-            ));
-        }
-        // An interruption may tear the last line; that case is run again.
-        match serde_json::from_str(&text) {
-            Ok(line) => lines.push(line),
-            Err(_) => torn = Some(number + 1),
-        }
+fn lock(path: &Path) -> Result<File, LabError> {
+    let file = OpenOptions::new().create(true).append(true).open(path);
+    let file = file.map_err(LabError::io("open", path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(LabError::input(
+            path,
+            "another process runs this campaign; wait for it, or choose another directory",
+        )),
+        Err(TryLockError::Error(error)) => Err(LabError::io("lock", path)(error)),
     }
-    if torn.is_some() {
-        rewrite(path, &lines)?;
-    }
-    Ok(lines)
 }
 
-fn rewrite<L: Serialize>(path: &Path, lines: &[L]) -> Result<(), LabError> {
-    let texts = lines
-        .iter()
-        .map(serde_json::to_string)
-        .collect::<Result<Vec<_>, _>>();
-    let text = texts
-        .map_err(|e| LabError::input(path, e.to_string()))?
-        .join("\n");
-    let text = if text.is_empty() { text } else { text + "\n" };
-    fs::write(path, text).map_err(LabError::io("write", path))
+/// The lines of a file, and how many bytes they take: an interruption may have torn the one after them. That case is run again.
+fn read_lines<L: DeserializeOwned>(path: &Path) -> Result<(Vec<L>, u64), LabError> {
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(LabError::io("read", path)(error)),
+    };
+    let (mut lines, mut whole) = (Vec::new(), 0);
+    for (number, text) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
+        match serde_json::from_slice(text) {
+            Ok(line) if text.ends_with(b"\n") => lines.push(line),
+            _ if whole + text.len() == bytes.len() => break,
+            _ => {
+                let text = format!("line {} is no record of a campaign", number + 1);
+                return Err(LabError::input(path, text));
+            }
+        }
+        whole += text.len();
+    }
+    Ok((lines, whole as u64))
+}
+
+/// The same, where the next line will be appended: a torn line is cut off.
+fn go_on_with<L: DeserializeOwned>(path: &Path) -> Result<Vec<L>, LabError> {
+    let (lines, whole) = read_lines(path)?;
+    let cut = || match OpenOptions::new().write(true).open(path) {
+        Ok(file) if file.metadata()?.len() > whole => file.set_len(whole),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    };
+    cut().map_err(LabError::io("write", path))?;
+    Ok(lines)
 }
 
 fn append(path: &Path, line: &impl Serialize) -> Result<(), LabError> {
@@ -570,6 +582,10 @@ mod tests {
         for case in &cases[..2] {
             assert!(matches!(first.run(case, &Silent).unwrap(), Outcome::Ran(_)));
         }
+        // Nobody else runs it meanwhile.
+        let error = Campaign::open(&directory).unwrap_err().to_string();
+        assert!(error.contains("another process"), "{error}");
+        drop(first);
         // The process is killed while it writes the second record.
         let path = directory.join(RECORDS);
         let text = fs::read_to_string(&path).unwrap();
@@ -619,6 +635,39 @@ mod tests {
             "{page}"
         );
         assert!(!page.contains("<script") && !page.contains("http"));
+    }
+
+    #[test]
+    fn a_torn_last_line_is_cut_off_by_who_goes_on_and_by_nobody_else() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = place.path().join("campaign");
+        let mut campaign = Campaign::open(&directory).unwrap();
+        for case in [case(0, 0), case(1, 0)] {
+            campaign.run(&case, &Silent).unwrap();
+        }
+        drop(campaign);
+        let path = directory.join(RECORDS);
+        let whole = fs::read(&path).unwrap();
+        let first = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+        // Torn behind its last brace, within a character, and within a word.
+        let mut in_character = whole[..first + 40].to_vec();
+        in_character.push(0xc2);
+        for torn in [
+            &whole[..whole.len() - 1],
+            &in_character,
+            &whole[..first + 10],
+        ] {
+            fs::write(&path, torn).unwrap();
+            assert_eq!(Campaign::read(&directory).unwrap().len(), 1);
+            assert_eq!(fs::read(&path).unwrap(), torn);
+            assert_eq!(Campaign::open(&directory).unwrap().known.len(), 1);
+            assert_eq!(fs::read(&path).unwrap(), whole[..first]);
+        }
+        // In the middle nothing is torn: the file is another one.
+        fs::write(&path, [b"{}\n", &whole[..]].concat()).unwrap();
+        let error = Campaign::open(&directory).unwrap_err().to_string();
+        assert!(error.contains("line 1 is no record"), "{error}");
+        assert_eq!(fs::read(&path).unwrap().len(), whole.len() + 3);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use isobath_io::{AlignedBuf, Volume};
 use isobath_model::profile::{
     DeviceProfile, DriveState, HostCache, HostCacheVerdict, MeasuredPoint, PROFILE_FORMAT,
     PROFILE_VERSION, Preparation, Regime, RepeatNoise, Sentinel, System, Target,
@@ -33,6 +34,11 @@ const CACHE_GAIN: f64 = 1.3;
 const PRECONDITION_TIMES: u64 = 2;
 /// A point's median absolute difference of two repeats, in standard deviations, if these are normal.
 const DIFFERENCE_PER_SPREAD: f64 = 0.954;
+
+/// Flushes that are timed, fewer where they take longer than this together.
+const FLUSHES: usize = 1000;
+const FLUSHES_MIN: usize = 11;
+const FLUSHES_TIME: Duration = Duration::from_millis(500);
 
 struct Session<'a> {
     plan: &'a ProbePlan,
@@ -143,6 +149,7 @@ fn describe(plan: &ProbePlan, opened: &Opened) -> DeviceProfile {
             repeat_reads_per_s: None,
         },
         steal_share: None,
+        flush_us: None,
         repeat_noise: RepeatNoise::default(),
         regimes: Vec::new(),
         sentinels: Vec::new(),
@@ -183,6 +190,7 @@ impl Session<'_> {
             self.fill_cliff = watch.cliff().map(|at| (began, began + at));
             self.profile.drive_state.preparation = Preparation::SequentialFill;
             self.profile.drive_state.prepared_bytes = bytes;
+            self.profile.flush_us = Some(flush_us(volume, bytes, self.plan.seed)?);
         }
         if self.plan.precondition && !opened.read_only {
             self.precondition(bytes, monitor)?;
@@ -376,6 +384,24 @@ impl Session<'_> {
         };
         write_profile(&self.plan.output, &self.profile)
     }
+}
+
+/// Writes a page somewhere and makes it durable, again and again; the median time of both, µs.
+fn flush_us(volume: &Volume, bytes: u64, seed: u64) -> Result<f64, LabError> {
+    let mut page = AlignedBuf::new(PAGE_BYTES as usize);
+    page.as_mut_slice().fill(1);
+    let mut offsets = fastrand::Rng::with_seed(seed);
+    let began = Instant::now();
+    let mut times = Vec::new();
+    while times.len() < FLUSHES_MIN || times.len() < FLUSHES && began.elapsed() < FLUSHES_TIME {
+        let offset = offsets.u64(..bytes / PAGE_BYTES) * PAGE_BYTES;
+        let before = Instant::now();
+        volume.write_at(offset, &page).map_err(raw::RawError::from)?;
+        volume.sync().map_err(raw::RawError::from)?;
+        times.push(before.elapsed().as_secs_f64() * 1e6);
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times[times.len() / 2])
 }
 
 /// Looks at how fast a stage goes on, for cliffs.

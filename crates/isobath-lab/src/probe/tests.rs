@@ -62,6 +62,7 @@ fn a_probe_measures_its_whole_plan_and_leaves_only_the_profile() {
     }
     assert!(profile.sentinels.len() > wanted.len());
     assert!(profile.host_cache.repeat_reads_per_s.is_some());
+    assert!(profile.flush_us.is_some_and(|us| us > 0.0));
     assert_eq!(names(&dir), ["p.json"]);
     let read = drive_model::read_profile(&dir.path().join("p.json")).unwrap();
     assert!(read.complete);

@@ -107,9 +107,13 @@ impl<'a> DriveView<'a> {
         Ok(cost.max(self.min_page_us(operation)))
     }
 
-    /// Wall time of one synced write of `pages` pages that nothing overlaps, µs: a group of commits.
+    /// Wall time of one synced write of `pages` pages that nothing overlaps, µs: a group of commits. A profile without a measured flush says
+    /// what a write takes, which is less.
     pub(crate) fn flush_us(&self, pages: f64) -> Result<f64, AdviseError> {
-        let one = self.page_cost_us(&OperatingPoint::random_writes(1.0, 1.0))?;
+        let one = match self.profile.flush_us {
+            Some(us) => us,
+            None => self.page_cost_us(&OperatingPoint::random_writes(1.0, 1.0))?,
+        };
         let more = self.bulk_page_us(1, 0.0)?;
         Ok(one + (pages - 1.0).max(0.0) * more)
     }

@@ -19,6 +19,7 @@
 //!   "drive_state": { "preparation": "sequential_fill", "prepared_bytes": 4294967296 },
 //!   "host_cache": { "verdict": "suspected", "first_pass_reads_per_s": 13000.0, "repeat_reads_per_s": 82000.0 },
 //!   "steal_share": 0.001,
+//!   "flush_us": 210.0,
 //!   "repeat_noise": { "read": 0.05, "write": 0.09 },
 //!   "regimes": [ { "name": "steady", "operation": null, "usable": true, "began_s": 0.0, "ended_s": 58.0 } ],
 //!   "sentinels": [ { "at_s": 1.0, "throughput_pages_per_s": 90000.0 } ],
@@ -80,6 +81,16 @@ pub enum ProfileError {
     BadPoint {
         /// Its place in `points`, from 0.
         index: usize,
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: f64,
+    },
+    /// A number that no measurement gives.
+    #[error(
+        "{field} of the profile is {value}, which no measurement can be; delete it or probe again"
+    )]
+    BadField {
         /// The field.
         field: &'static str,
         /// Its value.
@@ -148,8 +159,16 @@ impl DeviceProfile {
         Ok(text)
     }
 
-    /// Checks every point; called by [`Self::from_json`].
+    /// Checks every number that rates follow from; called by [`Self::from_json`].
     pub fn check(&self) -> Result<(), ProfileError> {
+        if let Some(value) = self.flush_us.filter(|us| !(us.is_finite() && *us > 0.0)) {
+            let field = "flush_us";
+            return Err(ProfileError::BadField { field, value });
+        }
+        if let Some(value) = self.steal_share.filter(|share| !(0.0..1.0).contains(share)) {
+            let field = "steal_share";
+            return Err(ProfileError::BadField { field, value });
+        }
         for (index, point) in self.points.iter().enumerate() {
             let positive = |v: f64| v.is_finite() && v > 0.0;
             let share = |v: f64| (0.0..=1.0).contains(&v);

@@ -33,6 +33,10 @@ pub struct DeviceProfile {
     /// Share of CPU time that the hypervisor gave to others during the probe, 0..=1; `None` on bare metal.
     #[serde(default)]
     pub steal_share: Option<f64>,
+    /// One page that is written and made durable with nothing else in flight, wall time, µs, the median: what a group of synced commits
+    /// waits for. `None` where the probe wrote nothing, and in profiles from before it was measured.
+    #[serde(default)]
+    pub flush_us: Option<f64>,
     /// How much repeated points differ.
     pub repeat_noise: RepeatNoise,
     /// Stretches of time in which the drive behaved alike. At least one.
