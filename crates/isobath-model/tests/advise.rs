@@ -165,7 +165,8 @@ fn uniform_lookups_run_at_the_drives_limit() {
 
 #[test]
 fn blind_small_updates_belong_into_an_lsm_tree() {
-    let advice = advice("updates = 1.0", "[drive]\nendurance_bytes = 600e12\n");
+    let more = "[drive]\nendurance_bytes = 600e12\n[durability]\ncommits = \"none\"\n";
+    let advice = advice("updates = 1.0", more);
     assert_eq!(advice.structure, Structure::Lsm);
     let (btree, lsm) = (&advice.isobath.predicted, &advice.rocksdb.predicted);
     // 128-byte records in 4 KiB pages: the B-tree writes a page for each, 14.8 times as much.
@@ -548,8 +549,8 @@ fn synced_commits_cost_their_group_flushes() {
         let advice = advisor().advise(&w).unwrap();
         [advice.isobath.predicted, advice.rocksdb.predicted].map(|p| p.operations_per_s)
     };
-    // Predicted: 0.081 and 0.017 of the rate alone, of which 64 clients reach 12.2 and 31.4 times as much.
-    for (engine, share, gain) in [(0, 0.082, 12.1), (1, 0.018, 31.3)] {
+    // Predicted: 0.081 and 0.017 of the rate alone, of which 64 clients reach 12.2 and 10.6 times as much: RocksDB's wait for each other.
+    for (engine, share, gain) in [(0, 0.082, 12.1), (1, 0.018, 10.5)] {
         let (alone, unsynced) = (rates(1, "synced")[engine], rates(1, "none")[engine]);
         assert!(alone < share * unsynced, "{engine}: {alone} {unsynced}");
         let many = rates(64, "synced")[engine];
@@ -566,9 +567,13 @@ fn synced_commits_cost_what_a_flush_was_measured_to_take() {
     let mut w = workload("updates = 1.0", "[durability]\ncommits = \"synced\"\n");
     (w.clients, w.record_count) = (64, 1e6);
     let advice = advisor.advise(&w).unwrap();
-    for predicted in [&advice.isobath.predicted, &advice.rocksdb.predicted] {
-        // Half of the clients share a flush, of one page or two.
-        let most = 32.0 * 1e6 / 2000.0;
+    // Half of the clients share a flush, of one page or two; RocksDB's leader wakes the others.
+    let wakes_us = 0.5 * 10.9;
+    for (predicted, wakes_us) in [
+        (&advice.isobath.predicted, 0.0),
+        (&advice.rocksdb.predicted, wakes_us),
+    ] {
+        let most = 1e6 / (2000.0 / 32.0 + wakes_us);
         let rate = predicted.operations_per_s;
         assert!((0.95 * most..=most).contains(&rate), "{predicted:?}");
         assert_eq!(predicted.limited_by, "log flushes");

@@ -396,7 +396,9 @@ fn flush_us(volume: &Volume, bytes: u64, seed: u64) -> Result<f64, LabError> {
     while times.len() < FLUSHES_MIN || times.len() < FLUSHES && began.elapsed() < FLUSHES_TIME {
         let offset = offsets.u64(..bytes / PAGE_BYTES) * PAGE_BYTES;
         let before = Instant::now();
-        volume.write_at(offset, &page).map_err(raw::RawError::from)?;
+        volume
+            .write_at(offset, &page)
+            .map_err(raw::RawError::from)?;
         volume.sync().map_err(raw::RawError::from)?;
         times.push(before.elapsed().as_secs_f64() * 1e6);
     }

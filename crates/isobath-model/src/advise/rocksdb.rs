@@ -211,6 +211,8 @@ pub(super) const LOG_HEADER_BYTES: f64 = 24.0;
 const FANOUTS: [u32; 7] = [2, 4, 6, 8, 10, 16, 32];
 /// L0 files and L1 files of leveled layouts.
 const L0_FILES: u32 = 4;
+/// Of what a write takes more that waits for another, the part of the thread that writes for both.
+pub(super) const LEADERS_SHARE: f64 = 0.5;
 
 pub(super) fn advise(
     drive: &DriveView<'_>,
@@ -429,6 +431,11 @@ fn demand(
     } else {
         0.0
     };
+    // In a group one thread writes and flushes for all, and wakes them one by one.
+    let wait_us = match is_synced && workload.clients > 1 {
+        true => costs.write_wait_us,
+        false => 0.0,
+    };
     let log_bytes = flushed_pages * page / group;
     let written_bytes = workload.writes() * (rewritten * record_bytes + log_bytes);
     let compacted_pages = workload.writes() * (rewritten - 1.0) * record_bytes / page;
@@ -447,14 +454,15 @@ fn demand(
         + scan_blocks * (costs.block_above_io_us + drive.cpu_us_per_io());
     let cpu_us = workload.point_reads * point_cpu_us
         + workload.scans * scan_cpu_us
-        + workload.writes() * (costs.write_us + rewritten * rewrite_cpu_us);
+        + workload.writes() * (costs.write_us + wait_us + rewritten * rewrite_cpu_us);
     // L0 → L1 and L1 → L2 exclude each other; subcompactions split each of them.
     let page_us_alone = drive.bulk_page_us(1, 0.0)? + drive.bulk_page_us(1, 1.0)?;
     let rewrite_us_alone = rewrite_cpu_us + record_bytes / page * page_us_alone;
     let serial_us = workload.writes() * work.serial_rewrites * rewrite_us_alone
         / f64::from(settings.subcompactions);
     // Groups are flushed one after another, beside compaction.
-    let (serial, serial_us) = match workload.writes() * flush_us / group {
+    let (serial, serial_us) = match workload.writes() * (flush_us / group + LEADERS_SHARE * wait_us)
+    {
         flushes if flushes > serial_us => ("log flushes", flushes),
         _ => ("compaction", serial_us),
     };

@@ -8,7 +8,7 @@ use super::drive::DriveView;
 use super::filling::{Filled, Filling};
 use super::law::{Class, Law, classes};
 use super::queue::Stations;
-use super::rocksdb::{BLOCK_BYTES_PER_RECORD, LOG_HEADER_BYTES};
+use super::rocksdb::{BLOCK_BYTES_PER_RECORD, LEADERS_SHARE, LOG_HEADER_BYTES};
 use super::{AdviseError, Demand, Predicted, RocksdbCosts, RocksdbSettings, ThreadedIo, predict};
 use crate::lsm::{Layout, LsmStore};
 use crate::point::PAGE_BYTES;
@@ -455,8 +455,7 @@ impl Model<'_, '_> {
             get_ios,
             done_share: filled.done_share,
             put_cpu_us,
-            // Half of a wait is the leader's, which wakes the others one by one.
-            serial_us: writes * (put_us + waits * 0.5 * costs.write_wait_us),
+            serial_us: writes * (put_us + waits * LEADERS_SHARE * costs.write_wait_us),
         })
     }
 
