@@ -523,13 +523,13 @@ pub(super) fn distinct<'r>(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::Silent;
     use crate::bench::{Known, Workload, evidence};
     use crate::engine::{Callers, EngineConfig, EngineKind, Schema, SpaceConfig, Tuning};
 
-    fn case(side: usize, round: usize) -> Case {
+    pub(crate) fn case(side: usize, round: usize) -> Case {
         let plan = LookupPlan {
             engine: EngineConfig {
                 kind: EngineKind::Null,
@@ -580,7 +580,10 @@ mod tests {
         let cases = [case(0, 0), case(1, 0), case(0, 1)];
         let mut first = Campaign::open(&directory).unwrap();
         for case in &cases[..2] {
-            assert!(matches!(first.run(case, &Silent).unwrap(), Outcome::Ran(_)));
+            let Outcome::Ran(record) = first.run(case, &Silent).unwrap() else {
+                panic!("the campaign is new");
+            };
+            assert!(!record.after_gap);
         }
         // Nobody else runs it meanwhile.
         let error = Campaign::open(&directory).unwrap_err().to_string();
@@ -725,5 +728,94 @@ mod tests {
         assert!(error.contains("line 1 is no record"), "{error}");
         let nowhere = Campaign::read(&place.path().join("none")).unwrap_err();
         assert!(nowhere.to_string().contains("holds no campaign"));
+    }
+
+    #[test]
+    fn cases_that_differ_are_found_apart_and_equal_ones_again() {
+        let region = |path: &str| Some(Place::Region(path.into()));
+        let change: [fn(&mut Case); 7] = [
+            |_| (),
+            |case| case.side = 1,
+            |case| case.round = 1,
+            |case| case.row = Some("another".to_owned()),
+            |case| case.plan.records += 1,
+            |case| case.plan.engine.threads += 1,
+            |case| case.plan.seed += 1,
+        ];
+        let mut names = BTreeSet::new();
+        for change in change {
+            for place in [None, region("one"), region("two")] {
+                let made = || {
+                    let mut case = case(0, 0);
+                    case.place.clone_from(&place);
+                    change(&mut case);
+                    case.name()
+                };
+                assert_eq!(made(), made());
+                names.insert(made());
+            }
+        }
+        assert_eq!(names.len(), 21);
+    }
+
+    #[test]
+    fn a_file_that_was_cut_anywhere_keeps_its_whole_lines_and_takes_more() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join(TRIALS);
+        let trial = |number: u32| TrialLine {
+            trial: format!("Größe-{number}"),
+            operations_per_s: f64::from(number) * 1.5,
+        };
+        (0..3).for_each(|number| append(&path, &trial(number)).unwrap());
+        let whole = fs::read(&path).unwrap();
+        for cut in 0..=whole.len() {
+            fs::write(&path, &whole[..cut]).unwrap();
+            // A line without its end is torn, also where nothing else is missing.
+            let kept = whole[..cut].iter().filter(|byte| **byte == b'\n').count();
+            let numbers = |trials: &[TrialLine]| -> Vec<String> {
+                trials.iter().map(|trial| trial.trial.clone()).collect()
+            };
+            // To read a file changes nothing: another process may be writing to it.
+            let read: Vec<TrialLine> = read_lines(&path).unwrap().0;
+            assert_eq!(fs::read(&path).unwrap(), whole[..cut], "{cut}");
+            let first = Campaign::open(place.path()).unwrap();
+            assert_eq!(numbers(&first.trials), numbers(&read), "{cut}");
+            assert_eq!(first.trials.len(), kept, "{cut}");
+            drop(first);
+            append(&path, &trial(9)).unwrap();
+            let second = Campaign::open(place.path()).unwrap();
+            assert_eq!(second.trials.len(), kept + 1, "{cut}");
+            assert_eq!(numbers(&second.trials)[..kept], numbers(&read), "{cut}");
+        }
+    }
+
+    #[test]
+    fn trials_are_run_once_and_again_where_they_differ() {
+        let place = tempfile::tempdir().unwrap();
+        let lines = || {
+            let text = fs::read_to_string(place.path().join(TRIALS)).unwrap();
+            text.lines().count()
+        };
+        let tuned = |trial_ms: u64, seed: u64| {
+            let mut case = case(0, 0);
+            let wanted = SearchPlan {
+                trials: 3,
+                duration: Duration::from_millis(trial_ms),
+                seed,
+            };
+            let mut campaign = Campaign::open(place.path()).unwrap();
+            campaign.tune(&mut case, &wanted, &Silent).unwrap();
+            (case.plan.engine.threads, case.search.unwrap())
+        };
+        let first = tuned(30, 1);
+        assert!(first.1.trials.iter().all(|t| t.operations_per_s > 0.0));
+        assert_eq!(lines(), 3);
+        assert_eq!(tuned(30, 1), first);
+        assert_eq!(lines(), 3);
+        // Longer trials, and another seed, say nothing of these.
+        tuned(40, 1);
+        assert_eq!(lines(), 6);
+        tuned(30, 2);
+        assert_eq!(lines(), 9);
     }
 }
