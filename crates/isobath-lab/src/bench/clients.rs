@@ -170,8 +170,8 @@ impl Shared {
         let mut tally = Tally::new(&self.workload.mix, self.latency_every, &self.shown[index]);
         // Operations until one is timed.
         let mut untimed = self.latency_every;
-        // When the operation before ended, which is when this one begins: a client does nothing in between, and a look at the clock is a
-        // good part of what the benchmark costs.
+        // When the operation before ended, where that one was timed, which is when this one begins: a client does nothing in between, and a
+        // look at the clock is a good part of what the benchmark costs.
         let mut ended: Option<Instant> = None;
         loop {
             let phase = self.phase.load(Ordering::Relaxed);
@@ -202,7 +202,7 @@ impl Shared {
                 break;
             };
             let now = due.map(|_| Instant::now());
-            ended = now.filter(|_| self.latency_every == 1);
+            ended = now;
             tally.count(processed, bytes);
             if phase == MEASURE {
                 tally.measure(operation, processed, due.zip(now));
@@ -522,6 +522,15 @@ mod tests {
         assert!(results.calls[many] > 0);
         assert_eq!(results.operations[many], results.calls[many] * 8);
         assert_eq!(shared.progress(), results.operations.iter().sum::<u64>());
+        let writes = [
+            Operation::Update,
+            Operation::Insert,
+            Operation::ReadModifyWrite,
+        ];
+        let written: u64 = writes.iter().map(|o| results.operations[*o as usize]).sum();
+        assert_eq!(results.written(), written);
+        let record = shared.records.key(0).len() + shared.records.value_bytes;
+        assert_eq!(shared.bytes_written(), written * record as u64);
         assert_eq!(
             results.latency_ns[Operation::Scan as usize].len(),
             results.calls[Operation::Scan as usize]
@@ -650,11 +659,15 @@ mod tests {
             }
             let error = shared.client(0, &mut session).unwrap_err();
             assert!(matches!(error, LabError::Verify(_)), "{mix}: {error}");
+            let is_scan = mix == "scan";
+            let says = |error: &LabError, what| is_scan || error.to_string().contains(what);
+            assert!(says(&error, "has another value"), "{mix}: {error}");
             assert!(shared.stopped());
 
             let shared = self::shared(mix);
             let mut session = MapSession(BTreeMap::new(), None, 0);
-            assert!(shared.client(0, &mut session).is_err(), "{mix}");
+            let error = shared.client(0, &mut session).unwrap_err();
+            assert!(says(&error, "is missing"), "{mix}: {error}");
         }
     }
 
@@ -670,5 +683,140 @@ mod tests {
         }
         let seconds = (last - first).as_secs_f64();
         assert!((98.0..102.0).contains(&seconds), "{seconds}");
+    }
+
+    #[test]
+    fn warming_up_is_progress_and_no_result() {
+        let shared = shared("get,update");
+        let mut session = MapSession(map(&shared.records), Some(Arc::clone(&shared)), 0);
+        shared.client(0, &mut session).unwrap();
+        let results = shared.take_results();
+        assert!(shared.progress() >= 500);
+        assert_eq!(results.operations.iter().sum::<u64>(), 0);
+        assert_eq!(results.all_latencies().len(), 0);
+    }
+
+    #[test]
+    fn a_run_that_a_client_ended_does_not_begin_again() {
+        let shared = shared("get");
+        shared.stop();
+        shared.measure();
+        assert!(shared.stopped());
+    }
+
+    #[test]
+    fn replaced_values_and_the_beginning_of_scans_are_verified() {
+        let shared = shared("get,update");
+        let mut session = MapSession(map(&shared.records), Some(Arc::clone(&shared)), 0);
+        for value in session.0.values_mut() {
+            value.pop();
+        }
+        let error = shared.client(0, &mut session).unwrap_err();
+        assert!(matches!(error, LabError::Verify(_)), "{error}");
+        // Each second record is missing: a scan from one begins at the next.
+        let shared = self::shared("scan");
+        let mut kept = map(&shared.records);
+        let mut at = 0;
+        kept.retain(|_, _| {
+            at += 1;
+            at % 2 == 0
+        });
+        let mut log = Log(MapSession(kept, None, 0), &shared, Vec::new());
+        let error = shared.client(0, &mut log).unwrap_err();
+        assert!(matches!(error, LabError::Verify(_)), "{error}");
+    }
+
+    #[test]
+    fn waiting_for_a_client_counts_as_latency_in_an_open_loop() {
+        let mut shared = shared_of(&Workload::lookup(), 7);
+        let late = Duration::from_secs(10);
+        // All operations were due long ago, within less than a second.
+        let Some(first) = Instant::now().checked_sub(late) else {
+            return;
+        };
+        let mut arrivals = Arrivals::new(1e6, 7);
+        arrivals.state = Mutex::new((Rng::with_seed(7), first));
+        shared.arrivals = Some(arrivals);
+        let shared = Arc::new(shared);
+        shared.measure();
+        let mut session = MapSession(map(&shared.records), Some(Arc::clone(&shared)), 0);
+        shared.client(0, &mut session).unwrap();
+        let latencies = shared.take_results().all_latencies();
+        assert_eq!(latencies.len(), 500);
+        assert!(latencies.min() > 9_000_000_000, "{}", latencies.min());
+    }
+
+    /// Takes a while for each lookup, and notes when each begins and ends.
+    struct Slow<'s>(&'s Shared, Vec<(Instant, Instant)>);
+
+    impl Session for Slow<'_> {
+        fn get(&mut self, key: &Key, value: &mut Vec<u8>) -> Result<bool, LabError> {
+            let began = Instant::now();
+            std::thread::sleep(Duration::from_millis(1));
+            value.clear();
+            let records = &self.0.records;
+            value.extend_from_slice(records.value(records.index(key)));
+            self.1.push((began, Instant::now()));
+            if self.1.len() == 48 {
+                self.0.stop();
+            }
+            Ok(true)
+        }
+        fn get_many(
+            &mut self,
+            _: &[Key],
+            _: &mut (dyn FnMut(usize, Option<&[u8]>) + Send),
+        ) -> Result<(), LabError> {
+            unreachable!("only lookups")
+        }
+        fn scan(
+            &mut self,
+            _: &Key,
+            _: usize,
+            _: &mut (dyn FnMut(&[u8], &[u8]) + Send),
+        ) -> Result<usize, LabError> {
+            unreachable!("only lookups")
+        }
+        fn put(&mut self, _: &Key, _: &[u8]) -> Result<(), LabError> {
+            unreachable!("only lookups")
+        }
+        fn transact(&mut self, _: Access, _: &mut Work<'_>) -> Result<Ended, LabError> {
+            unreachable!("only lookups")
+        }
+    }
+
+    #[test]
+    fn a_timed_call_has_its_own_latency_alone() {
+        for every in [1, 8] {
+            let mut shared = shared_of(&Workload::lookup(), 7);
+            shared.latency_every = every;
+            shared.measure();
+            let mut session = Slow(&shared, Vec::new());
+            let began = Instant::now();
+            shared.client(0, &mut session).unwrap();
+            let ended = Instant::now();
+            let calls = session.1;
+            let latencies = shared.take_results().all_latencies();
+            let timed = (0..calls.len()).filter(|at| (at + 1) % every as usize == 0);
+            // A call takes as long as the engine, and at most from the end of the call before to the beginning of the one behind.
+            let (mut least, mut most) = (Duration::ZERO, Duration::ZERO);
+            for at in timed {
+                let before = at.checked_sub(1).map_or(began, |before| calls[before].1);
+                let behind = calls.get(at + 1).map_or(ended, |behind| behind.0);
+                least += calls[at].1 - calls[at].0;
+                most += behind - before;
+            }
+            assert_eq!(latencies.len(), 48 / u64::from(every));
+            let sum = latencies.mean() * latencies.len() as f64;
+            // Histograms have two significant digits.
+            assert!(
+                sum >= least.as_nanos() as f64 * 0.98,
+                "{every}: {sum} {least:?}"
+            );
+            assert!(
+                sum <= most.as_nanos() as f64 * 1.02,
+                "{every}: {sum} {most:?}"
+            );
+        }
     }
 }

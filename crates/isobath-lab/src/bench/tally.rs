@@ -197,3 +197,79 @@ impl<'s> Tally<'s> {
         self.results
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::latencies::Total;
+    use super::*;
+
+    #[test]
+    fn what_is_counted_is_shown_in_time_and_kept_whole() {
+        let mix: Mix = "get,update".parse().unwrap();
+        let shown = Shown::new();
+        let nothing = Total::of([shown.latencies()]);
+        let mut tally = Tally::new(&mix, 1, &shown);
+        let mut rng = fastrand::Rng::with_seed(4);
+        let mut now = Instant::now();
+        let (mut done, mut bytes) = (0, 0);
+        let (mut last_shown, mut hidden) = (None, 0);
+        let (mut longest, mut all_ns) = (0, 0);
+        for at in 0..2000u64 {
+            let ns = rng.u64(100_000..200_000) * if at % 10 == 0 { 20 } else { 1 };
+            let end = now + Duration::from_nanos(ns);
+            let operation = [Operation::Get, Operation::Update][(at % 2) as usize];
+            tally.count(3, at);
+            tally.measure(operation, 3, Some((now, end)));
+            tally.show(Some(end));
+            (done, bytes, now) = (done + 3, bytes + at, end);
+            (longest, all_ns) = (longest.max(ns), all_ns + ns);
+            if shown.processed() == done {
+                assert_eq!(shown.bytes_written(), bytes);
+                (last_shown, hidden) = (Some(end), 0);
+            } else {
+                hidden += 1;
+                let age = last_shown.map(|shown| end - shown);
+                assert!(
+                    age.is_some_and(|age| age < KEPT_TIME) && hidden < KEPT,
+                    "{at}"
+                );
+            }
+        }
+        let results = tally.end();
+        assert_eq!((shown.processed(), shown.bytes_written()), (done, bytes));
+        let (get, update) = (Operation::Get as usize, Operation::Update as usize);
+        assert_eq!((results.operations[get], results.calls[get]), (3000, 1000));
+        assert_eq!(
+            (results.latency_ns[get].len(), results.written()),
+            (1000, 3000)
+        );
+        assert_eq!(results.latency_ns[update].len(), 1000);
+        // Histograms have two significant digits, and what is shown a sixteenth of an octave.
+        let near = |found: f64, right: f64, within: f64| (found / right - 1.0).abs() < within;
+        let all = results.all_latencies();
+        assert!(near(all.max() as f64, longest as f64, 0.01));
+        assert!(near(all.mean(), all_ns as f64 / 2000.0, 0.01));
+        let median = Total::of([shown.latencies()]).quantile_us_since(&nothing, 0.5);
+        let right = all.value_at_quantile(0.5) as f64 / 1000.0;
+        assert!(near(median.unwrap(), right, 0.05), "{median:?} {right}");
+    }
+
+    #[test]
+    fn clients_are_summed() {
+        let mix = Mix::get();
+        let mut total = Results::new(&mix);
+        for client in 1..=3u64 {
+            let shown = Shown::new();
+            let mut tally = Tally::new(&mix, 1, &shown);
+            for _ in 0..client {
+                let now = Instant::now();
+                tally.measure(Operation::Get, 8, Some((now, now)));
+                tally.show(Some(now));
+            }
+            total.add(&tally.end());
+        }
+        let get = Operation::Get as usize;
+        assert_eq!((total.calls[get], total.operations[get]), (6, 48));
+        assert_eq!(total.latency_ns[get].len(), 6);
+    }
+}
