@@ -480,3 +480,113 @@ fn stock_level(
     }
     Ok(low)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::super::tests::{Model, loaded, tpcc};
+    use super::super::{Scale, Terminal, Tpcc, rows};
+    use super::*;
+
+    fn within(model: &mut Model) -> Within<'_> {
+        Within {
+            transaction: model,
+            bytes: 0,
+        }
+    }
+
+    #[test]
+    fn another_warehouse_is_any_but_ones_own() {
+        for warehouses in 2..=6 {
+            let tpcc = Tpcc::new(Scale::SMALL, warehouses, IsolationLevel::Snapshot, 1);
+            let mut terminal = Terminal::new(&tpcc, 0);
+            let count = tpcc.warehouses;
+            for w in 1..=count {
+                let drawn = (0..300).map(|_| terminal.other_warehouse(w));
+                let drawn: BTreeSet<u32> = drawn.collect();
+                let others: BTreeSet<u32> = (1..=count).filter(|other| *other != w).collect();
+                assert_eq!(drawn, others, "{w} of {count}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_customer_by_name_is_the_one_in_the_middle() {
+        // A thousand names are in turn; those of more customers are drawn.
+        let scale = Scale {
+            items: 10,
+            customers: 3000,
+        };
+        let tpcc = Tpcc::new(scale, 1, IsolationLevel::Snapshot, 3);
+        let mut model = Model::default();
+        model.0.resize(Table::ALL.len(), BTreeMap::new());
+        let index = rows(&tpcc, Table::CustomerByName);
+        model.0[Table::CustomerByName as usize] = index
+            .map(|(key, value)| (key.to_vec(), value.into_owned()))
+            .collect();
+        // Customers by district and last name, in the order of their first names.
+        let mut named: BTreeMap<Vec<u8>, Vec<u32>> = BTreeMap::new();
+        for key in model.0[Table::CustomerByName as usize].keys() {
+            let numbers = named.entry(key[..24].to_vec()).or_default();
+            numbers.push(part(key, 10).unwrap());
+        }
+        assert!(named.values().any(|numbers| numbers.len() == 2));
+        for (prefix, numbers) in named {
+            let district = [0, 1].map(|at| part(&prefix, at).unwrap());
+            let mut name = [0; NAME_BYTES];
+            name.copy_from_slice(&prefix[8..]);
+            let found = within(&mut model).customer(district, &Customer::Name(name));
+            // Number n / 2, rounded up, of n (clause 2.5.2.2).
+            let right = numbers[numbers.len().div_ceil(2) - 1];
+            assert_eq!(found.unwrap(), right, "{numbers:?}");
+        }
+    }
+
+    #[test]
+    fn low_stock_is_below_the_threshold_in_the_last_twenty_orders() {
+        let mut model = loaded(&tpcc(3));
+        let mut all = 0;
+        let districts = (1..=2).flat_map(|w| (1..=DISTRICTS).map(move |d| [w, d]));
+        for district in districts {
+            let mut items = BTreeSet::new();
+            for (key, line) in &model.0[Table::OrderLine as usize] {
+                let [w, d, o] = [0, 1, 2].map(|at| part(key, at).unwrap());
+                if [w, d] == district && o > 30 - RECENT_ORDERS {
+                    items.insert(number(line, order_line::ITEM).unwrap() as u32);
+                }
+            }
+            for threshold in 10..=20 {
+                let is_low = |item: &&u32| {
+                    let id = key(&[district[0], **item]);
+                    let row = &model.0[Table::Stock as usize][&id[..]];
+                    number(row, stock::QUANTITY).unwrap() < threshold
+                };
+                let right = items.iter().filter(is_low).count();
+                let found = stock_level(&mut within(&mut model), district, threshold);
+                assert_eq!(found.unwrap(), right, "{district:?} {threshold}");
+                all += right;
+            }
+        }
+        assert!(all > 0);
+    }
+
+    #[test]
+    fn bytes_written_are_those_of_committed_rows() {
+        let tpcc = tpcc(3);
+        let mut model = loaded(&tpcc);
+        let mut one = within(&mut model);
+        one.write(Table::Item, &key(&[1]), &[7; 30]).unwrap();
+        one.write(Table::NewOrder, &key(&[1, 2, 3]), &[]).unwrap();
+        assert_eq!(one.bytes, 4 + 30 + 12);
+        let mut model = loaded(&tpcc);
+        let mut terminal = Terminal::new(&tpcc, 0);
+        let rolled_back = || tpcc.rolled_back.load(Ordering::Relaxed);
+        for _ in 0..1000 {
+            let before = rolled_back();
+            let bytes = terminal.perform(Operation::NewOrder, &mut model).unwrap();
+            assert_eq!(bytes == 0, rolled_back() > before);
+        }
+        assert!(rolled_back() > 0);
+    }
+}
