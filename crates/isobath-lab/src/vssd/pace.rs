@@ -190,7 +190,25 @@ mod tests {
         let (sender, receiver) = channel();
         let pacer = Pacer::start().unwrap();
         pacer.at(u64::MAX / 2, move || sender.send(()).unwrap());
+        let shared = pacer.shared.clone();
         drop(pacer);
         receiver.try_recv().unwrap();
+        // It came before its time, and so was not late.
+        assert_eq!(shared.paced.load(Ordering::Relaxed), 1);
+        assert_eq!(shared.late.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn completions_of_one_time_come_in_the_order_in_which_they_were_asked_for() {
+        let (sender, receiver) = channel();
+        let pacer = Pacer::start().unwrap();
+        for number in 0..100 {
+            let sender = sender.clone();
+            let at_ns = u64::MAX / 2 + number / 50;
+            pacer.at(at_ns, move || sender.send(number).unwrap());
+        }
+        drop(pacer);
+        let got: Vec<u64> = receiver.try_iter().collect();
+        assert_eq!(got, (0..100).collect::<Vec<_>>());
     }
 }

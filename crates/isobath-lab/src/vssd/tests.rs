@@ -508,3 +508,68 @@ fn shapes_that_cannot_be_are_named_and_leave_nothing() {
     assert!(refused(&|new| new.superblock_bytes = Some(5000)).contains("multiples"));
     assert!(refused(&|new| new.policy = PolicyKind::MdcOpt).contains("mdc-opt"));
 }
+
+#[test]
+fn the_mark_divides_what_is_counted() {
+    let place = Place::new();
+    let drive = VirtualDrive::create(&place.path(), &shape()).unwrap();
+    // Some pages twice, others once.
+    for (first, pages) in [(0, 32), (0, 8), (100, 24)] {
+        let data = vec![1; pages * PAGE];
+        drive.write(first * PAGE_BYTES, &data, 0).unwrap();
+    }
+    drive.flush(0).unwrap();
+    let before = drive.stats();
+    assert_eq!(before.written_share, 56.0 / f64::from(PAGES));
+    assert_eq!(before.since_mark, before.life);
+    drive.set_mark().unwrap();
+    let marked = drive.stats();
+    assert_eq!((marked.written_share, marked.wa_d), (0.0, None));
+    assert_eq!(marked.since_mark, Counters::default());
+    assert_eq!((marked.life, marked.wa_d_life), (before.life, before.wa_d));
+    // The mark and the counts outlive the process.
+    drive.write(0, &[2; PAGE], 0).unwrap();
+    drive.end_use().unwrap();
+    drop(drive);
+    let stats = VirtualDrive::open(&place.path(), OpenAs::Declared)
+        .unwrap()
+        .stats();
+    assert_eq!(stats.written_share, 1.0 / f64::from(PAGES));
+    assert_eq!(stats.since_mark.host_written_bytes, PAGE_BYTES);
+    let written = before.life.host_written_bytes + PAGE_BYTES;
+    assert_eq!(stats.life.host_written_bytes, written);
+}
+
+#[test]
+fn a_journal_that_a_saved_state_has_in_it_is_not_done_again() {
+    let place = Place::new();
+    drop(VirtualDrive::create(&place.path(), &shape()).unwrap());
+    let (drive, files) = in_use(&place.path(), None);
+    work(&files, 1, 500);
+    let journal = place.path().join("journal");
+    let left = fs::read(&journal).unwrap();
+    drive.end_use().unwrap();
+    let (stats, frequency) = (drive.stats(), drive.write_frequency_csv());
+    drop((files, drive));
+    // The process was killed between the two steps of an end.
+    fs::write(&journal, left).unwrap();
+    let drive = VirtualDrive::open(&place.path(), OpenAs::Declared).unwrap();
+    assert_eq!(drive.stats(), stats);
+    assert_eq!(drive.write_frequency_csv(), frequency);
+}
+
+#[test]
+fn an_operation_on_many_pages_ends_with_its_last_page() {
+    let place = Place::new();
+    drop(VirtualDrive::create(&place.path(), &shape()).unwrap());
+    let (drive, _files) = in_use(&place.path(), Profile::named("consumer-qlc"));
+    let at = 1_000_000;
+    let one = drive.write(0, &[1; PAGE], at).unwrap();
+    let many = drive.write(0, &[1; 64 * PAGE], at).unwrap();
+    // What the write cache takes is done at once.
+    assert!(at < one && one <= many, "{one} {many}");
+    let mut data = [0; 64 * PAGE];
+    let one = drive.read(1 << 20, &mut data[..PAGE], many).unwrap();
+    let many = drive.read(2 << 20, &mut data, one).unwrap();
+    assert!(one < many, "{one} {many}");
+}
