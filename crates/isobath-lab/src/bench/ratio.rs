@@ -153,4 +153,21 @@ mod tests {
         }
         assert!(orders.len() > 1);
     }
+
+    #[test]
+    fn sides_that_are_equal_are_undecided_and_no_side_may_be_nothing() {
+        let equal = compare(&[(3.0, 3.0); 5]).unwrap();
+        assert_eq!((equal.ratio, equal.says), (1.0, Says::Undecided));
+        for wrong in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(compare(&[(1.0, 2.0), (1.0, wrong)]).is_none(), "{wrong}");
+            assert!(compare(&[(1.0, 2.0), (wrong, 1.0)]).is_none(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn another_seed_is_another_order() {
+        let orders = (0..20).map(|seed| schedule(3, 6, seed));
+        let distinct: std::collections::BTreeSet<_> = orders.collect();
+        assert!(distinct.len() > 15, "{}", distinct.len());
+    }
 }

@@ -254,4 +254,42 @@ mod tests {
         assert_eq!(steady(&[0, 0, 0, 0]), "drifting");
         assert_eq!(steady(&[1, 1]), "unknown: too short");
     }
+
+    #[test]
+    fn latencies_are_microseconds() {
+        let mut results = Results::new(&crate::bench::Mix::get());
+        let one = &mut results.latency_ns[Operation::Get as usize];
+        for us in 1..=10_000u64 {
+            one.record(us * 1000).unwrap();
+        }
+        let latency = Latency::of(&results, Operation::Get);
+        let all = [&[latency.mean, latency.max][..], &latency.at[..]].concat();
+        let right = [5000.5, 10_000.0, 5000.0, 9000.0, 9900.0, 9990.0];
+        for (found, right) in all.iter().zip(right) {
+            // Histograms have two significant digits.
+            assert!((found / right - 1.0).abs() < 0.01, "{all:?}");
+        }
+        assert!(latency.at[3] > latency.at[2], "{all:?}");
+    }
+
+    #[test]
+    fn space_is_counted_between_two_looks() {
+        let at = |times: u64| SpaceCounters {
+            page_writes: 1000 + 300 * times,
+            relocations: 500 + 60 * times,
+            bytes_written: 7 + 4096 * 360 * times,
+            live_bytes: 3 << 20,
+            segments: 4,
+            segment_bytes: 1 << 20,
+            stall_ns_max: 2_500_000,
+        };
+        let row = SpaceRow::between(&at(1), &at(3), 1200);
+        assert_eq!((row.page_writes_per_update, row.wamp_ratio), (0.5, 0.2));
+        assert_eq!(row.bytes_written_per_update, 4096.0 * 0.6);
+        assert_eq!((row.fill_ratio, row.stall_ms_max), (0.75, 2.5));
+        assert_eq!((row.segments_count, row.segment_bytes), (4, 1 << 20));
+        // Nothing was written: no ratio is infinite.
+        let idle = SpaceRow::between(&at(1), &at(1), 0);
+        assert_eq!((idle.page_writes_per_update, idle.wamp_ratio), (0.0, 0.0));
+    }
 }

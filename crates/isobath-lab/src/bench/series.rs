@@ -297,7 +297,11 @@ fn space_of(path: &Path, files: &[PathBuf]) -> u64 {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::bench::keys::Records;
+    use crate::engine::{DriveProfile, DriveState, Session, SimulatedDrive};
 
     /// A run of `samples` seconds whose throughput and amplification come from functions of the second.
     pub(crate) fn made(
@@ -355,5 +359,100 @@ pub(super) mod tests {
         let flat = latency(&|at| (at % 7 > 0).then_some(200.0 + (at % 3) as f64));
         assert_eq!(flat.steady(false), Steady::From(0));
         assert_eq!(latency(&|_| None).judged_by(false), ["throughput"]);
+    }
+
+    #[test]
+    fn what_is_missing_in_an_interval_is_no_change() {
+        // No writes in the second half, of which the ratio up to there is known.
+        let mut idle = made(120, |_| 5000.0, |_| 3.0);
+        let half = idle.samples[60];
+        for sample in &mut idle.samples[60..] {
+            sample.user_bytes = half.user_bytes;
+            sample.host_bytes = half.host_bytes;
+            sample.nand_bytes = half.nand_bytes;
+        }
+        assert_eq!(idle.steady(true), Steady::From(0));
+        // No call was timed in the second half.
+        let mut untimed = made(120, |_| 5000.0, |_| 3.0);
+        for sample in &mut untimed.samples[..60] {
+            sample.latency_us_p99 = Some(200.0);
+        }
+        assert_eq!(untimed.steady(false), Steady::From(0));
+        // Flash writes that are not known of all samples are not judged.
+        let mut partly = made(120, |_| 5000.0, |_| 3.0);
+        partly.samples[0].nand_bytes = None;
+        assert_eq!(partly.judged_by(true), ["throughput", "WA-A"]);
+    }
+
+    #[test]
+    fn the_rate_and_the_space_are_those_of_the_samples() {
+        let mut series = made(100, |at| if at < 40 { 9000.0 } else { 5000.0 }, |_| 3.0);
+        series.samples[50].space_bytes = 5000;
+        assert_eq!(series.space_bytes_max(), 5000);
+        for from in [0, 1, 40, 99] {
+            let rates = &series.throughput()[from..];
+            let mean = rates.iter().sum::<f64>() / rates.len() as f64;
+            assert!((series.rate_from(from) / mean - 1.0).abs() < 1e-9, "{from}");
+        }
+        assert_eq!(Series::default().rate_from(0), 0.0);
+    }
+
+    #[test]
+    fn what_was_done_before_measuring_is_in_no_sample() {
+        let mut plan = crate::bench::campaign::tests::case(0, 0).plan;
+        plan.workload = crate::bench::Workload::named("fill-unique-random").unwrap();
+        let format = (plan.workload.key_format, plan.workload.key_order);
+        let records = Records::new(100, plan.workload.value_bytes, format.0, format.1);
+        let records = Arc::new(records);
+        let engine = crate::engine::open(&plan.engine, true).unwrap();
+        engine.begin(&records);
+        let run = |shared: &Arc<Shared>| {
+            let shared = Arc::clone(shared);
+            let client =
+                move |index: usize, session: &mut dyn Session| shared.client(index, session);
+            engine.run(Arc::new(client)).unwrap();
+        };
+        let shared = Shared::new(Arc::clone(&records), &plan.workload, 1, None, 1);
+        let shared = Arc::new(shared);
+        // A client that fills warms up, and ends.
+        run(&shared);
+        assert_eq!(shared.progress(), 100);
+        let mut sampler = Sampler::start(&plan, &*engine, &shared, &[]);
+        sampler.sample();
+        let sample = sampler.series.samples[0];
+        assert_eq!((sample.operations, sample.user_bytes), (0, 0));
+    }
+
+    #[test]
+    fn a_run_is_enough_once_it_is_steady_and_three_capacities_are_written() {
+        let mut plan = crate::bench::campaign::tests::case(0, 0).plan;
+        let engine = crate::engine::open(&plan.engine, true).unwrap();
+        let format = (plan.workload.key_format, plan.workload.key_order);
+        let records = Arc::new(Records::new(100, 10, format.0, format.1));
+        let shared = Shared::new(records, &plan.workload, 1, None, 1);
+        let enough = |plan: &LookupPlan, series: Series| {
+            let mut sampler = Sampler::start(plan, &*engine, &shared, &[]);
+            sampler.series = series;
+            sampler.is_enough(plan)
+        };
+        let flat = || made(120, |_| 5000.0, |_| 3.0);
+        let falling = || made(120, |at| 9000.0 - 50.0 * at as f64, |_| 3.0);
+        let written = flat().samples[119].host_bytes;
+        for mix in ["get", "update"] {
+            plan.workload.mix = mix.parse().unwrap();
+            plan.engine.simulated = None;
+            assert!(enough(&plan, flat()) && !enough(&plan, falling()), "{mix}");
+            for (capacity_bytes, is_enough) in [(written / 3, true), (written / 2, mix == "get")] {
+                plan.engine.simulated = Some(SimulatedDrive {
+                    profile: DriveProfile::Tlc,
+                    capacity_bytes,
+                    over_provisioning: 0.1,
+                    state: DriveState::Trimmed,
+                    wear_difference_max: None,
+                });
+                assert_eq!(enough(&plan, flat()), is_enough, "{mix}");
+                assert!(!enough(&plan, falling()), "{mix}");
+            }
+        }
     }
 }

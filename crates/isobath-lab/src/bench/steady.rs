@@ -207,4 +207,35 @@ mod tests {
         assert_eq!(steady(&[], &parameters), Steady::TooShort);
         assert_eq!(steady(&[&flat], &parameters), Steady::From(0));
     }
+
+    /// A series whose mean changes once, without noise.
+    fn step(samples: usize, at: usize, by: f64) -> Vec<f64> {
+        let value = |t| if t < at { 1.0 } else { 1.0 + by };
+        (0..samples).map(value).collect()
+    }
+
+    #[test]
+    fn the_tolerance_is_that_of_the_change_itself() {
+        let parameters = SteadyParameters::default();
+        for at in [10, 30, 50] {
+            // Relative to the mean of the whole, a change by 2% or a little more.
+            let share = (60 - at) as f64 / 60.0;
+            let limit = parameters.tolerance / (1.0 - parameters.tolerance * share);
+            assert!(!changes(&step(60, at, limit * 0.99), &parameters), "{at}");
+            assert!(changes(&step(60, at, limit * 1.01), &parameters), "{at}");
+        }
+    }
+
+    #[test]
+    fn the_shortest_and_the_last_steady_parts_are_found() {
+        let parameters = SteadyParameters::default();
+        let of = |samples| steady(&[&step(samples, samples, 1.0)], &parameters);
+        assert_eq!(of(parameters.samples_min), Steady::From(0));
+        assert_eq!(of(parameters.samples_min - 1), Steady::TooShort);
+        // Only the last third does not change.
+        assert_eq!(
+            steady(&[&step(240, 155, 1.0)], &parameters),
+            Steady::From(160)
+        );
+    }
 }

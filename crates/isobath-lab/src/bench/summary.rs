@@ -289,4 +289,38 @@ mod tests {
         assert!(violated(&[0.5, 1.0]).contains(&Pitfall::DatasetSize));
         assert!(!violated(&[0.25, 0.5, 1.0]).contains(&Pitfall::DatasetSize));
     }
+
+    #[test]
+    fn a_summary_has_geometric_means_and_the_worst_of_the_repeats() {
+        let (_, records) = ran(&[1.0], 2);
+        let of = |record: &Record, engine: &str, number: f64| Record {
+            engine: engine.to_owned(),
+            operations_per_s: 1000.0 * number * number,
+            cpu_us_per_operation: number,
+            latency_us_p99: 10.0 * number,
+            latency_us_p999: 20.0 * number,
+            latency_us_max: 30.0 * number,
+            wa_a: Some(number),
+            wa_d: Some(number + 1.0),
+            space_amplification_max: Some(number + 2.0),
+            modelled_operations_per_s: Some(100.0 * number),
+            ..record.clone()
+        };
+        let both = |engine| [of(&records[0], engine, 1.0), of(&records[1], engine, 2.0)];
+        // The engine that others are compared with comes first, whatever its name.
+        let all: Vec<Record> = [both("another 1"), both("isobath 1"), both("other 1")].concat();
+        let engines = &summarize(&all)[0].engines;
+        let names: Vec<&str> = engines.iter().map(|e| e.engine.as_str()).collect();
+        assert_eq!(names, ["isobath 1", "another 1", "other 1"]);
+        assert!(engines[0].first_over_this.is_none());
+        for one in engines {
+            assert!((one.operations_per_s / 2000.0 - 1.0).abs() < 1e-9);
+            assert!((one.cpu_us_per_operation / 2f64.sqrt() - 1.0).abs() < 1e-9);
+            let latencies = [one.latency_us_p99, one.latency_us_p999, one.latency_us_max];
+            assert_eq!(latencies, [20.0, 40.0, 60.0]);
+            let written = [one.wa_a, one.wa_d, one.space_amplification_max];
+            assert_eq!(written, [Some(2.0), Some(3.0), Some(4.0)]);
+            assert_eq!(one.modelled_operations_per_s, Some(100.0));
+        }
+    }
 }

@@ -375,4 +375,28 @@ pub(super) mod tests {
         evidence.dataset_shares = vec![0.5, 0.51, 0.52];
         assert_eq!(violated(&evidence), [Pitfall::DatasetSize]);
     }
+
+    #[test]
+    fn rules_hold_at_their_bounds() {
+        let with = |change: &dyn Fn(&mut Evidence)| {
+            let mut evidence = controlled();
+            change(&mut evidence);
+            violated(&evidence)
+        };
+        let capacities = |times| with(&|e| e.length.capacities_written = Known::Is(times));
+        assert_eq!(capacities(CAPACITIES_MIN), []);
+        assert_eq!(capacities(CAPACITIES_MIN - 0.01), [Pitfall::ShortRun]);
+        let sizes = |shares: &[f64]| with(&|e| e.dataset_shares = shares.to_vec());
+        assert_eq!(sizes(&[0.4, 0.6, 0.8]), []);
+        // Near each other, and two that count as one.
+        assert_eq!(sizes(&[0.5, 0.6, 0.7]), [Pitfall::DatasetSize]);
+        assert_eq!(sizes(&[0.25, 0.255, 0.5]), [Pitfall::DatasetSize]);
+        // A run that only reads has no bytes to count.
+        let reads = with(&|e| {
+            e.writes = false;
+            e.length.capacities_written = Known::LeftOut;
+            e.wa_d = Known::LeftOut;
+        });
+        assert_eq!(reads, []);
+    }
 }
