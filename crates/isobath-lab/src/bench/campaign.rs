@@ -808,7 +808,6 @@ pub(super) mod tests {
             (case.plan.engine.threads, case.search.unwrap())
         };
         let first = tuned(30, 1);
-        assert!(first.1.trials.iter().all(|t| t.operations_per_s > 0.0));
         assert_eq!(lines(), 3);
         assert_eq!(tuned(30, 1), first);
         assert_eq!(lines(), 3);
