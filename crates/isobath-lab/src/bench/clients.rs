@@ -19,6 +19,8 @@ use crate::engine::{Key, Session};
 const WARM_UP: u8 = 0;
 const MEASURE: u8 = 1;
 const STOP: u8 = 2;
+/// For how long a client waits for an operation to be due before it looks whether the run has ended.
+const WAIT_STEP: Duration = Duration::from_millis(100);
 
 /// What all clients of a run share.
 pub(super) struct Shared {
@@ -174,7 +176,7 @@ impl Shared {
         // look at the clock is a good part of what the benchmark costs.
         let mut ended: Option<Instant> = None;
         loop {
-            let phase = self.phase.load(Ordering::Relaxed);
+            let mut phase = self.phase.load(Ordering::Relaxed);
             if phase == STOP {
                 break;
             }
@@ -186,7 +188,11 @@ impl Shared {
             let due = match &self.arrivals {
                 Some(arrivals) => {
                     let due = arrivals.next();
-                    session.wait_until(due);
+                    if !self.wait_until(due, session) {
+                        break;
+                    }
+                    // The warm-up may have ended while it waited.
+                    phase = self.phase.load(Ordering::Relaxed);
                     Some(due)
                 }
                 None => timed.then(|| ended.take().unwrap_or_else(Instant::now)),
@@ -204,14 +210,34 @@ impl Shared {
             let now = due.map(|_| Instant::now());
             ended = now;
             tally.count(processed, bytes);
+            // What is counted has ended in the measured time, as the samples count; what is timed has begun in it, so that a run's end hides
+            // no long wait. A fill ends with its last records.
+            let now_phase = self.phase.load(Ordering::Relaxed);
+            if now_phase == MEASURE || (phase == MEASURE && self.workload.fill) {
+                tally.measure(operation, processed);
+            }
             if phase == MEASURE {
-                tally.measure(operation, processed, due.zip(now));
+                tally.time(operation, due.zip(now));
             }
             tally.show(now);
         }
         let results = tally.end();
         self.results().push(results);
         Ok(())
+    }
+
+    /// Waits until an operation is due; whether the run goes on. An operation may be due long after the run's end.
+    fn wait_until(&self, due: Instant, session: &mut dyn Session) -> bool {
+        loop {
+            let step = due.min(Instant::now() + WAIT_STEP);
+            session.wait_until(step);
+            if self.stopped() {
+                return false;
+            }
+            if step == due {
+                return true;
+            }
+        }
     }
 }
 
@@ -397,14 +423,15 @@ impl Client<'_> {
 /// waits only while every client is busy, and that waiting counts as latency.
 pub(super) struct Arrivals {
     mean_ns: f64,
-    state: Mutex<(Rng, Instant)>,
+    /// The time of the last operation; nothing before a client asked for the first.
+    state: Mutex<(Rng, Option<Instant>)>,
 }
 
 impl Arrivals {
     pub(super) fn new(per_second: f64, seed: u64) -> Arrivals {
         Arrivals {
             mean_ns: 1e9 / per_second,
-            state: Mutex::new((Rng::with_seed(seed), Instant::now())),
+            state: Mutex::new((Rng::with_seed(seed), None)),
         }
     }
 
@@ -412,8 +439,10 @@ impl Arrivals {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         // 1 - u lies in (0, 1], so the logarithm is finite.
         let distance = -(1.0 - state.0.f64()).ln() * self.mean_ns;
-        state.1 += Duration::from_nanos(distance as u64);
-        state.1
+        // From the first client on: keys are drawn before, and nothing is due then.
+        let due = state.1.unwrap_or_else(Instant::now) + Duration::from_nanos(distance as u64);
+        state.1 = Some(due);
+        due
     }
 }
 
@@ -517,11 +546,17 @@ mod tests {
         let results = shared.take_results();
         let gets =
             [Operation::Get, Operation::ReadModifyWrite].map(|o| results.operations[o as usize]);
-        assert_eq!(gets.iter().sum::<u64>(), 500);
+        // The last one ends after the run.
+        let counted = gets.iter().sum::<u64>();
+        assert_eq!(counted, 499);
         let many = Operation::GetMany as usize;
         assert!(results.calls[many] > 0);
         assert_eq!(results.operations[many], results.calls[many] * 8);
-        assert_eq!(shared.progress(), results.operations.iter().sum::<u64>());
+        // The run is stopped within the last operation, which then counts as one after the end.
+        assert_eq!(
+            shared.progress(),
+            results.operations.iter().sum::<u64>() + 1
+        );
         let writes = [
             Operation::Update,
             Operation::Insert,
@@ -529,11 +564,17 @@ mod tests {
         ];
         let written: u64 = writes.iter().map(|o| results.operations[*o as usize]).sum();
         assert_eq!(results.written(), written);
-        let record = shared.records.key(0).len() + shared.records.value_bytes;
-        assert_eq!(shared.bytes_written(), written * record as u64);
+        let record = (shared.records.key(0).len() + shared.records.value_bytes) as u64;
+        let after_the_end = shared.bytes_written() - written * record;
+        assert!(after_the_end == 0 || after_the_end == record);
         assert_eq!(
             results.latency_ns[Operation::Scan as usize].len(),
             results.calls[Operation::Scan as usize]
+        );
+        // It is timed all the same.
+        assert_eq!(
+            results.all_latencies().len(),
+            results.calls.iter().sum::<u64>() + 1
         );
     }
 
@@ -547,7 +588,7 @@ mod tests {
         shared.client(0, &mut session).unwrap();
         let results = shared.take_results();
         assert_eq!(session.2, 500);
-        assert_eq!(results.operations[Operation::Get as usize], 500);
+        assert_eq!(results.operations[Operation::Get as usize], 499);
         assert_eq!(results.latency_ns[Operation::Get as usize].len(), 500 / 16);
     }
 
@@ -668,6 +709,76 @@ mod tests {
             let mut session = MapSession(BTreeMap::new(), None, 0);
             let error = shared.client(0, &mut session).unwrap_err();
             assert!(says(&error, "is missing"), "{mix}: {error}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_due_before_the_clients_begin() {
+        let arrivals = Arrivals::new(1e6, 3);
+        std::thread::sleep(Duration::from_millis(30));
+        let begun = Instant::now();
+        assert!(arrivals.next() >= begun);
+    }
+
+    #[test]
+    fn a_client_that_waits_for_an_operation_ends_with_the_run() {
+        let mut shared = shared_of(&Workload::named("update").unwrap(), 7);
+        shared.arrivals = Some(Arrivals::new(1e-6, 3));
+        let shared = Arc::new(shared);
+        shared.measure();
+        // Waiting takes no time here, and the run ends while the client waits.
+        let mut session = Waits(Arc::clone(&shared), 0, |shared, waits| {
+            if waits == 3 {
+                shared.stop();
+            }
+        });
+        shared.client(0, &mut session).unwrap();
+        assert_eq!((session.1, shared.progress()), (3, 0));
+    }
+
+    #[test]
+    fn what_is_due_after_the_warm_up_is_measured() {
+        let mut shared = shared_of(&Workload::named("update").unwrap(), 7);
+        shared.arrivals = Some(Arrivals::new(1e6, 3));
+        let shared = Arc::new(shared);
+        // The warm-up ends while the client waits for the first operation, which ends the run.
+        let mut session = Waits(Arc::clone(&shared), 0, |shared, _| shared.measure());
+        shared.client(0, &mut session).unwrap();
+        assert_eq!(shared.take_results().all_latencies().len(), 1);
+    }
+
+    /// Does this when it waits, told how often it has; its first operation ends the run.
+    struct Waits(Arc<Shared>, u32, fn(&Shared, u32));
+
+    impl Session for Waits {
+        fn get(&mut self, _: &Key, _: &mut Vec<u8>) -> Result<bool, LabError> {
+            unreachable!("updates alone")
+        }
+        fn get_many(
+            &mut self,
+            _: &[Key],
+            _: &mut (dyn FnMut(usize, Option<&[u8]>) + Send),
+        ) -> Result<(), LabError> {
+            unreachable!("updates alone")
+        }
+        fn scan(
+            &mut self,
+            _: &Key,
+            _: usize,
+            _: &mut (dyn FnMut(&[u8], &[u8]) + Send),
+        ) -> Result<usize, LabError> {
+            unreachable!("updates alone")
+        }
+        fn put(&mut self, _: &Key, _: &[u8]) -> Result<(), LabError> {
+            self.0.stop();
+            Ok(())
+        }
+        fn transact(&mut self, _: Access, _: &mut Work<'_>) -> Result<Ended, LabError> {
+            unreachable!("updates alone")
+        }
+        fn wait_until(&mut self, _: Instant) {
+            self.1 += 1;
+            (self.2)(&self.0, self.1);
         }
     }
 

@@ -63,7 +63,8 @@ impl Results {
     reason = "the bounds are constants that the library accepts"
 )]
 fn histogram(longest_ns: u64) -> Histogram<u64> {
-    Histogram::new_with_bounds(LATENCY_NS_MIN, longest_ns, 2).expect("valid bounds")
+    // A lower bound above 1 would be the width of all short buckets.
+    Histogram::new_with_bounds(1, longest_ns, 2).expect("valid bounds")
 }
 
 /// What one client shows to other threads while it runs; no two clients share a cache line.
@@ -143,16 +144,15 @@ impl<'s> Tally<'s> {
         self.written += bytes;
     }
 
-    /// Counts an operation of the measured time, and its latency, where its beginning and end are known.
-    pub(super) fn measure(
-        &mut self,
-        operation: Operation,
-        processed: u64,
-        span: Option<(Instant, Instant)>,
-    ) {
+    /// Counts an operation of the measured time.
+    pub(super) fn measure(&mut self, operation: Operation, processed: u64) {
+        self.results.operations[operation as usize] += processed;
+        self.results.calls[operation as usize] += 1;
+    }
+
+    /// Takes an operation's latency, where its beginning and end are known.
+    pub(super) fn time(&mut self, operation: Operation, span: Option<(Instant, Instant)>) {
         let at = operation as usize;
-        self.results.operations[at] += processed;
-        self.results.calls[at] += 1;
         if let Some((due, now)) = span {
             let ns = now.saturating_duration_since(due).as_nanos();
             let ns = u64::try_from(ns).unwrap_or(u64::MAX);
@@ -219,7 +219,8 @@ mod tests {
             let end = now + Duration::from_nanos(ns);
             let operation = [Operation::Get, Operation::Update][(at % 2) as usize];
             tally.count(3, at);
-            tally.measure(operation, 3, Some((now, end)));
+            tally.measure(operation, 3);
+            tally.time(operation, Some((now, end)));
             tally.show(Some(end));
             (done, bytes, now) = (done + 3, bytes + at, end);
             (longest, all_ns) = (longest.max(ns), all_ns + ns);
@@ -263,7 +264,8 @@ mod tests {
             let mut tally = Tally::new(&mix, 1, &shown);
             for _ in 0..client {
                 let now = Instant::now();
-                tally.measure(Operation::Get, 8, Some((now, now)));
+                tally.measure(Operation::Get, 8);
+                tally.time(Operation::Get, Some((now, now)));
                 tally.show(Some(now));
             }
             total.add(&tally.end());
@@ -271,5 +273,15 @@ mod tests {
         let get = Operation::Get as usize;
         assert_eq!((total.calls[get], total.operations[get]), (6, 48));
         assert_eq!(total.latency_ns[get].len(), 6);
+    }
+
+    #[test]
+    fn short_latencies_have_two_digits_too() {
+        let mut latencies = histogram(LATENCY_NS_MAX);
+        for ns in [70, 205, 330, 1010, 15_000] {
+            latencies.record(ns).unwrap();
+            let found = latencies.highest_equivalent(ns) as f64;
+            assert!(found / (ns as f64) < 1.01, "{ns} ns is told as {found}");
+        }
     }
 }
