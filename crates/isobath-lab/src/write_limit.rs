@@ -66,15 +66,20 @@ fn scratch_beside(
     if is_device || free_space(engine)?.available_bytes < bytes.saturating_mul(2) {
         return Ok(None);
     }
-    let mut path = engine.as_os_str().to_owned();
-    path.push(".write-limit");
-    let path = PathBuf::from(path);
+    let path = file_beside(engine);
     let volume = Volume::create(std::slice::from_ref(&path), &VolumeOptions::new())
         .map_err(raw::RawError::from)?;
     let scratch = Scratch(path);
     volume.grow(bytes).map_err(raw::RawError::from)?;
     raw::fill(&volume, bytes, 1, monitor)?;
     Ok(Some((volume, scratch, bytes)))
+}
+
+/// The file beside an engine's in which the drive's own limit is measured.
+pub(crate) fn file_beside(engine: &Path) -> PathBuf {
+    let mut path = engine.as_os_str().to_owned();
+    path.push(".write-limit");
+    PathBuf::from(path)
 }
 
 /// The drive's own limit of reads in a file beside `engine`, for engines whose files are too short to be read for it.

@@ -16,7 +16,7 @@ use super::lookup::{LookupPlan, LookupReport, lookup};
 use super::place::{Place, Ready};
 use super::record::Record;
 use super::search::{Search, SearchPlan, search};
-use crate::{LabError, Monitor};
+use crate::{LabError, Monitor, write_limit};
 
 /// One run of a campaign.
 #[derive(Debug, Clone)]
@@ -97,6 +97,8 @@ pub struct Campaign {
 const RECORDS: &str = "records.jsonl";
 const TRIALS: &str = "trials.jsonl";
 const LATENCIES: &str = "latencies.hlog";
+/// Which store a run is making.
+const RUNNING: &str = "running";
 
 impl Campaign {
     /// A campaign that keeps nothing.
@@ -150,7 +152,7 @@ impl Campaign {
         if let Some(line) = self.known.iter().find(|line| line.case == name) {
             return Ok(Outcome::Known(Box::new(line.record.clone())));
         }
-        let (report, region_bytes) = run_case(case, &case.plan, monitor)?;
+        let (report, region_bytes) = self.run_marked(case, &case.plan, monitor)?;
         let mut record = Record::of(&case.plan, &report, case.round)
             .ok_or_else(|| LabError::Verify("the run has no row".to_owned()))?;
         if let Some(bytes) = region_bytes {
@@ -190,7 +192,7 @@ impl Campaign {
             if let Some(known) = self.trials.iter().find(|known| known.trial == trial) {
                 return Ok(known.operations_per_s);
             }
-            let (report, _) = run_case(&asked, plan, monitor)?;
+            let (report, _) = self.run_marked(&asked, plan, monitor)?;
             let line = TrialLine {
                 trial,
                 operations_per_s: report.series.rate_from(0),
@@ -205,6 +207,57 @@ impl Campaign {
         found.tune(&mut case.plan);
         case.search = Some(found);
         Ok(())
+    }
+
+    /// Runs a plan where the case says, and has the directory say meanwhile which store it makes: what a killed session left is removed
+    /// before.
+    fn run_marked(
+        &self,
+        case: &Case,
+        plan: &LookupPlan,
+        monitor: &dyn Monitor,
+    ) -> Result<(LookupReport, Option<u64>), LabError> {
+        let store = plan.engine.path.as_ref().filter(|_| case.place.is_none());
+        let (Some(directory), Some(store)) = (&self.directory, store) else {
+            return run_case(case, plan, monitor);
+        };
+        let mark = directory.join(RUNNING);
+        let failed = || LabError::io("write", &mark);
+        let left = match fs::read_to_string(&mark) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            left => left.map_err(LabError::io("read", &mark))?,
+        };
+        // A torn line would name another path.
+        for path in left.split_inclusive('\n') {
+            if let Some(path) = path.strip_suffix('\n') {
+                remove_left(Path::new(path))?;
+            }
+        }
+        // What was there before this run is not its own, and stays.
+        let store = std::path::absolute(store).map_err(failed())?;
+        let limit = write_limit::file_beside(&store);
+        let own = [&store, &limit].map(|path| match path.exists() {
+            true => String::new(),
+            false => format!("{}\n", path.display()),
+        });
+        fs::write(&mark, own.concat()).map_err(failed())?;
+        let ran = run_case(case, plan, monitor);
+        fs::remove_file(&mark).map_err(failed())?;
+        ran
+    }
+}
+
+/// Removes a store, or a file beside one, of a session that was killed.
+fn remove_left(path: &Path) -> Result<(), LabError> {
+    let removed = match path.is_dir() {
+        true => fs::remove_dir_all(path),
+        false => fs::remove_file(path),
+    };
+    match removed {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(LabError::io("remove", path)(error))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -671,6 +724,37 @@ pub(super) mod tests {
         let error = Campaign::open(&directory).unwrap_err().to_string();
         assert!(error.contains("line 1 is no record"), "{error}");
         assert_eq!(fs::read(&path).unwrap().len(), whole.len() + 3);
+    }
+
+    #[test]
+    fn what_a_killed_session_left_does_not_end_a_campaign() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = place.path().join("campaign");
+        let mut case = case(0, 0);
+        case.plan.engine.kind = EngineKind::Drive;
+        let store = place.path().join("store");
+        case.plan.engine.path = Some(store.clone());
+        let limit = write_limit::file_beside(&store);
+        let mut campaign = Campaign::open(&directory).unwrap();
+        // A store that is no campaign's is refused, and stays.
+        fs::write(&store, "mine").unwrap();
+        assert!(campaign.run(&case, &Silent).is_err());
+        assert_eq!(fs::read(&store).unwrap(), b"mine");
+        // A session was killed while it ran.
+        fs::write(&limit, "left").unwrap();
+        // The last line is torn, and names what is nobody's.
+        let other = place.path().join("other");
+        fs::write(&other, "mine").unwrap();
+        let left = [&store, &limit, &other].map(|path| path.display().to_string());
+        let left = left.join("\n");
+        fs::write(directory.join(RUNNING), left).unwrap();
+        assert!(matches!(
+            campaign.run(&case, &Silent).unwrap(),
+            Outcome::Ran(_)
+        ));
+        assert!(!store.exists() && !limit.exists());
+        assert!(!directory.join(RUNNING).exists());
+        assert_eq!(fs::read(&other).unwrap(), b"mine");
     }
 
     #[test]

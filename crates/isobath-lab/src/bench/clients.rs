@@ -846,7 +846,7 @@ mod tests {
             return;
         };
         let mut arrivals = Arrivals::new(1e6, 7);
-        arrivals.state = Mutex::new((Rng::with_seed(7), first));
+        arrivals.state = Mutex::new((Rng::with_seed(7), Some(first)));
         shared.arrivals = Some(arrivals);
         let shared = Arc::new(shared);
         shared.measure();

@@ -154,7 +154,7 @@ fn validate(plan: &LookupPlan) -> Result<(), LabError> {
     if let Some(path) = &plan.engine.path {
         if path.exists() && !plan.keep {
             return Err(LabError::Request(format!(
-                "{} exists already; the benchmark makes and removes it, so name a path that is free, or add --keep to use what is there",
+                "{} exists already; the benchmark makes and removes it, so remove it, or name a path that is free",
                 path.display()
             )));
         }
