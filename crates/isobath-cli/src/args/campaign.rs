@@ -187,8 +187,8 @@ pub(crate) struct CompareArgs {
     #[arg(value_enum)]
     pub(crate) second: EngineName,
     /// Rounds
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    pub(crate) repeats: usize,
+    #[arg(long, value_name = "N", default_value = "5")]
+    pub(crate) repeats: std::num::NonZeroUsize,
     /// Leave out the second rows: engines that have less isolation with the least that they have
     #[arg(long)]
     pub(crate) no_least: bool,

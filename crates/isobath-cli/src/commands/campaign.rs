@@ -680,21 +680,45 @@ fn print_verdicts(verdicts: &[(Pitfall, Verdict)], out: &mut Output) -> Result<(
 }
 
 pub(crate) fn cost(args: &CostArgs, out: &mut Output) -> Result<(), Failure> {
-    let records = Campaign::read(&args.campaign)?;
-    let mut rows = Vec::new();
-    for by_over_provisioning in [false, true] {
-        let points = bench::points(&records, by_over_provisioning);
-        let mut sides: Vec<&str> = points.iter().map(|point| point.side.as_str()).collect();
-        sides.sort_unstable();
-        sides.dedup();
-        for side in sides {
-            let drives = bench::drives(&points, side, args.data.0 as f64, args.rate);
-            let drives = drives.map_or("none is enough".to_owned(), count);
-            rows.push(vec![side.to_owned(), drives]);
+    let rows = costs(
+        &Campaign::read(&args.campaign)?,
+        args.data.0 as f64,
+        args.rate,
+    );
+    if rows.is_empty() {
+        return Err(Failure::Usage(
+            "no engine ran as fast as it could in this campaign, so it does not say what a drive can serve".to_owned(),
+        ));
+    }
+    out.table(&["row", "side", "drives needed (modelled)"], &rows, true)
+}
+
+/// Drives that each side of each row needs: rows are different workloads, so none stands for another.
+fn costs(records: &[Record], data_bytes: f64, rate_per_s: f64) -> Vec<Vec<String>> {
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    let mut headings: Vec<&str> = records.iter().map(Record::heading).collect();
+    headings.sort_unstable();
+    headings.dedup();
+    for heading in headings {
+        let of_row = records.iter().filter(|record| record.heading() == heading);
+        let of_row: Vec<Record> = of_row.cloned().collect();
+        for by_over_provisioning in [false, true] {
+            let points = bench::points(&of_row, by_over_provisioning);
+            let mut sides: Vec<&str> = points.iter().map(|point| point.side.as_str()).collect();
+            sides.sort_unstable();
+            sides.dedup();
+            for side in sides {
+                let drives = bench::drives(&points, side, data_bytes, rate_per_s);
+                let drives = drives.map_or("none is enough".to_owned(), count);
+                let row = vec![heading.to_owned(), side.to_owned(), drives];
+                // Where no share was set, a side is the same by it.
+                if !rows.contains(&row) {
+                    rows.push(row);
+                }
+            }
         }
     }
-    rows.dedup();
-    out.table(&["side", "drives needed (modelled)"], &rows, true)
+    rows
 }
 
 pub(crate) fn report(args: &ReportArgs, out: &mut Output) -> Result<(), Failure> {

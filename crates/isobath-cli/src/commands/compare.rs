@@ -103,7 +103,7 @@ pub(crate) fn compare(
     ];
     let sides = Sides::of(plans, !args.no_least);
     let place = place(&args.case)?;
-    let order = bench::schedule(sides.plans.len(), args.repeats, args.case.seed);
+    let order = bench::schedule(sides.plans.len(), args.repeats.get(), args.case.seed);
     let mut cases: Vec<Case> = order
         .iter()
         .map(|&(round, side)| Case {
@@ -123,7 +123,7 @@ pub(crate) fn compare(
     let mut compared = Vec::new();
     for pair in &sides.pairs {
         let [first, second] = pair.sides;
-        let pairs = rates(&order, &records, first, second, args.repeats);
+        let pairs = rates(&order, &records, first, second, args.repeats.get());
         compared.push(Compared {
             first: sides.plans[first].engine.kind.name(),
             second: sides.plans[second].engine.kind.name(),

@@ -37,6 +37,29 @@ fn comparisons_interleave_and_campaigns_are_gone_on_with() {
         .fails(2, "holds no campaign");
 }
 
+#[test]
+fn a_cost_is_that_of_one_row_at_full_load() {
+    let place = Place::new();
+    let words = "bench campaign --out m --engines isobath --rows lookup-in,scan-in --bytes 1MiB --duration 50ms --warm-up 0s --no-drive --half-rate";
+    place
+        .run(&words.split_whitespace().collect::<Vec<_>>())
+        .ok();
+    let words = "bench cost m --data 1TB --rate 1000";
+    let answer = place
+        .run(&words.split_whitespace().collect::<Vec<_>>())
+        .ok();
+    let text = answer.text();
+    assert!(
+        text.contains(" lookup-in ") && text.contains(" scan-in "),
+        "{text}"
+    );
+    assert_eq!(text.matches("isobath").count(), 2, "{text}");
+    assert!(!text.contains("null"), "{text}");
+    place
+        .run(&["bench", "compare", "null", "null", "--repeats", "0"])
+        .fails(2, "--repeats");
+}
+
 /// Five pairs with equal rates are no difference, whichever engine is compared with itself.
 #[test]
 fn an_engine_is_not_told_from_itself() {

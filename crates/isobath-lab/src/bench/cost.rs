@@ -77,7 +77,8 @@ pub fn cost_map(points: &[Point], first: &str, second: &str, scale: f64) -> Cost
     }
 }
 
-/// Points of a campaign: of each engine, or of each engine with each amount of over-provisioning.
+/// Points of runs of one row: of each engine, or of each engine with each amount of over-provisioning. Runs without an engine, and those
+/// that were offered a rate, do not say what an engine can serve.
 #[must_use]
 pub fn points(records: &[Record], by_over_provisioning: bool) -> Vec<Point> {
     let side = |record: &Record| match record.over_provisioning {
@@ -94,7 +95,8 @@ pub fn points(records: &[Record], by_over_provisioning: bool) -> Vec<Point> {
             .modelled_operations_per_s
             .unwrap_or(record.operations_per_s),
     };
-    records.iter().map(point).collect()
+    let says = |record: &&Record| !record.is_baseline() && record.rate_per_s.is_none();
+    records.iter().filter(says).map(point).collect()
 }
 
 #[cfg(test)]
@@ -107,6 +109,22 @@ mod tests {
             data_bytes,
             operations_per_s,
         }
+    }
+
+    #[test]
+    fn only_engines_at_full_load_are_points() {
+        let (_, records) = super::super::half_rate::tests::ran(&[1.0], 1);
+        let full = Record {
+            engine: "isobath 1".to_owned(),
+            ..records[0].clone()
+        };
+        let offered = Record {
+            rate_per_s: Some(10.0),
+            ..full.clone()
+        };
+        let found = points(&[records[0].clone(), offered, full], false);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].side, "isobath 1");
     }
 
     #[test]
