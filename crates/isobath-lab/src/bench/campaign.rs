@@ -233,12 +233,12 @@ impl Campaign {
                 remove_left(Path::new(path))?;
             }
         }
-        // What was there before this run is not its own, and stays.
+        // What was there before this run is not its own, and stays; so does what a line cannot name.
         let store = std::path::absolute(store).map_err(failed())?;
         let limit = write_limit::file_beside(&store);
-        let own = [&store, &limit].map(|path| match path.exists() {
-            true => String::new(),
-            false => format!("{}\n", path.display()),
+        let own = [&store, &limit].map(|path| match path.to_str() {
+            Some(text) if !path.exists() && !text.contains('\n') => format!("{text}\n"),
+            _ => String::new(),
         });
         fs::write(&mark, own.concat()).map_err(failed())?;
         let ran = run_case(case, plan, monitor);
@@ -284,6 +284,7 @@ fn run_case(
     Ok((report, bytes))
 }
 
+/// The file of records, which no second process may lock meanwhile.
 fn lock(path: &Path) -> Result<File, LabError> {
     let file = OpenOptions::new().create(true).append(true).open(path);
     let file = file.map_err(LabError::io("open", path))?;
