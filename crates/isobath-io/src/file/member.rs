@@ -297,8 +297,11 @@ impl Member {
         let meta = self.file.metadata().ok()?;
         let (major, minor) = (libc::major(meta.dev()), libc::minor(meta.dev()));
         let place = format!("{major:02x}:{minor:02x}:{}", meta.ino());
-        let locks = fs::read_to_string("/proc/locks").ok()?;
-        locks.lines().find_map(|line| parse_lock(line, &place))
+        let named = |_| {
+            let locks = fs::read_to_string("/proc/locks").ok()?;
+            locks.lines().find_map(|line| parse_lock(line, &place))
+        };
+        (0..LOCKS_READS).find_map(named)
     }
 
     /// The alignment that direct I/O needs on this member.
@@ -604,6 +607,9 @@ fn tries_in(timeout: Duration) -> u32 {
     let tries = timeout.as_millis().div_ceil(BUSY_PAUSE.as_millis());
     u32::try_from(tries).unwrap_or(u32::MAX)
 }
+
+/// How often /proc/locks is read for a holder: it is read in pieces, so that one read may miss a lock while others come and go.
+const LOCKS_READS: u32 = 3;
 
 /// The holder named by a line of /proc/locks, if it is about the file at `place`:
 /// `1: FLOCK  ADVISORY  WRITE 708 fe:00:262150 0 EOF`.
