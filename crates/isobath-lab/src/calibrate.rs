@@ -9,7 +9,7 @@ use isobath_flash::rng::Rng;
 use isobath_model::advise::{IsobathCosts, RocksdbCosts};
 use serde::{Deserialize, Serialize};
 
-use crate::{LabError, Monitor, Stage, Unit, cpu_time};
+use crate::{LabError, Monitor, Stage, Unit, cpu_time, synced};
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,6 +109,8 @@ pub fn calibrate(
             calibration.records
         ),
         page_written_us,
+        // A memory device has no flushes.
+        synced: IsobathCosts::default().synced,
         is_write_measured: true,
         is_page_written_measured: true,
     })
@@ -139,8 +141,8 @@ pub struct Costs {
     pub rocksdb: Option<RocksdbCosts>,
 }
 
-/// Measures Isobath on a memory device and, where it is built in, RocksDB with files in a new directory below `directory`,
-/// which is removed.
+/// Measures Isobath on a memory device, its synced commits and, where it is built in, RocksDB with files in a new directory below
+/// `directory`, which is removed.
 ///
 /// # Errors
 /// Those of the engines and the files; [`LabError::Interrupted`].
@@ -149,9 +151,24 @@ pub fn calibrate_all(
     directory: &Path,
     monitor: &dyn Monitor,
 ) -> Result<Costs, LabError> {
-    let isobath = calibrate(calibration, monitor)?;
+    let isobath = IsobathCosts {
+        synced: in_place(directory, |place| synced::isobath(place, calibration))?,
+        ..calibrate(calibration, monitor)?
+    };
     let rocksdb = calibrate_rocksdb(calibration, directory, monitor)?;
     Ok(Costs { isobath, rocksdb })
+}
+
+/// Runs something in a new directory below `directory`, which is removed.
+pub(crate) fn in_place<T>(
+    directory: &Path,
+    run: impl FnOnce(&Path) -> Result<T, LabError>,
+) -> Result<T, LabError> {
+    let place = directory.join(format!("isobath-calibration-{}", std::process::id()));
+    std::fs::create_dir(&place).map_err(LabError::io("create", &place))?;
+    let ran = run(&place);
+    std::fs::remove_dir_all(&place).map_err(LabError::io("remove", &place))?;
+    ran
 }
 
 #[cfg(feature = "rocksdb")]
@@ -160,7 +177,13 @@ fn calibrate_rocksdb(
     directory: &Path,
     monitor: &dyn Monitor,
 ) -> Result<Option<RocksdbCosts>, LabError> {
-    crate::engine::rocksdb::calibrate(calibration, directory, monitor).map(Some)
+    let costs = crate::engine::rocksdb::calibrate(calibration, directory, monitor)?;
+    // A file of costs holds for any drive.
+    Ok(Some(RocksdbCosts {
+        waiting: None,
+        compaction_page_us: None,
+        ..costs
+    }))
 }
 
 #[cfg(not(feature = "rocksdb"))]
@@ -197,6 +220,8 @@ pub fn read_costs(path: &Path) -> Result<Costs, LabError> {
         own.scanned_record_us,
         own.page_written_us,
     ];
+    // A wait that could not be told from none is 0.
+    let mut waits = vec![own.synced.wake_us, own.synced.commit_us];
     all.extend(costs.rocksdb.iter().flat_map(|rocksdb| {
         [
             rocksdb.lookup_us,
@@ -208,7 +233,12 @@ pub fn read_costs(path: &Path) -> Result<Costs, LabError> {
             rocksdb.block_us.unwrap_or(SHORTEST_US),
         ]
     }));
-    match all.iter().all(|us| us.is_finite() && *us > 0.0) {
+    waits.extend(costs.rocksdb.iter().flat_map(|rocksdb| {
+        let synced = rocksdb.synced;
+        [synced.wake_us, synced.commit_us]
+    }));
+    let are_waits = waits.iter().all(|us| us.is_finite() && *us >= 0.0);
+    match are_waits && all.iter().all(|us| us.is_finite() && *us > 0.0) {
         true => Ok(costs),
         false => Err(LabError::input(
             path,

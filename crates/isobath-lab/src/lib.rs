@@ -53,6 +53,7 @@ mod report;
 #[cfg(feature = "rocksdb")]
 pub mod rocksdb_rates;
 pub mod ssd;
+mod synced;
 mod system;
 pub mod vssd;
 mod write_limit;

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use isobath_model::advise::{Advisor, Law, RocksdbCosts, RocksdbSettings, Run, ThreadedIo};
+use isobath_model::advise::{
+    Advisor, Law, RocksdbCosts, RocksdbSettings, Run, SyncedCosts, ThreadedIo, WaitingThreads,
+};
 use isobath_model::lsm::Layout;
 use isobath_model::profile::DeviceProfile;
 use isobath_model::workload::{Durability, Workload as Described};
@@ -284,6 +286,11 @@ fn median_costs(parts: &[RocksdbCosts]) -> Option<RocksdbCosts> {
     let of = |cost: fn(&RocksdbCosts) -> f64| median(parts.iter().map(cost).collect());
     let blocks: Vec<f64> = parts.iter().filter_map(|part| part.block_us).collect();
     let drives: Vec<ThreadedIo> = parts.iter().filter_map(|part| part.drive).collect();
+    let compactions: Vec<f64> = parts
+        .iter()
+        .filter_map(|part| part.compaction_page_us)
+        .collect();
+    let waiting: Vec<WaitingThreads> = parts.iter().filter_map(|part| part.waiting).collect();
     let of_drives = |rate: fn(&ThreadedIo) -> f64| median(drives.iter().map(rate).collect());
     Some(RocksdbCosts {
         lookup_us: of(|c| c.lookup_us),
@@ -296,12 +303,21 @@ fn median_costs(parts: &[RocksdbCosts]) -> Option<RocksdbCosts> {
         scan_ahead_us: of(|c| c.scan_ahead_us),
         write_byte_us: of(|c| c.write_byte_us),
         write_wait_us: of(|c| c.write_wait_us),
+        synced: SyncedCosts {
+            wake_us: of(|c| c.synced.wake_us),
+            commit_us: of(|c| c.synced.commit_us),
+        },
         interrupt_us: of(|c| c.interrupt_us),
         scattered_ratio: of(|c| c.scattered_ratio),
         drive: drives.first().map(|first| ThreadedIo {
             read_us: of_drives(|io| io.read_us),
             large_written_page_us: of_drives(|io| io.large_written_page_us),
             large_read_page_us: of_drives(|io| io.large_read_page_us),
+            ..*first
+        }),
+        compaction_page_us: (!compactions.is_empty()).then(|| median(compactions)),
+        waiting: waiting.first().map(|first| WaitingThreads {
+            lookups_per_s: median(waiting.iter().map(|w| w.lookups_per_s).collect()),
             ..*first
         }),
         source: format!("{} parts of {}", parts.len(), first.source),
@@ -344,6 +360,9 @@ pub fn spreads(rows: &[RatesRow]) -> Vec<Spread> {
         }),
         spread("a page of large writes", |c| {
             c.drive.map_or(0.0, |io| io.large_written_page_us)
+        }),
+        spread("a page of a compaction", |c| {
+            c.compaction_page_us.unwrap_or(0.0)
         }),
     ]
 }
@@ -465,6 +484,7 @@ fn bench_plan(plan: &RatesPlan, workload: Workload, records: u64) -> LookupPlan 
         latency_every: None,
         left_out: crate::bench::LeftOut::default(),
         virtual_ssd: None,
+        region_bytes: None,
         in_pool: false,
         records,
         workload,

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use isobath_model::OperatingPoint;
 use isobath_model::advise::{
-    Advisor, Law, Predicted, RocksdbCosts, RocksdbSettings, Run, ThreadedIo,
+    Advisor, Law, Predicted, RocksdbCosts, RocksdbSettings, Run, ThreadedIo, WaitingThreads,
 };
 use isobath_model::lsm::Layout;
 use isobath_model::profile::DeviceProfile;
@@ -233,4 +233,62 @@ fn a_drive_at_half_its_profile_gives_half_the_lookups() {
     let ratio = lookups(Some(fast)) / lookups(None);
     // 15.99.
     assert!(ratio > 15.9, "{ratio}");
+}
+
+/// Threads that were measured to wait for cores get as many lookups per second as they were measured to have, whatever the cores and the
+/// drive could do, and what waits for the drive seldom loses less.
+#[test]
+fn lookups_run_as_threads_that_wait_were_measured_to() {
+    let profile = DeviceProfile::from_json(include_str!("fixtures/rates_profile.json")).unwrap();
+    let of = recorded();
+    let mut advisor = Advisor::new(&profile).unwrap();
+    let mut rate = |workload: &str, waiting: Option<WaitingThreads>| {
+        let row = of.rows.iter().find(|row| row.workload == workload).unwrap();
+        let (workload, settings, run) = described(&of, row);
+        advisor.use_rocksdb_costs(RocksdbCosts {
+            waiting,
+            ..of.costs.clone()
+        });
+        let predicted = advisor.predict_rocksdb_run(&workload, &settings, &run);
+        let predicted = predicted.unwrap();
+        (
+            predicted.operations_per_s,
+            predicted.page_reads_per_operation,
+        )
+    };
+    let ((lookups, reads), (updates, _)) = (rate("lookup", None), rate("update-small", None));
+    let measured = |share: f64| WaitingThreads {
+        threads: of.clients,
+        lookups_per_s: share * lookups,
+        reads,
+    };
+    let slower = rate("lookup", Some(measured(0.8))).0 / lookups;
+    assert!((slower / 0.8 - 1.0).abs() < 0.01, "{slower}");
+    // Writers that hardly read wait for each other, not for a core.
+    assert_eq!(rate("update-small", Some(measured(0.8))).0, updates);
+    // What the cores cannot explain is not believed of them.
+    assert_eq!(rate("lookup", Some(measured(2.0))).0, lookups);
+}
+
+/// A compaction takes what RocksDB said of one in the same minutes, not what the drive takes for large I/Os.
+#[test]
+fn compactions_take_what_they_were_measured_to() {
+    let profile = DeviceProfile::from_json(include_str!("fixtures/rates_profile.json")).unwrap();
+    let of = recorded();
+    let row = of.rows.iter().find(|row| row.workload == "update").unwrap();
+    let (workload, settings, run) = described(&of, row);
+    let mut advisor = Advisor::new(&profile).unwrap();
+    let mut rate = |compaction_page_us| {
+        advisor.use_rocksdb_costs(RocksdbCosts {
+            compaction_page_us,
+            ..of.costs.clone()
+        });
+        let predicted = advisor.predict_rocksdb_run(&workload, &settings, &run);
+        let predicted = predicted.unwrap();
+        assert_eq!(predicted.limited_by, "compaction");
+        predicted.operations_per_s
+    };
+    let (fast, slow) = (rate(Some(4.0)), rate(Some(40.0)));
+    // 0.238: CPU time and the writers' own remain.
+    assert!(slow < 0.25 * fast, "{fast} {slow}");
 }

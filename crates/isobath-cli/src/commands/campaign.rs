@@ -134,6 +134,7 @@ pub(super) fn plan(
         latency_every: None,
         left_out: isobath_lab::bench::LeftOut::default(),
         virtual_ssd: None,
+        region_bytes: None,
         in_pool: false,
         records,
         workload,

@@ -240,6 +240,8 @@ fn calibrate(
         ("Isobath: page miss beside its I/O", own.miss_us),
         ("Isobath: update in the pool", own.write_us),
         ("Isobath: record scanned", own.scanned_record_us),
+        ("Isobath: wake after a flush", own.synced.wake_us),
+        ("Isobath: synced commit", own.synced.commit_us),
     ];
     if let Some(rocksdb) = &costs.rocksdb {
         rows.extend([
@@ -256,6 +258,8 @@ fn calibrate(
             ("RocksDB: byte of a long record", rocksdb.write_byte_us),
             ("RocksDB: write that waits", rocksdb.write_wait_us),
             ("RocksDB: interrupts of an I/O", rocksdb.interrupt_us),
+            ("RocksDB: wake after a flush", rocksdb.synced.wake_us),
+            ("RocksDB: synced commit", rocksdb.synced.commit_us),
         ]);
         rows.extend(
             rocksdb
@@ -267,7 +271,7 @@ fn calibrate(
         .iter()
         .map(|(what, us)| vec![(*what).to_owned(), format!("{us:.5}")])
         .collect();
-    out.table(&["measured", "CPU µs"], &cells, true)?;
+    out.table(&["measured", "µs"], &cells, true)?;
     if let Some(rocksdb) = &costs.rocksdb {
         out.line(&format!(
             "a large read into ordinary memory takes {:.2} times as long as one into huge pages",

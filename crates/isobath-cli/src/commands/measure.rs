@@ -298,6 +298,7 @@ fn plan(args: &LookupArgs) -> Result<LookupPlan, Failure> {
         latency_every: None,
         left_out: isobath_lab::bench::LeftOut::default(),
         virtual_ssd: None,
+        region_bytes: None,
         in_pool: args.in_pool,
         records,
         workload: workload(args),

@@ -502,6 +502,25 @@ fn runs_in_one_region() {
         assert!(record["capacities_written"].as_f64().unwrap() > 0.0);
     }
     assert!(!place.path("region.mounted").exists());
-    // It is used again as it is, with what the last run has left in it.
+    // A run that is killed leaves a file system mounted, which the next one takes away; nobody takes it from a run that goes on.
+    let mut killed = place
+        .command()
+        .args(words("region"))
+        .args(["--warm-up", "60s"])
+        .spawn()
+        .unwrap();
+    let mounted = place.path("region.mounted");
+    while std::fs::read_dir(&mounted).map_or(0, Iterator::count) < 2 {
+        assert!(killed.try_wait().unwrap().is_none(), "it ended by itself");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    place
+        .run(&words("region"))
+        .fails(2, "another run has this region");
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert!(mounted.exists());
+    // The region is used again as it is, with what the last run has left in it.
     place.run(&words("region")).ok();
+    assert!(!mounted.exists());
 }

@@ -28,7 +28,8 @@ pub(super) fn ns_per_operation(plan: &LookupPlan) -> Option<f64> {
     alone.engine.kind = EngineKind::Null;
     // Reading the clock is part of what a row costs.
     alone.latency_every = Some(plan.timed_one_in());
-    (alone.engine.path, alone.engine.simulated, alone.virtual_ssd) = (None, None, None);
+    (alone.engine.path, alone.engine.simulated) = (None, None);
+    (alone.virtual_ssd, alone.region_bytes) = (None, None);
     alone.engine.threads = 1;
     (alone.rate_per_s, alone.drive_depth) = (None, None);
     (alone.until_steady, alone.keep, alone.components) = (false, false, false);

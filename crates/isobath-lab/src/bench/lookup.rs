@@ -32,6 +32,8 @@ pub struct LookupPlan {
     pub engine: EngineConfig,
     /// The directory of the virtual SSD on which the engine's path lies, and whose counters are read.
     pub virtual_ssd: Option<PathBuf>,
+    /// Bytes of the region of a drive on which the engine's path lies, where it can write nowhere else.
+    pub region_bytes: Option<u64>,
     /// Whether the pool holds everything and is filled before.
     pub in_pool: bool,
     /// Records loaded.
@@ -139,11 +141,20 @@ pub fn lookup(plan: &LookupPlan, monitor: &dyn Monitor) -> Result<LookupReport, 
     result
 }
 
+/// Threads of one run at most.
+const THREADS_MAX: usize = 8192;
+
 fn validate(plan: &LookupPlan) -> Result<(), LabError> {
     let request = |text: &str| Err(LabError::Request(text.to_owned()));
     plan.workload.check(plan.records)?;
     if plan.components {
         Profiler::check()?;
+    }
+    if plan.engine.threads > THREADS_MAX {
+        return Err(LabError::Request(format!(
+            "{} threads are asked for; the benchmark runs {THREADS_MAX} at most, since each takes several of the 65,530 mappings that Linux gives a process",
+            plan.engine.threads
+        )));
     }
     if plan.rate_per_s.is_some_and(|r| !r.is_finite() || r <= 0.0) {
         return request("the rate must be a number above 0");

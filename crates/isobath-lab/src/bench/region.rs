@@ -4,7 +4,7 @@
 //! file of their own compares files. Here every run writes to the same blocks: a file that is written in full once, with a loop
 //! device over it and a file system that is made anew for each run.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use isobath::OutputFile;
 use rustix::fs::SeekFrom;
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::system::{lacks_for_loop_devices, run};
@@ -125,9 +126,48 @@ fn fill_holes(path: &Path, bytes: u64) -> Result<(), LabError> {
     file.sync_all().map_err(write)
 }
 
+/// The file of a region, which no second process may lock meanwhile: its file system is that process's.
+fn lock(path: &Path) -> Result<File, LabError> {
+    let file = File::open(path).map_err(LabError::io("open", path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(LabError::input(
+            path,
+            "another run has this region; wait for it, or name another one",
+        )),
+        Err(TryLockError::Error(error)) => Err(LabError::io("lock", path)(error)),
+    }
+}
+
+/// Takes away what a run that was killed has left mounted. The caller holds the lock of the region, so that no run goes on.
+fn take_off_killed(path: &Path, directory: &Path) -> Result<(), LabError> {
+    let associated = || {
+        let args = ["--noheadings", "--output", "NAME", "--associated"];
+        run("losetup", &args, path)
+    };
+    for device in associated()?.lines().map(str::trim) {
+        match rustix::mount::unmount(directory, UnmountFlags::empty()) {
+            // The run was killed before it had mounted it.
+            Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
+            Err(error) => return Err(LabError::io("unmount", directory)(error.into())),
+        }
+        run("losetup", &["--detach"], Path::new(device))?;
+    }
+    // The kernel keeps a device that something else uses until that has ended.
+    match associated()?.is_empty() {
+        true => Ok(()),
+        false => Err(LabError::input(
+            path,
+            "has a loop device that something else uses; unmount it",
+        )),
+    }
+}
+
 /// A region with a new file system, mounted.
 pub(super) struct Region {
     device: PathBuf,
+    /// Held as long as the file system is mounted.
+    _lock: File,
     directory: PathBuf,
     bytes: u64,
     is_mounted: bool,
@@ -140,22 +180,12 @@ impl Region {
     /// As for [`make_region`]; what system programs refuse. Nothing stays mounted then.
     pub(super) fn mount(path: &Path) -> Result<Region, LabError> {
         let bytes = check(path)?;
-        if !run(
-            "losetup",
-            &["--noheadings", "--output", "NAME", "--associated"],
-            path,
-        )?
-        .is_empty()
-        {
-            return Err(LabError::input(
-                path,
-                "has a loop device already, of a run that goes on or was killed; unmount it, and detach it with `losetup --detach`",
-            ));
-        }
-        fill_holes(path, bytes)?;
+        let file = lock(path)?;
         let mut directory = path.as_os_str().to_owned();
         directory.push(".mounted");
         let directory = PathBuf::from(directory);
+        take_off_killed(path, &directory)?;
+        fill_holes(path, bytes)?;
         fs::create_dir_all(&directory).map_err(LabError::io("make", &directory))?;
         let args = [
             "--find",
@@ -166,6 +196,7 @@ impl Region {
         ];
         let mut region = Region {
             device: run("losetup", &args, path)?.into(),
+            _lock: file,
             directory,
             bytes,
             is_mounted: false,

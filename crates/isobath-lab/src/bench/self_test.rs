@@ -61,6 +61,7 @@ fn plan(share: f64, drive: SimulatedDrive, longest: Duration) -> LookupPlan {
         latency_every: None,
         left_out: LeftOut::default(),
         virtual_ssd: None,
+        region_bytes: None,
         in_pool: false,
         rate_per_s: None,
         warm_up: Duration::ZERO,

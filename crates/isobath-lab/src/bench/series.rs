@@ -220,7 +220,8 @@ impl<'r> Sampler<'r> {
     pub(super) fn is_enough(&self, plan: &LookupPlan) -> bool {
         let writes = plan.workload.mix.writes();
         let last = self.series.samples.last().copied().unwrap_or_default();
-        let capacity = plan.engine.simulated.map(|drive| drive.capacity_bytes);
+        let simulated = plan.engine.simulated.map(|drive| drive.capacity_bytes);
+        let capacity = simulated.or(plan.region_bytes);
         let has_written = match capacity {
             Some(capacity) if writes => last.host_bytes as f64 >= CAPACITIES_MIN * capacity as f64,
             _ => true,

@@ -340,6 +340,7 @@ impl Suite {
             latency_every: None,
             left_out: LeftOut::default(),
             virtual_ssd: None,
+            region_bytes: None,
             in_pool,
             records: size / workload.record_bytes(),
             workload,

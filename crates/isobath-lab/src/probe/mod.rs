@@ -23,6 +23,7 @@ use isobath_model::{OperatingPoint, PAGE_BYTES};
 use serde::Serialize;
 
 use crate::{LabError, Monitor};
+pub(crate) use run::flush_us;
 pub(crate) use target::Opened;
 pub use target::{Intent, intent};
 use visits::{Enough, Visits};

@@ -387,7 +387,7 @@ impl Session<'_> {
 }
 
 /// Writes a page somewhere and makes it durable, again and again; the median time of both, µs.
-fn flush_us(volume: &Volume, bytes: u64, seed: u64) -> Result<f64, LabError> {
+pub(crate) fn flush_us(volume: &Volume, bytes: u64, seed: u64) -> Result<f64, LabError> {
     let mut page = AlignedBuf::new(PAGE_BYTES as usize);
     page.as_mut_slice().fill(1);
     let mut offsets = fastrand::Rng::with_seed(seed);

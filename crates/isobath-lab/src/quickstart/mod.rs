@@ -260,6 +260,7 @@ fn lookup_plan(plan: &Plan) -> LookupPlan {
         latency_every: None,
         left_out: crate::bench::LeftOut::default(),
         virtual_ssd: None,
+        region_bytes: None,
         in_pool: false,
         records: plan.pool_bytes * DATA_POOLS / 128,
         workload: Workload {

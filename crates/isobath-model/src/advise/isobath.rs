@@ -5,8 +5,9 @@ use serde::{Deserialize, Serialize};
 use super::cache::hit_share;
 use super::drive::{CHUNK_PAGES, DriveView};
 use super::scan_reads::{Leaves, ScanReads};
+use super::synced::{SyncedCosts, group_of};
 use super::write_back::WriteBack;
-use super::{AdviseError, Constant, Demand, EngineAdvice, Reason, group_of, predict};
+use super::{AdviseError, Constant, Demand, EngineAdvice, Reason, predict};
 use crate::point::PAGE_BYTES;
 use crate::workload::{Durability, Workload};
 
@@ -78,6 +79,9 @@ pub struct IsobathCosts {
     pub scanned_record_us: f64,
     /// A page written back, pages that cleaning moves among them, its I/O excluded.
     pub page_written_us: f64,
+    /// Synced commits; the reference machine's where a file of costs from before they were measured has none.
+    #[serde(default = "synced")]
+    pub synced: SyncedCosts,
     /// Where those come from that were measured.
     pub source: String,
     /// Whether `write_us` was measured, too.
@@ -85,6 +89,14 @@ pub struct IsobathCosts {
     /// Whether `page_written_us` was measured, too; files of costs from before it was have a goal of the design.
     #[serde(default)]
     pub is_page_written_measured: bool,
+}
+
+/// By 2 and 64 tasks (docs/benchmarks.md, "Synced commits, predicted and measured").
+fn synced() -> SyncedCosts {
+    SyncedCosts {
+        wake_us: 39.5,
+        commit_us: 8.7,
+    }
 }
 
 impl Default for IsobathCosts {
@@ -95,6 +107,7 @@ impl Default for IsobathCosts {
             write_us: 1.3,
             scanned_record_us: 0.07,
             page_written_us: 1.7,
+            synced: synced(),
             source: "the reference machine, docs/benchmarks.md".into(),
             is_write_measured: true,
             is_page_written_measured: true,
@@ -116,6 +129,14 @@ impl IsobathCosts {
                 false => goal(),
             },
         };
+        let reference = Self::default();
+        let synced = |what, us| Constant {
+            source: match self.synced == reference.synced {
+                true => reference.source.clone(),
+                false => self.source.clone(),
+            },
+            ..constant(what, us, true)
+        };
         vec![
             constant("lookup in the pool", self.hit_us, true),
             constant("page miss beside its I/O", self.miss_us, true),
@@ -126,6 +147,8 @@ impl IsobathCosts {
                 self.page_written_us,
                 self.is_page_written_measured,
             ),
+            synced("wake of those that waited for a flush", self.synced.wake_us),
+            synced("synced commit beside its flush", self.synced.commit_us),
         ]
     }
 }
@@ -211,7 +234,7 @@ pub(super) fn advise(
         depth,
         costs,
     )?;
-    let predicted = predict(drive, workload, &demand, depth)?;
+    let predicted = predict(drive, workload, &demand, demand.deepest)?;
     let bound_us = demand
         .drive_us
         .max(demand.cpu_us / f64::from(workload.core_count))
@@ -351,9 +374,13 @@ fn demand(
         0.0
     };
     let write_depth = depth.min(WRITE_DEPTH_MAX);
-    let drive_us = leaf_reads * drive.page_read_us(depth)?
-        + long_reads * drive.random_read_us(depth, scan.pages_together)?
-        + extent_reads * drive.random_read_us(depth, extent)?
+    // Clients wait for one read each, or for those of a scan's window; no more are in flight, whatever the engine would allow.
+    let in_flight = (scan.together / scan.windows.max(1e-9)).clamp(1.0, f64::from(depth));
+    let waited_for = f64::from(workload.clients) * (1.0 + workload.scans * (in_flight - 1.0));
+    let read_depth = depth.min(waited_for.ceil() as u32).max(1);
+    let drive_us = leaf_reads * drive.page_read_us(read_depth)?
+        + long_reads * drive.random_read_us(read_depth, scan.pages_together)?
+        + extent_reads * drive.random_read_us(read_depth, extent)?
         + (stored_pages + log_pages) * drive.bulk_page_us(write_depth, 0.0)?
         // Cleaning reads what it moves.
         + (stored_pages - tree_pages) * drive.bulk_page_us(write_depth, 1.0)?;
@@ -370,7 +397,6 @@ fn demand(
     let (leaf_us, extent_us) = (drive.read_latency_us(1)?, drive.random_read_us(1, extent)?);
     let point_alone_us = costs.hit_us + miss * (costs.miss_us + leaf_us + has_extent * extent_us);
     // Leaves that are asked for together are read together, a window at a time, and so are the values.
-    let in_flight = (scan.together / scan.windows.max(1e-9)).clamp(1.0, f64::from(depth));
     let leaves_us = scan.alone * leaf_us
         + scan.together * drive.random_read_us(in_flight.ceil() as u32, scan.pages_together)?;
     let scan_alone_us = costs.hit_us
@@ -382,7 +408,10 @@ fn demand(
         drive_us,
         cpu_us,
         // Groups are flushed one after another.
-        serial_us: workload.writes() * flush_us / group,
+        serial_us: match is_synced {
+            true => workload.writes() * costs.synced.serial_us(flush_us, group),
+            false => 0.0,
+        },
         serial: "log flushes",
         alone_us: workload.point_reads * point_alone_us
             + workload.scans * scan_alone_us
@@ -397,7 +426,7 @@ fn demand(
             true => extent.min(CHUNK_PAGES),
             false => scan.pages_together.max(1.0),
         },
-        deepest: depth,
+        deepest: read_depth,
         pages_read: leaf_reads
             + long_reads * scan.pages_together
             + extent_reads * extent

@@ -16,6 +16,7 @@ mod queue;
 mod rocksdb;
 mod run;
 mod scan_reads;
+mod synced;
 mod write_back;
 
 use serde::Serialize;
@@ -23,8 +24,9 @@ use serde::Serialize;
 pub use isobath::{CleaningPolicy, IsobathCosts, IsobathSettings};
 pub use law::Law;
 pub use open::{OpenSettings, open_settings};
-pub use rocksdb::{RocksdbCosts, RocksdbSettings, ThreadedIo};
+pub use rocksdb::{RocksdbCosts, RocksdbSettings, ThreadedIo, WaitingThreads};
 pub use run::Run;
+pub use synced::SyncedCosts;
 
 use crate::error::FitError;
 use crate::lsm::EngineModel;
@@ -458,11 +460,6 @@ struct Demand {
     pages_written: f64,
     written_bytes: f64,
     space_amplification: f64,
-}
-
-/// Commits that share a flush: all that wait for one. Half of the writers come while the last flush is under way.
-fn group_of(workload: &Workload) -> f64 {
-    (f64::from(workload.clients) * workload.writes() / 2.0).max(1.0)
 }
 
 const SECONDS_PER_YEAR: f64 = 365.25 * 86_400.0;

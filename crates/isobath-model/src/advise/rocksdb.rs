@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::cache::{hit_share, miss_shares};
 use super::drive::DriveView;
-use super::{AdviseError, Constant, Demand, EngineAdvice, Predicted, Reason, group_of, predict};
+use super::synced::{SyncedCosts, group_of};
+use super::{AdviseError, Constant, Demand, EngineAdvice, Predicted, Reason, predict};
 use crate::lsm::{EngineModel, Layout, LsmStore, Mix};
 use crate::point::PAGE_BYTES;
 use crate::workload::{Durability, Workload};
@@ -83,6 +84,9 @@ pub struct RocksdbCosts {
     /// What a write takes more when it waits for another one.
     #[serde(default = "write_wait_us")]
     pub write_wait_us: f64,
+    /// Synced commits.
+    #[serde(default = "synced")]
+    pub synced: SyncedCosts,
     /// What interrupts take of the machine for each I/O that a thread waits for, which counts as no thread's CPU time. Like the next one, it is the
     /// reference machine's where a file of costs from before it has none.
     #[serde(default = "interrupt_us")]
@@ -94,6 +98,14 @@ pub struct RocksdbCosts {
     /// What the drive gave in the same minutes. Runs take the profile's rates times what this says of them; without it, the profile's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drive: Option<ThreadedIo>,
+    /// What many threads did that wait for the drive, in the same minutes. Runs take from it how much of the cores such threads get; without
+    /// it, all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<WaitingThreads>,
+    /// What a page of 4 KiB that a compaction reads or writes takes beside its CPU time, in the same minutes and by RocksDB's own account: its
+    /// buffers, how far it reads ahead, and the syncs of its files included. Without it, what the drive takes for large I/Os.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compaction_page_us: Option<f64>,
     /// Where they come from.
     pub source: String,
 }
@@ -114,6 +126,18 @@ pub struct ThreadedIo {
     pub large_read_page_us: f64,
 }
 
+/// Lookups by many threads, of which most wait for a block from the drive. The drive announces many blocks at once and wakes their threads
+/// on the core that it interrupts; another core idles until it has taken one of them over, so that threads that wait get less than all cores.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct WaitingThreads {
+    /// How many.
+    pub threads: u32,
+    /// Lookups per second of all of them.
+    pub lookups_per_s: f64,
+    /// Blocks that each reads.
+    pub reads: f64,
+}
+
 /// Scans of 100 records of 136 bytes that miss, less those that hit, less four blocks that lookups miss: 73 µs where a
 /// block was 33.6 µs, and in that proportion where it is 16.9 (docs/benchmarks.md).
 fn scan_ahead_us() -> f64 {
@@ -128,6 +152,14 @@ fn write_byte_us() -> f64 {
 /// The first campaign's updates of 128 bytes without a log: 19.5 µs by 128 threads, 7.6 by two, of which compaction took 1.0 more.
 fn write_wait_us() -> f64 {
     10.9
+}
+
+/// By 2 and 64 threads (docs/benchmarks.md, "Synced commits, predicted and measured").
+fn synced() -> SyncedCosts {
+    SyncedCosts {
+        wake_us: 45.0,
+        commit_us: 24.1,
+    }
 }
 
 /// Softirq time of 505,000 lookups that miss, by 32 threads on two cores (docs/benchmarks.md).
@@ -153,9 +185,12 @@ impl Default for RocksdbCosts {
             scan_ahead_us: scan_ahead_us(),
             write_byte_us: write_byte_us(),
             write_wait_us: write_wait_us(),
+            synced: synced(),
             interrupt_us: interrupt_us(),
             scattered_ratio: scattered_ratio(),
             drive: None,
+            waiting: None,
+            compaction_page_us: None,
             source: "RocksDB 7.8 on the reference machine, docs/benchmarks.md".into(),
         }
     }
@@ -196,6 +231,12 @@ impl RocksdbCosts {
             }),
             constant("write that waits for another", |costs| costs.write_wait_us),
             constant("interrupts of an I/O, in runs", |costs| costs.interrupt_us),
+            constant("wake of those that waited for a flush", |costs| {
+                costs.synced.wake_us
+            }),
+            constant("synced commit beside its flush", |costs| {
+                costs.synced.commit_us
+            }),
         ];
         all.extend(self.block_us.map(|_| block));
         all
@@ -461,10 +502,13 @@ fn demand(
     let serial_us = workload.writes() * work.serial_rewrites * rewrite_us_alone
         / f64::from(settings.subcompactions);
     // Groups are flushed one after another, beside compaction.
-    let (serial, serial_us) = match workload.writes() * (flush_us / group + LEADERS_SHARE * wait_us)
-    {
-        flushes if flushes > serial_us => ("log flushes", flushes),
-        _ => ("compaction", serial_us),
+    let flushes_us = match is_synced {
+        true => workload.writes() * costs.synced.serial_us(flush_us, group),
+        false => 0.0,
+    };
+    let (serial, serial_us) = match flushes_us > serial_us {
+        true => ("log flushes", flushes_us),
+        false => ("compaction", serial_us),
     };
     let point_alone_us = point_cpu_us + query_blocks * drive.random_read_us(1, block_pages)?;
     Ok(Demand {

@@ -165,6 +165,7 @@ impl Model<'_, '_> {
         for k in 1..=clients.min(self.drive.concurrency_max) {
             read_rates.push(1e6 / self.random_read_us(k)?);
         }
+        let alone_us = self.alone_us(cores)?;
         // What clients would do where writers are not slowed down, and clients that run or wait for a core.
         let (mut asked, mut at_cpu) = (START_PER_S, f64::from(clients));
         let mut costs = self.costs_at(asked, f64::from(clients) / cores)?;
@@ -174,10 +175,11 @@ impl Model<'_, '_> {
             let background = per_s * (costs.background_cpu_us + costs.interrupts_us) / 1e6;
             let left = 1.0 - (per_s * costs.bulk_us / 1e6).min(BACKGROUND_MAX);
             let rates: Vec<f64> = read_rates.iter().map(|rate| rate * left).collect();
+            let idle = Self::idle_cores(alone_us, cores, costs.client_cpu_us, costs.ios);
             let flow = Stations {
                 clients,
                 cpu_us: costs.client_cpu_us,
-                cores: (cores - background).max(cores * (1.0 - BACKGROUND_MAX)),
+                cores: (cores - idle - background).max(cores * (1.0 - BACKGROUND_MAX)),
                 ios: costs.ios,
                 ios_per_s: &rates,
             }
@@ -200,6 +202,58 @@ impl Model<'_, '_> {
         }
         let per_s = asked * costs.done_share;
         self.predicted(per_s, &costs, limited_by)
+    }
+
+    /// How long one core works alone, for each thread that the drive wakes on it, until the others take threads over, µs: what makes the
+    /// network of the two stations give the rate that lookups were measured at. Halvings of a bounded range.
+    fn alone_us(&self, cores: f64) -> Result<f64, AdviseError> {
+        let Some(waiting) = self.costs.waiting else {
+            return Ok(0.0);
+        };
+        let mut ios_per_s = Vec::new();
+        for k in 1..=waiting.threads.min(self.drive.concurrency_max) {
+            ios_per_s.push(1e6 / self.random_read_us(k)?);
+        }
+        let cpu_us = self.costs.lookup_us + waiting.reads * self.io_cpu_us();
+        let interrupts = waiting.lookups_per_s * waiting.reads * self.costs.interrupt_us / 1e6;
+        let per_s = |alone_us: f64| {
+            let idle = Self::idle_cores(alone_us, cores, cpu_us, waiting.reads);
+            let stations = Stations {
+                clients: waiting.threads,
+                cpu_us,
+                cores: (cores - idle - interrupts).max(cores * (1.0 - BACKGROUND_MAX)),
+                ios: waiting.reads,
+                ios_per_s: &ios_per_s,
+            };
+            stations.flow().per_s
+        };
+        let (mut low, mut high) = (0.0, ALONE_US_MAX);
+        if per_s(low) <= waiting.lookups_per_s {
+            return Ok(0.0);
+        }
+        for _ in 0..40 {
+            let middle = 0.5 * (low + high);
+            match per_s(middle) > waiting.lookups_per_s {
+                true => low = middle,
+                false => high = middle,
+            }
+        }
+        Ok(high)
+    }
+
+    /// Cores that idle on average though threads are ready. One interrupt wakes the threads of many reads on one core, which works alone for
+    /// a time; then all cores share what is left.
+    fn idle_cores(alone_us: f64, cores: f64, cpu_us: f64, ios: f64) -> f64 {
+        let others_us = alone_us * (cores - 1.0).max(0.0) * ios;
+        let busy = cores * cpu_us / (cpu_us + others_us).max(f64::MIN_POSITIVE);
+        cores - busy.max(cores.min(1.0))
+    }
+
+    /// CPU time of a block that a thread waits for, µs.
+    fn io_cpu_us(&self) -> f64 {
+        let costs = self.costs;
+        let above_io = || costs.block_above_io_us + self.drive.cpu_us_per_io();
+        costs.block_us.unwrap_or_else(above_io)
     }
 
     fn predicted(
@@ -300,8 +354,13 @@ impl Model<'_, '_> {
             let target = |at: usize| first * f64::from(fanout).powi(at as i32);
             targets = (0..levels.saturating_sub(1)).map(target).collect();
         }
-        let io_us = self.costs.scattered_ratio
-            * (self.large_write_page_us(1)? + self.large_read_page_us(1)?);
+        let io_us = match self.costs.compaction_page_us {
+            Some(us) => 2.0 * us,
+            None => {
+                let drive_us = self.large_write_page_us(1)? + self.large_read_page_us(1)?;
+                self.costs.scattered_ratio * drive_us
+            }
+        };
         let rewrite_us = stretch * self.rewrite_cpu_us() + record / page * io_us;
         let in_memtable = self.workload.record_bytes() + MEMTABLE_BYTES_PER_RECORD;
         let filling = Filling {
@@ -428,9 +487,7 @@ impl Model<'_, '_> {
             0 | 1 => 0.0,
             _ => (per_s * writes * put_us * stretch / 1e6).min(1.0),
         };
-        let io_cpu_us = costs
-            .block_us
-            .unwrap_or(costs.block_above_io_us + self.drive.cpu_us_per_io());
+        let io_cpu_us = self.io_cpu_us();
         let put_cpu_us = writes * (put_us + waits * costs.write_wait_us);
         let client_cpu_us = workload.point_reads * get_cpu_us
             + workload.scans * scan_cpu_us
@@ -497,6 +554,8 @@ const READ_AHEAD_BLOCKS: f64 = 2.0;
 const START_PER_S: f64 = 20_000.0;
 /// Where fewer of the writes than these are done, writers wait for compaction.
 const SLOWED_SHARE: f64 = 0.98;
+/// The longest such time that is believed, µs.
+const ALONE_US_MAX: f64 = 1000.0;
 /// What background work takes of cores or drive at most.
 const BACKGROUND_MAX: f64 = 0.9;
 /// A level that holds so much fewer records than were written to it is taken for complete.

@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 
 use isobath_flash::rng::Rng;
 use isobath_io::{AlignedBuf, HUGE_PAGE};
-use isobath_model::advise::RocksdbCosts;
+use isobath_model::advise::{RocksdbCosts, SyncedCosts, WaitingThreads};
 
 use super::ffi::{Batch, Config, Db};
 use super::{BLOCK_BYTES, LOAD_BATCH, failed, on_threads};
 use crate::calibrate::{
-    Calibration, KEY_BYTES, MIN_MISSES, SCANNED_RECORDS, SHORTEST_US, VALUE_BYTES, key_of,
+    Calibration, KEY_BYTES, MIN_MISSES, SCANNED_RECORDS, SHORTEST_US, VALUE_BYTES, in_place, key_of,
 };
 use crate::machine::interrupt_time;
-use crate::{LabError, Monitor, Stage, Unit};
+use crate::{LabError, Monitor, Stage, Unit, synced};
 
 /// Bytes of the larger values: compaction's cost per byte follows from two sizes.
 const LARGE_VALUE_BYTES: usize = 4000;
@@ -55,11 +55,7 @@ pub(crate) fn calibrate(
     directory: &Path,
     monitor: &dyn Monitor,
 ) -> Result<RocksdbCosts, LabError> {
-    let place = directory.join(format!("isobath-calibration-{}", std::process::id()));
-    std::fs::create_dir(&place).map_err(LabError::io("create", &place))?;
-    let costs = measure(calibration, &place, monitor);
-    std::fs::remove_dir_all(&place).map_err(LabError::io("remove", &place))?;
-    costs
+    in_place(directory, |place| measure(calibration, place, monitor))
 }
 
 fn measure(
@@ -91,7 +87,7 @@ fn measure(
     drop(bench);
     step()?;
     let cache = data / CACHE_SHARE;
-    let bench = Bench::open(&path, cache, records, VALUE_BYTES, false)?;
+    let bench = Bench::open(&path, cache, records, VALUE_BYTES, Opening::Loaded)?;
     let files = bench.file_bytes()?;
     let misses = 1.0 - cache as f64 / files as f64;
     if misses < MIN_MISSES {
@@ -105,23 +101,27 @@ fn measure(
     let one_missing_us = bench.lookup_us(count, SEED + 1)?;
     let io_us = bench.io_us(count)?;
     let interrupts = interrupt_time();
-    let missing_us = bench.threads_us(count * MORE_BY_THREADS, Bench::lookup_us)?;
+    let missing = bench.by_threads(count * MORE_BY_THREADS, Bench::lookup_us)?;
+    let missing_us = missing.cpu_us;
     let interrupts = interrupt_time().saturating_sub(interrupts);
     let ios = f64::from(count * MORE_BY_THREADS) * misses;
     let scans = count * MORE_BY_THREADS / LOOKUPS_PER_MISSING_SCAN;
-    let missing_scan_us = bench.threads_us(scans, Bench::scan_us)?;
+    let missing_scan_us = bench.by_threads(scans, Bench::scan_us)?.cpu_us;
     let scattered_ratio = bench.scattered_ratio()?;
     drop(bench);
     step()?;
-    let bench = Bench::open(&path, cached, records, VALUE_BYTES, false)?;
+    let bench = Bench::open(&path, cached, records, VALUE_BYTES, Opening::Loaded)?;
     let write_us = bench.put_us(operations, SEED)?;
-    let small_us = bench.rewritten_us()?;
-    let waiting_us = bench.threads_us(operations, Bench::put_us)?;
+    let small_us = bench.compactions()?.cpu_us;
+    let waiting_us = bench.by_threads(operations, Bench::put_us)?.cpu_us;
     drop(bench);
     let large = records.div_ceil(LARGE_SHARE);
     let bench = Bench::load(&place.join("large"), 64 << 20, large, LARGE_VALUE_BYTES)?;
     let large_put_us = bench.put_us(large, SEED)?;
-    let large_us = bench.rewritten_us()?;
+    let Compactions {
+        cpu_us: large_us,
+        io_us: large_io_us,
+    } = bench.compactions()?;
     step()?;
     let byte_us = (large_us - small_us).max(0.0) / (LARGE_VALUE_BYTES - VALUE_BYTES) as f64;
     let small_bytes = (KEY_BYTES + VALUE_BYTES) as f64;
@@ -141,11 +141,43 @@ fn measure(
         write_byte_us: (large_put_us - write_us).max(0.0)
             / (LARGE_VALUE_BYTES - VALUE_BYTES) as f64,
         write_wait_us: (waiting_us - write_us).max(0.0),
+        synced: synced_costs(place, calibration)?,
         interrupt_us: interrupts.as_secs_f64() * 1e6 / ios,
         scattered_ratio,
-        // A file of costs holds for any drive.
         drive: None,
+        waiting: Some(WaitingThreads {
+            threads: THREADS,
+            lookups_per_s: missing.per_s,
+            reads: misses,
+        }),
+        // With its key, a large value fills a page.
+        compaction_page_us: Some(large_io_us),
         source: format!("{records} records on this machine"),
+    })
+}
+
+/// Synced commits by few and many threads.
+fn synced_costs(place: &Path, calibration: Calibration) -> Result<SyncedCosts, LabError> {
+    let records = calibration.records.min(synced::RECORDS);
+    let path = place.join("synced");
+    drop(Bench::load(
+        &path,
+        synced::POOL_BYTES,
+        records,
+        VALUE_BYTES,
+    )?);
+    let bench = Bench::open(
+        &path,
+        synced::POOL_BYTES,
+        records,
+        VALUE_BYTES,
+        Opening::Synced,
+    )?;
+    synced::costs(place, calibration.operations, |threads, each| {
+        let took = Instant::now();
+        on_threads(threads, |thread| bench.put_us(each, u64::from(thread)))?;
+        let commits = each.div_ceil(PARTS) * PARTS * threads;
+        Ok(f64::from(commits) / took.elapsed().as_secs_f64())
     })
 }
 
@@ -156,6 +188,25 @@ fn thread_time() -> Duration {
         u64::try_from(now.tv_sec).unwrap_or(0),
         u32::try_from(now.tv_nsec).unwrap_or(0),
     )
+}
+
+/// How a database is opened.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Opening {
+    /// It is made; writes are not synced.
+    New,
+    /// As it is; writes are not synced.
+    Loaded,
+    /// As it is; writes are synced.
+    Synced,
+}
+
+/// What many threads did at once.
+struct ByThreads {
+    /// CPU per call, µs.
+    cpu_us: f64,
+    /// Calls per second of all.
+    per_s: f64,
 }
 
 struct Bench {
@@ -171,13 +222,13 @@ impl Bench {
         cache_bytes: u64,
         records: u32,
         value_bytes: usize,
-        create: bool,
+        opening: Opening,
     ) -> Result<Bench, LabError> {
         let options = format!(
             "block_based_table_factory={{block_size={BLOCK_BYTES};block_cache={cache_bytes};block_align=true}}"
         );
         let config = Config {
-            create,
+            create: opening == Opening::New,
             tables: &[],
             options,
             background_jobs: 2,
@@ -186,7 +237,7 @@ impl Bench {
             file_bytes: MEMTABLE_BYTES as u64,
             level_base_bytes: 4 * MEMTABLE_BYTES as u64,
             log: true,
-            sync: false,
+            sync: opening == Opening::Synced,
             transactions: false,
         };
         Ok(Bench {
@@ -204,7 +255,7 @@ impl Bench {
         records: u32,
         value_bytes: usize,
     ) -> Result<Bench, LabError> {
-        let bench = Bench::open(path, cache_bytes, records, value_bytes, true)?;
+        let bench = Bench::open(path, cache_bytes, records, value_bytes, Opening::New)?;
         let mut batch = Batch::new();
         for n in 0..records {
             bench
@@ -276,25 +327,32 @@ impl Bench {
         })
     }
 
-    /// CPU per call of many threads at once, µs.
-    fn threads_us(
+    /// What many threads do at once.
+    fn by_threads(
         &self,
         count: u32,
         measure: impl Fn(&Bench, u32, u64) -> Result<f64, LabError> + Copy + Send,
-    ) -> Result<f64, LabError> {
+    ) -> Result<ByThreads, LabError> {
         let each = (count / THREADS).max(1);
         let took = on_threads(THREADS, move |thread| {
-            measure(self, each, SEED + 2 + u64::from(thread))
+            let began = Instant::now();
+            let cpu_us = measure(self, each, SEED + 2 + u64::from(thread))?;
+            // Parts are rounded up to whole calls.
+            let calls = each.div_ceil(PARTS) * PARTS;
+            Ok((cpu_us, f64::from(calls) / began.elapsed().as_secs_f64()))
         })?;
-        Ok(took.iter().sum::<f64>() / f64::from(THREADS))
+        Ok(ByThreads {
+            cpu_us: took.iter().map(|(us, _)| us).sum::<f64>() / f64::from(THREADS),
+            per_s: took.iter().map(|(_, per_s)| per_s).sum(),
+        })
     }
 
-    /// CPU per record that compactions read, µs, by RocksDB's own account.
-    fn rewritten_us(&self) -> Result<f64, LabError> {
+    /// What compactions took, once all records have been compacted.
+    fn compactions(&self) -> Result<Compactions, LabError> {
         self.db.flush().map_err(failed)?;
         self.db.compact();
         let stats = self.db.property(0, STATS).unwrap_or_default();
-        compaction_us(&stats).ok_or_else(|| LabError::Rival {
+        compactions(&stats).ok_or_else(|| LabError::Rival {
             engine: "RocksDB",
             message: format!("its statistics say nothing of compactions:\n{stats}"),
         })
@@ -371,9 +429,17 @@ impl Bench {
 
 const STATS: &CStr = c"rocksdb.cfstats-no-file-histogram";
 
-/// CPU per record that compactions read, µs, from the table of RocksDB's statistics: what it says of all levels less what it
-/// says of L0, which flushes write.
-fn compaction_us(stats: &str) -> Option<f64> {
+/// What compactions took, by RocksDB's own account.
+#[derive(Debug, PartialEq)]
+struct Compactions {
+    /// CPU per record that they read, µs.
+    cpu_us: f64,
+    /// Time beside that per record that they read or wrote, µs.
+    io_us: f64,
+}
+
+/// From the table of RocksDB's statistics: what it says of all levels less what it says of L0, which flushes write.
+fn compactions(stats: &str) -> Option<Compactions> {
     let header: Vec<&str> = stats
         .lines()
         .find(|line| line.starts_with("Level"))?
@@ -396,7 +462,11 @@ fn compaction_us(stats: &str) -> Option<f64> {
     };
     let below_l0 = |name| Some(column("Sum", name)? - column("L0", name).unwrap_or(0.0));
     let (cpu_s, keys) = (below_l0("CompMergeCPU(sec)")?, below_l0("KeyIn")?);
-    (keys > 0.0).then(|| (cpu_s * 1e6 / keys).max(SHORTEST_US))
+    let (all_s, dropped) = (below_l0("Comp(sec)")?, below_l0("KeyDrop")?);
+    (keys > 0.0).then(|| Compactions {
+        cpu_us: (cpu_s * 1e6 / keys).max(SHORTEST_US),
+        io_us: ((all_s - cpu_s) * 1e6 / (2.0 * keys - dropped)).max(SHORTEST_US),
+    })
 }
 
 #[cfg(test)]
@@ -407,13 +477,17 @@ mod tests {
     #[test]
     fn statistics_are_read() {
         let stats = "\n** Compaction Stats [default] **\n\
-            Level    Files   Size     Score Read(GB) CompMergeCPU(sec) Comp(cnt) KeyIn KeyDrop\n\
+            Level    Files   Size     Score Read(GB) Comp(sec) CompMergeCPU(sec) Comp(cnt) KeyIn KeyDrop\n\
             --------\n\
-            \u{20} L0      2/0    4.50 KB   0.5      0.0   0.25         2    0       0\n\
-            \u{20} L1      2/0    4.50 MB   0.5      0.0   1.00         2    2000K   5\n\
-            \u{20}Sum      4/0    4.50 MB   0.0      0.0   1.25         4    2000K   5\n";
-        assert_eq!(compaction_us(stats), Some(0.5));
-        assert_eq!(compaction_us("nothing"), None);
+            \u{20} L0      2/0    4.50 KB   0.5      0.0   0.50   0.25         2    0       0\n\
+            \u{20} L1      2/0    4.50 MB   0.5      0.0   4.50   1.00         2    2000K   500K\n\
+            \u{20}Sum      4/0    4.50 MB   0.0      0.0   5.00   1.25         4    2000K   500K\n";
+        let expected = Compactions {
+            cpu_us: 0.5,
+            io_us: 1.0,
+        };
+        assert_eq!(compactions(stats), Some(expected));
+        assert_eq!(compactions("nothing"), None);
     }
 
     #[test]
