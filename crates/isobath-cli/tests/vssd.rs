@@ -445,6 +445,16 @@ fn benchmarks_make_their_drives() {
     assert_eq!(fs::read_dir(place.path("drives")).unwrap().count(), 0);
     let without = place.run(&["bench", "run", "--engine", "drive", "--simulated", "64MiB"]);
     without.fails(2, "with --vssd DIR every engine runs on a virtual one");
+    // What the user has there stays, though it has the name of the benchmark's own.
+    for name in ["drive", "mounted"] {
+        let own = format!("own-{name}");
+        let file = place.path(&own).join(name).join("file");
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, "mine").unwrap();
+        let run = ["bench", "run", "--simulated", "64MiB", "--vssd", &own];
+        place.run(&run).fails(3, "no benchmark made it");
+        assert_eq!(fs::read(&file).unwrap(), b"mine");
+    }
     let both = words.replace("--vssd drives", "--vssd drives --path x");
     let both: Vec<&str> = both.split_whitespace().collect();
     place.run(&both).fails(2, "cannot be used with");
