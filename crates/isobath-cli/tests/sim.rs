@@ -286,6 +286,9 @@ fn what_cannot_be_simulated_is_refused_with_a_reason() {
     run(&["--device", "3MiB"]).fails(2, "--device must be a multiple of --segment");
     run(&["--batch", "0"]).fails(2, "at least 1 segment");
     run(&["--writes", "0"]).fails(2, "--writes must be a number above 0");
+    run(&["--updates", "0"]).fails(2, "--updates must be at least 1");
+    // The number of segments in all has no place in 32 bits.
+    run(&["--spare", "4294967295"]).fails(2, "page slots are more than the simulator's 2^31");
     run(&["--policy", "mdc-opt", "--workload", "sliding:0.8:0.2:5"])
         .fails(2, "exact update frequency");
     run(&["--paper", "--fill", "0.5"]).fails(2, "cannot be used with");

@@ -61,6 +61,7 @@ pub(crate) fn clean(
 
 fn sweeps(args: &SimCleanArgs) -> Result<Vec<CleanSweep>, Failure> {
     let length = match args.updates {
+        Some(0) => return Err(Failure::Usage("--updates must be at least 1".into())),
         Some(updates) => RunLength::Updates(updates),
         None if args.writes.is_finite() && args.writes > 0.0 => {
             RunLength::DeviceWrites(args.writes)
