@@ -193,6 +193,17 @@ fn traces_of_every_text_format_are_played() {
         );
         assert!(rows[0]["wamp_bound_ratio"].as_f64().unwrap() > 0.0);
     }
+    // Traces of one name are told apart.
+    std::fs::create_dir(place.path("other")).unwrap();
+    place.write("other/t.csv", csv_trace());
+    let words =
+        "sim clean --json --policy greedy --segment 64KiB --trace t.csv --trace other/t.csv";
+    let rows = place
+        .run(&words.split_whitespace().collect::<Vec<_>>())
+        .ok()
+        .json();
+    let names: Vec<&str> = rows.iter().filter_map(|r| r["workload"].as_str()).collect();
+    assert_eq!(names, ["t.csv", "other/t.csv"]);
     let bounds = place
         .run(&["sim", "analysis", "--json", "--trace", "t.csv"])
         .ok()
