@@ -112,14 +112,15 @@ mod tests {
         let text = r#"fio: a warning
             {"fio version": "fio-3.33", "jobs": [
                 {"jobname": "randread", "read": {"iops": 81234.5, "clat_ns": {"percentile":
-                    {"50.000000": 700000, "99.000000": 3000000}}}, "write": {"iops": 0.0}},
-                {"jobname": "randwrite", "write": {"iops": 97000.0}}]}"#;
+                    {"50.000000": 700000, "99.000000": 3000000, "99.900000": 9000000}}}, "write": {"iops": 0.0}},
+                {"jobname": "randwrite", "write": {"iops": 97000.0, "clat_ns": {"percentile": {"99.00": 5000}}}}]}"#;
         std::fs::write(&path, text).unwrap();
         let jobs = read_fio(&path).unwrap();
         assert_eq!(jobs.len(), 2);
         assert_eq!(jobs[0].read_latency_us_p99, Some(3000.0));
         assert!((jobs[1].writes_per_s - 97_000.0).abs() < 1e-9);
-        assert_eq!(jobs[1].write_latency_us_p99, None);
+        assert_eq!(jobs[1].write_latency_us_p99, Some(5.0));
+        assert_eq!(jobs[1].read_latency_us_p99, None);
         for broken in ["no JSON", "", r#"{"jobs": [{"jobname": "cut"#] {
             std::fs::write(&path, broken).unwrap();
             let error = read_fio(&path).unwrap_err().to_string();
