@@ -424,6 +424,9 @@ fn workloads_have_names_and_run_with_verdicts() {
     place
         .run(&["bench", "run", "--engine", "null", "--simulated", "1GiB"])
         .fails(2, "only Isobath");
+    place
+        .run(&["bench", "run", "--engine", "null", "--trace", "t"])
+        .fails(2, "no run is of Isobath");
 }
 
 #[test]

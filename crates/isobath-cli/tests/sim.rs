@@ -193,6 +193,17 @@ fn traces_of_every_text_format_are_played() {
         );
         assert!(rows[0]["wamp_bound_ratio"].as_f64().unwrap() > 0.0);
     }
+    // Traces of one name are told apart.
+    std::fs::create_dir(place.path("other")).unwrap();
+    place.write("other/t.csv", csv_trace());
+    let words =
+        "sim clean --json --policy greedy --segment 64KiB --trace t.csv --trace other/t.csv";
+    let rows = place
+        .run(&words.split_whitespace().collect::<Vec<_>>())
+        .ok()
+        .json();
+    let names: Vec<&str> = rows.iter().filter_map(|r| r["workload"].as_str()).collect();
+    assert_eq!(names, ["t.csv", "other/t.csv"]);
     let bounds = place
         .run(&["sim", "analysis", "--json", "--trace", "t.csv"])
         .ok()
@@ -286,6 +297,9 @@ fn what_cannot_be_simulated_is_refused_with_a_reason() {
     run(&["--device", "3MiB"]).fails(2, "--device must be a multiple of --segment");
     run(&["--batch", "0"]).fails(2, "at least 1 segment");
     run(&["--writes", "0"]).fails(2, "--writes must be a number above 0");
+    run(&["--updates", "0"]).fails(2, "--updates must be at least 1");
+    // The number of segments in all has no place in 32 bits.
+    run(&["--spare", "4294967295"]).fails(2, "page slots are more than the simulator's 2^31");
     run(&["--policy", "mdc-opt", "--workload", "sliding:0.8:0.2:5"])
         .fails(2, "exact update frequency");
     run(&["--paper", "--fill", "0.5"]).fails(2, "cannot be used with");

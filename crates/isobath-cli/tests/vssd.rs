@@ -5,6 +5,7 @@ mod support;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -97,7 +98,13 @@ fn programs_run_on_it_and_what_they_write_is_counted_and_stays() {
     let Some(drive) = Drive::new("192MiB") else {
         return;
     };
-    drive.mount();
+    let mounted = drive.vssd(&["mount", "ssd", "mnt", "--json"]).ok().json();
+    assert_eq!(mounted[0]["formatted"], true);
+    let trimmed = mib(&drive.stats()["life"]["host_trimmed_bytes"]);
+    assert!(
+        trimmed >= 192.0,
+        "{trimmed}: a trimmed drive is formatted with discard"
+    );
     let mounted_twice = drive.vssd(&["mount", "ssd", "mnt"]);
     mounted_twice.fails(3, "something is mounted there already");
     let elsewhere = drive.0.path("other");
@@ -152,6 +159,7 @@ fn programs_run_on_it_and_what_they_write_is_counted_and_stays() {
         after["life"]["host_written_bytes"].as_u64()
             >= before["life"]["host_written_bytes"].as_u64()
     );
+    assert_eq!(after["kills"], 0);
     drive.vssd(&["umount", "ssd"]).fails(3, "is not mounted");
     assert!(fs::read_dir(drive.0.path("mnt")).unwrap().next().is_none());
 
@@ -178,8 +186,52 @@ fn programs_run_on_it_and_what_they_write_is_counted_and_stays() {
         history.starts_with("unix_s,") && history.lines().count() > 1,
         "{history}"
     );
+    assert_eq!(history.matches("unix_s").count(), 1, "of two mounts");
+    let counters = |line: &str| line.split_once(',').unwrap().1.to_owned();
+    let lines: Vec<String> = history.lines().map(counters).collect();
+    let repeated = lines.windows(2).any(|two| two[0] == two[1]);
+    assert!(!repeated, "a line where nothing happened: {history}");
     let watched = ["stats", "ssd", "--watch", "--every", "20ms", "--count", "2"];
     assert_eq!(drive.vssd(&watched).ok().text().lines().count(), 3);
+    drive.unmount();
+}
+
+/// What the loop device and programs see of the FUSE file system.
+#[test]
+fn the_drive_is_a_file_whose_flushes_count_and_which_stays() {
+    let Some(drive) = Drive::new("64MiB") else {
+        return;
+    };
+    drive.vssd(&["mount", "ssd", "mnt", "--discard"]).ok();
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let point = fs::canonicalize(drive.0.path("mnt")).unwrap();
+    let own = mounts
+        .lines()
+        .find(|line| line.contains(point.to_str().unwrap()));
+    let options = own.unwrap().split(' ').nth(3).unwrap();
+    assert!(
+        options.split(',').any(|option| option == "discard"),
+        "{options}"
+    );
+
+    let fuse = drive.0.path("ssd/fuse");
+    let system = rustix::fs::statfs(&fuse).unwrap();
+    assert_eq!((system.f_bsize, system.f_blocks), (4096, 64 << 8));
+    let entries = fs::read_dir(&fuse).unwrap().take(50);
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names: Vec<String> = names.collect();
+    assert_eq!(names, ["drive", "stats", "frequency", "control"]);
+    let file = fuse.join("drive");
+    let mode = fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert!(fs::remove_file(&file).is_err() && file.exists());
+
+    let flushes = || drive.stats()["life"]["host_flushes"].as_u64().unwrap();
+    let at_rest = flushes();
+    drop(File::open(&file).unwrap());
+    assert_eq!(flushes(), at_rest, "to close a file is no flush");
+    File::open(&file).unwrap().sync_all().unwrap();
+    assert_eq!(flushes(), at_rest + 1);
     drive.unmount();
 }
 
@@ -204,7 +256,9 @@ fn a_killed_process_hangs_nothing_and_what_was_synced_is_there() {
     assert!(writer.wait().is_ok());
 
     drive.vssd(&["stats", "ssd"]).fails(3, "was killed");
-    drive.vssd(&["mount", "ssd", "mnt"]).fails(3, "");
+    drive
+        .vssd(&["mount", "ssd", "--raw"])
+        .fails(3, "was killed; `isobath vssd umount` cleans up");
     let after = drive.unmount();
     assert_eq!(after["kills"], 1);
     let written = |stats: &Value| stats["life"]["host_written_bytes"].as_u64().unwrap();
@@ -445,6 +499,16 @@ fn benchmarks_make_their_drives() {
     assert_eq!(fs::read_dir(place.path("drives")).unwrap().count(), 0);
     let without = place.run(&["bench", "run", "--engine", "drive", "--simulated", "64MiB"]);
     without.fails(2, "with --vssd DIR every engine runs on a virtual one");
+    // What the user has there stays, though it has the name of the benchmark's own.
+    for name in ["drive", "mounted"] {
+        let own = format!("own-{name}");
+        let file = place.path(&own).join(name).join("file");
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, "mine").unwrap();
+        let run = ["bench", "run", "--simulated", "64MiB", "--vssd", &own];
+        place.run(&run).fails(3, "no benchmark made it");
+        assert_eq!(fs::read(&file).unwrap(), b"mine");
+    }
     let both = words.replace("--vssd drives", "--vssd drives --path x");
     let both: Vec<&str> = both.split_whitespace().collect();
     place.run(&both).fails(2, "cannot be used with");

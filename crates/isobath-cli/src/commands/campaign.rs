@@ -288,6 +288,12 @@ pub(super) fn run_and_then(
     goes_on: bool,
     then: impl FnOnce(&[Case], &[Record]) -> Vec<Case>,
 ) -> Result<(Vec<Record>, Vec<Record>), Failure> {
+    let records_pages = |case: &Case| case.plan.engine.space.trace.is_some();
+    if args.trace.is_some() && !cases.iter().any(records_pages) {
+        return Err(Failure::Usage(
+            "--trace records which pages Isobath writes, and no run is of Isobath".into(),
+        ));
+    }
     let made = cases
         .iter()
         .filter_map(|case| case.plan.engine.path.clone());

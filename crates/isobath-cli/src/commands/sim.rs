@@ -61,6 +61,7 @@ pub(crate) fn clean(
 
 fn sweeps(args: &SimCleanArgs) -> Result<Vec<CleanSweep>, Failure> {
     let length = match args.updates {
+        Some(0) => return Err(Failure::Usage("--updates must be at least 1".into())),
         Some(updates) => RunLength::Updates(updates),
         None if args.writes.is_finite() && args.writes > 0.0 => {
             RunLength::DeviceWrites(args.writes)
@@ -181,8 +182,16 @@ fn workloads(
         u64::from(space.user_pages())
     });
     for path in &args.trace {
-        let input =
+        let mut input =
             clean::read_trace_file(path, format, base.page_bytes, device_pages, args.repeat)?;
+        // Of files of one name in several directories, rows name the directory, too.
+        let named = args
+            .trace
+            .iter()
+            .filter(|other| other.file_name() == path.file_name());
+        if named.count() > 1 {
+            input.name = path.display().to_string();
+        }
         workloads.push(CleanWorkload::Trace(input));
     }
     if workloads.is_empty() {

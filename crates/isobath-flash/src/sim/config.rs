@@ -160,7 +160,8 @@ impl SimConfig {
         if self.clean_batch == Some(0) {
             return Err(SimError::NoBatch);
         }
-        let slots = f64::from(self.segments + self.spare_segments)
+        let present = f64::from(self.segments) + f64::from(self.spare_segments);
+        let slots = present
             * f64::from((self.segment_bytes / self.smallest_page_bytes()).next_power_of_two());
         if slots >= f64::from(Op::MAX_PAGES) {
             return Err(SimError::TooLarge { slots });
@@ -169,7 +170,6 @@ impl SimConfig {
         // space.
         let needed =
             (f64::from(self.segments) * self.fill).ceil() + f64::from(self.clean_below) + 3.0;
-        let present = f64::from(self.segments) + f64::from(self.spare_segments);
         if needed > present {
             return Err(SimError::Reserve {
                 fill: self.fill,

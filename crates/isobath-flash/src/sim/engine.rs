@@ -226,24 +226,29 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
             self.load()?;
         }
         let updates = length.updates(&self.config, self.workload.length());
-        let part = (updates / SERIES).max(1);
+        let end_of = |part: u64| u128::from(updates) * u128::from(part) / u128::from(SERIES);
         let start = self.totals;
         let mut series = Vec::new();
         let mut half = start;
         let mut last = start;
         let mut done = 0u64;
-        while done < updates {
-            if series.len() as u64 == SERIES / 2 {
+        for part in 0..SERIES {
+            if part == SERIES / 2 {
                 half = self.totals;
                 self.record_histogram = true;
             }
-            let n = self.updates(part.min(updates - done))?;
-            done += n;
-            series.push(self.totals.since(&last));
-            last = self.totals;
+            // At most `updates`. A run with fewer updates than parts has parts without any.
+            let wanted = end_of(part + 1) as u64 - done;
+            if wanted == 0 {
+                continue;
+            }
+            let n = self.updates(wanted)?;
             if n == 0 {
                 break;
             }
+            done += n;
+            series.push(self.totals.since(&last));
+            last = self.totals;
             if !observe(done as f64 / updates as f64) {
                 return Err(SimError::Stopped);
             }

@@ -305,7 +305,29 @@ fn a_trace_replays_with_its_trims() {
     )
     .unwrap();
     assert_eq!(report.whole.updates, 120_000);
-    assert!(report.series.len() >= 100);
+    assert_eq!(report.series.len(), 100);
+}
+
+/// However many updates there are, the steady state is the second half, and the series are the hundredths of the run.
+#[test]
+fn halves_and_hundredths_are_so_of_runs_of_any_length() {
+    for updates in [1, 2, 51, 100, 150, 199, 10_051] {
+        let ops = (0..updates).map(|n| Op::write(n as u32 % 40)).collect();
+        let trace = Trace::new(ops, 0);
+        let report = simulate_workload(
+            PolicyKind::Greedy,
+            &small(0.8),
+            trace.replay(1),
+            RunLength::ToEnd,
+            &mut |_| true,
+        )
+        .unwrap();
+        assert_eq!(report.whole.updates, updates);
+        assert_eq!(report.steady.updates, updates - updates / 2);
+        assert_eq!(report.series.len() as u64, updates.min(100));
+        let longest = report.series.iter().map(|window| window.updates).max();
+        assert_eq!(longest, Some(updates.div_ceil(100)));
+    }
 }
 
 /// Gives every version a history of its own and notes which of them are alive.

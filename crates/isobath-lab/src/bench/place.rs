@@ -1,6 +1,7 @@
 //! Where an engine's files are for one run: in one region of a drive, or on a virtual SSD that is made for it.
 
-use std::fs;
+use std::fs::{self, File, TryLockError};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use isobath_flash::policy::PolicyKind as FlashPolicy;
@@ -20,7 +21,7 @@ pub enum Place {
     VirtualSsd(VirtualSsdPlace),
 }
 
-/// Where virtual SSDs are made.
+/// Where virtual SSDs are made. Runs in one directory take turns, and what is there that no run made stays.
 #[derive(Debug, Clone)]
 pub struct VirtualSsdPlace {
     /// The directory in which each run makes its drive, and removes it again.
@@ -28,6 +29,11 @@ pub struct VirtualSsdPlace {
     /// The program and its arguments that serve a drive; see [`MountRequest::serve`].
     pub serve: (PathBuf, Vec<String>),
 }
+
+/// Names in that directory: the drive, where it is mounted, and the file that says that both are a benchmark's.
+const DRIVE: &str = "drive";
+const MOUNT_POINT: &str = "mounted";
+const MARK: &str = "bench-drive";
 
 /// Pages of the write cache, as the simulated drives in this process have.
 const CACHE_PAGES: u64 = 64;
@@ -103,23 +109,57 @@ impl Ready {
 pub(super) struct MountedSsd {
     drive: PathBuf,
     mount_point: PathBuf,
+    mark: PathBuf,
     is_mounted: bool,
+    is_gone: bool,
+    /// The directory, locked against a second run in it.
+    _lock: File,
 }
 
 impl MountedSsd {
+    /// Takes the directory for one run: what a benchmark left in it that was killed is removed.
+    fn claim(directory: &Path) -> Result<MountedSsd, LabError> {
+        fs::create_dir_all(directory).map_err(LabError::io("make", directory))?;
+        let lock = File::open(directory).map_err(LabError::io("open", directory))?;
+        lock.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => LabError::input(
+                directory,
+                "another benchmark runs on a virtual SSD in it; wait for that, or name another directory",
+            ),
+            TryLockError::Error(error) => LabError::io("lock", directory)(error),
+        })?;
+        let mut claimed = MountedSsd {
+            drive: directory.join(DRIVE),
+            mount_point: directory.join(MOUNT_POINT),
+            mark: directory.join(MARK),
+            is_mounted: false,
+            is_gone: true,
+            _lock: lock,
+        };
+        if claimed.mark.exists() {
+            claimed.is_mounted = true;
+            claimed.take_away(true)?;
+        }
+        for path in [&claimed.drive, &claimed.mount_point] {
+            if fs::symlink_metadata(path).is_ok() {
+                return Err(LabError::input(
+                    path,
+                    "is there already, and no benchmark made it: it stays as it is; name another directory with --vssd",
+                ));
+            }
+        }
+        fs::write(&claimed.mark, "").map_err(LabError::io("write", &claimed.mark))?;
+        claimed.is_gone = false;
+        Ok(claimed)
+    }
+
     fn mount(
         place: &VirtualSsdPlace,
         drive: SimulatedDrive,
         monitor: &dyn Monitor,
     ) -> Result<MountedSsd, LabError> {
         host::check_machine(true)?;
-        fs::create_dir_all(&place.directory).map_err(LabError::io("make", &place.directory))?;
-        let mut mounted = MountedSsd {
-            drive: place.directory.join("drive"),
-            mount_point: place.directory.join("mounted"),
-            is_mounted: false,
-        };
-        mounted.clear_away()?;
+        let mut mounted = MountedSsd::claim(&place.directory)?;
         let (superblock_bytes, policy) = shape(&drive);
         let made = VirtualDrive::create(
             &mounted.drive,
@@ -147,7 +187,6 @@ impl MountedSsd {
         drop(made);
         let path = &mounted.mount_point;
         fs::create_dir_all(path).map_err(LabError::io("make", path))?;
-        mounted.is_mounted = true;
         host::mount(
             &mounted.drive,
             &MountRequest {
@@ -160,35 +199,32 @@ impl MountedSsd {
                 open_as: OpenAs::Declared,
             },
         )?;
+        mounted.is_mounted = true;
         Ok(mounted)
     }
 
-    /// Removes what a benchmark left that was killed.
-    fn clear_away(&mut self) -> Result<(), LabError> {
-        if self.drive.join("state").exists() {
-            self.is_mounted = true;
-            // It may not be mounted any more, which is no failure here.
-            let _ = host::unmount(&self.drive, true);
-            self.is_mounted = false;
-            remove(&self.drive)?;
-        }
-        Ok(())
-    }
-
     fn take_away(&mut self, force: bool) -> Result<(), LabError> {
-        if std::mem::take(&mut self.is_mounted) {
-            host::unmount(&self.drive, force)?;
+        if self.is_mounted {
+            let unmounted = host::unmount(&self.drive, force);
+            // It may not be mounted any more; whatever stays of it is not removed below.
+            if !force {
+                unmounted?;
+            }
+            self.is_mounted = false;
         }
-        remove(&self.drive)?;
-        let path = &self.mount_point;
-        fs::remove_dir(path).map_err(LabError::io("remove", path))
+        remove(&self.drive, |path| fs::remove_dir_all(path))?;
+        remove(&self.mount_point, |path| fs::remove_dir(path))?;
+        // Last: without it nothing of this would be a benchmark's.
+        remove(&self.mark, |path| fs::remove_file(path))?;
+        self.is_gone = true;
+        Ok(())
     }
 }
 
 impl Drop for MountedSsd {
     fn drop(&mut self) {
         // The error that ended the run is the one that is reported.
-        if self.is_mounted || self.drive.exists() {
+        if !self.is_gone {
             let _ = self.take_away(true);
         }
     }
@@ -198,6 +234,65 @@ impl Drop for MountedSsd {
 const PRECONDITION_TIMES: f64 = 2.0;
 const PRECONDITION_SEED: u64 = 1;
 
-fn remove(drive: &Path) -> Result<(), LabError> {
-    fs::remove_dir_all(drive).map_err(LabError::io("remove", drive))
+/// Removes what is there.
+fn remove(path: &Path, remove: impl Fn(&Path) -> io::Result<()>) -> Result<(), LabError> {
+    match remove(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(LabError::io("remove", path)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_benchmark_made_stays_where_virtual_ssds_are_made() {
+        let place = tempfile::tempdir().unwrap();
+        for name in [DRIVE, MOUNT_POINT] {
+            let own = place.path().join(name);
+            fs::create_dir(&own).unwrap();
+            fs::write(own.join("state"), "mine").unwrap();
+            let error = MountedSsd::claim(place.path()).err().unwrap().to_string();
+            assert!(error.contains("no benchmark made it"), "{error}");
+            assert!(error.contains(name), "{error}");
+            assert_eq!(fs::read(own.join("state")).unwrap(), b"mine");
+            fs::remove_dir_all(&own).unwrap();
+        }
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn runs_in_one_directory_take_turns_and_leave_nothing() {
+        let place = tempfile::tempdir().unwrap();
+        let first = MountedSsd::claim(place.path()).unwrap();
+        let error = MountedSsd::claim(place.path()).err().unwrap().to_string();
+        assert!(error.contains("another benchmark runs"), "{error}");
+        assert!(first.mark.exists());
+        drop(first);
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+        MountedSsd::claim(place.path()).unwrap();
+    }
+
+    #[test]
+    fn what_a_killed_benchmark_left_is_removed_however_far_it_had_come() {
+        let place = tempfile::tempdir().unwrap();
+        for left in [
+            vec![],
+            vec![DRIVE],
+            vec![DRIVE, MOUNT_POINT],
+            vec![MOUNT_POINT],
+        ] {
+            fs::write(place.path().join(MARK), "").unwrap();
+            for name in left {
+                fs::create_dir(place.path().join(name)).unwrap();
+            }
+            // A drive that was killed in the making has no state.
+            let _ = fs::write(place.path().join(DRIVE).join("image"), "");
+            let claimed = MountedSsd::claim(place.path()).unwrap();
+            assert!(!claimed.drive.exists() && !claimed.mount_point.exists());
+        }
+    }
 }

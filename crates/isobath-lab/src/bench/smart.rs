@@ -131,18 +131,17 @@ pub fn host_bytes(log: &[u8]) -> Option<u128> {
 
 /// The NVMe controller under the file system of `path`, or why there is none.
 pub(super) fn controller_of(path: &Path) -> Result<PathBuf, String> {
-    let machine = crate::Machine::here(path);
-    let name = machine.device.split(' ').next().unwrap_or_default();
+    let device = crate::Machine::here(path).device;
+    controller_named(&device).ok_or_else(|| format!("{device} is no NVMe drive of this machine"))
+}
+
+/// The controller of a namespace, or of a partition of one, that is named first.
+fn controller_named(device: &str) -> Option<PathBuf> {
+    let name = device.split(' ').next().unwrap_or_default();
     let name = name.rsplit('/').next().unwrap_or_default();
-    let digits = |text: &str| text.chars().take_while(char::is_ascii_digit).count();
-    let controller = name.strip_prefix("nvme").map(|rest| &rest[..digits(rest)]);
-    match controller {
-        Some(number) if !number.is_empty() => Ok(PathBuf::from(format!("/dev/nvme{number}"))),
-        _ => Err(format!(
-            "{} is no NVMe drive of this machine",
-            machine.device
-        )),
-    }
+    let rest = name.strip_prefix("nvme")?;
+    let digits = rest.chars().take_while(char::is_ascii_digit).count();
+    (digits > 0).then(|| format!("/dev/nvme{}", &rest[..digits]).into())
 }
 
 /// Reads a drive's counters.
@@ -150,20 +149,30 @@ pub(super) fn controller_of(path: &Path) -> Result<PathBuf, String> {
 /// # Errors
 /// Why they are unknown, in words for a verdict.
 pub(super) fn read(controller: &Path) -> Result<DriveWrites, String> {
-    let standard = fetch(controller, 0x02, 512)?;
     let name = controller.file_name().unwrap_or_default().to_string_lossy();
     let vendor = std::fs::read_to_string(format!("/sys/class/nvme/{name}/device/vendor"));
     let vendor = vendor.unwrap_or_default();
     let vendor = u16::from_str_radix(vendor.trim().trim_start_matches("0x"), 16).unwrap_or(0);
+    of_logs(vendor, |id, bytes| fetch(controller, id, bytes))
+}
+
+/// The counters in the logs of a drive of this PCI vendor.
+fn of_logs(
+    vendor: u16,
+    fetch: impl Fn(u8, usize) -> Result<Vec<u8>, String>,
+) -> Result<DriveWrites, String> {
+    let standard = fetch(0x02, 512)?;
     for log in LOGS {
         if !log.vendors().is_empty() && !log.vendors().contains(&vendor) {
             continue;
         }
-        let Ok(bytes) = fetch(controller, log.id(), log.bytes()) else {
+        let Ok(bytes) = fetch(log.id(), log.bytes()) else {
             continue;
         };
         if let Some(nand_bytes) = log.nand_bytes(&bytes) {
-            let host = log.host_bytes(&bytes).or_else(|| host_bytes(&standard));
+            // A counter of 0 is of a log that does not have it.
+            let host = log.host_bytes(&bytes).filter(|&counted| counted > 0);
+            let host = host.or_else(|| host_bytes(&standard));
             let host_bytes = host.ok_or("the drive's SMART log is too short")?;
             return Ok(DriveWrites {
                 host_bytes,
@@ -281,6 +290,56 @@ mod tests {
             "absent is unknown"
         );
         assert_eq!(VendorLog::Micron.nand_bytes(&log[..20]), None);
+    }
+
+    #[test]
+    fn each_vendor_has_its_own_log_and_the_standard_one_counts_what_it_lacks() {
+        let mut standard = vec![0u8; 512];
+        put(&mut standard, 48, 3, 16);
+        let mut intel = vec![0u8; 512];
+        (intel[0], intel[INTEL_ITEM]) = (INTEL_NAND_WRITTEN, INTEL_HOST_WRITTEN);
+        put(&mut intel, 5, 9, 6);
+        put(&mut intel, INTEL_ITEM + 5, 4, 6);
+        let mut samsung = vec![0u8; 512];
+        put(&mut samsung, 280, 70, 16);
+        let mut micron = vec![0u8; 512];
+        put(&mut micron, 16, 50, 16);
+        let of = |vendor, id, log: &[u8]| {
+            let read = of_logs(vendor, |asked, _| match asked {
+                2 => Ok(standard.clone()),
+                _ if asked == id => Ok(log.to_vec()),
+                _ => Err("refused".to_owned()),
+            });
+            read.ok().map(|drive| (drive.host_bytes, drive.nand_bytes))
+        };
+        let host = 3 * 512_000;
+        for vendor in [0x8086, 0x025e] {
+            assert_eq!(of(vendor, 0xca, &intel), Some((4 << 25, 9 << 25)));
+        }
+        assert_eq!(
+            of(0x144d, 0xca, &samsung),
+            Some((host, 70)),
+            "no counter of its own"
+        );
+        assert_eq!(of(0x1344, 0xfb, &micron), Some((host, 50)));
+        // The same numbers of logs mean something else on other vendors' drives.
+        assert_eq!(of(0x1344, 0xca, &intel), None);
+        assert_eq!(of(0x144d, 0xfb, &micron), None);
+        assert_eq!(of(0, 0xca, &samsung), None);
+        // Erased, or counters at their end.
+        assert_eq!(of(0x1344, 0xfb, &[0xff; 512]), None);
+        assert_eq!(of(0x8086, 0xca, &[0xff; 512]), None);
+        assert_eq!(of(0, 0xc0, &[0xff; 512]), None);
+    }
+
+    #[test]
+    fn controllers_are_named_by_their_namespaces() {
+        let named = |device| controller_named(device).map(|path| path.display().to_string());
+        assert_eq!(named("/dev/nvme12n1p2 (of 2)"), Some("/dev/nvme12".into()));
+        assert_eq!(named("nvme0n1"), Some("/dev/nvme0".into()));
+        for other in ["/dev/vda", "nvme", "nvmen1", ""] {
+            assert_eq!(named(other), None);
+        }
     }
 
     #[test]
