@@ -207,7 +207,8 @@ fn advise_calibrates_and_uses_it() {
         .run(&["advise", "--calibrate", "costs.json", "--records", "100000"])
         .ok();
     assert!(
-        answer.text().contains("written: costs.json"),
+        answer.text().contains("written: costs.json")
+            && answer.text().contains("page written beside its I/O"),
         "{}",
         answer.text()
     );
@@ -227,6 +228,13 @@ fn advise_calibrates_and_uses_it() {
     place
         .run(&["advise", "p.json", "w.toml", "--calibrate", "x"])
         .fails(2, "--calibrate");
+    place
+        .run(&["advise", "--calibrate", "x", "--html", "a.html"])
+        .fails(2, "--html");
+    // Before anything is measured for it.
+    place
+        .run(&["advise", "--calibrate", "no/such/x", "--records", "1000"])
+        .fails(3, "no/such");
 }
 
 #[test]
@@ -265,6 +273,8 @@ fn advise_answers_for_every_example_and_writes_its_files() {
     ] {
         assert!(answer.text().contains(word), "{word}: {}", answer.text());
     }
+    let widest = answer.text().lines().map(|line| line.chars().count());
+    assert!(widest.max() <= Some(80), "{}", answer.text());
     let options = std::fs::read_to_string(place.path("OPTIONS")).unwrap();
     assert!(options.contains("[DBOptions]") && options.contains("options_file_version"));
     let page = std::fs::read_to_string(place.path("a.html")).unwrap();
@@ -347,6 +357,12 @@ fn probe_refuses_what_it_must_not_touch() {
     place
         .run(&["probe", ".", "--max-depth", "2"])
         .fails(2, "--max-depth");
+    place
+        .run(&["probe", ".", "--slice", "0ms"])
+        .fails(2, "--slice");
+    place
+        .run(&["probe", ".", "--seeded", "100000"])
+        .fails(2, "--seeded");
     place
         .run(&["probe", ".", "--quick", "--paper"])
         .fails(2, "--paper");

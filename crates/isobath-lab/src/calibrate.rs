@@ -214,36 +214,53 @@ pub fn read_costs(path: &Path) -> Result<Costs, LabError> {
         serde_json::from_str(&text).map_err(|error| LabError::input(path, error.to_string()))?;
     let own = &costs.isobath;
     let mut all = vec![
-        own.hit_us,
-        own.miss_us,
-        own.write_us,
-        own.scanned_record_us,
-        own.page_written_us,
+        ("isobath.hit_us", own.hit_us),
+        ("isobath.miss_us", own.miss_us),
+        ("isobath.write_us", own.write_us),
+        ("isobath.scanned_record_us", own.scanned_record_us),
+        ("isobath.page_written_us", own.page_written_us),
     ];
-    // A wait that could not be told from none is 0.
-    let mut waits = vec![own.synced.wake_us, own.synced.commit_us];
-    all.extend(costs.rocksdb.iter().flat_map(|rocksdb| {
-        [
-            rocksdb.lookup_us,
-            rocksdb.block_above_io_us,
-            rocksdb.write_us,
-            rocksdb.rewritten_record_us,
-            rocksdb.rewritten_byte_us,
-            rocksdb.scanned_record_us,
-            rocksdb.block_us.unwrap_or(SHORTEST_US),
-        ]
-    }));
-    waits.extend(costs.rocksdb.iter().flat_map(|rocksdb| {
-        let synced = rocksdb.synced;
-        [synced.wake_us, synced.commit_us]
-    }));
-    let are_waits = waits.iter().all(|us| us.is_finite() && *us >= 0.0);
-    match are_waits && all.iter().all(|us| us.is_finite() && *us > 0.0) {
-        true => Ok(costs),
-        false => Err(LabError::input(
-            path,
-            "every cost must be a number above 0".to_owned(),
-        )),
+    // What is a difference of two measurements may be 0.
+    let mut differences = vec![
+        ("isobath.synced.wake_us", own.synced.wake_us),
+        ("isobath.synced.commit_us", own.synced.commit_us),
+    ];
+    if let Some(rocksdb) = &costs.rocksdb {
+        all.extend([
+            ("rocksdb.lookup_us", rocksdb.lookup_us),
+            ("rocksdb.block_above_io_us", rocksdb.block_above_io_us),
+            ("rocksdb.write_us", rocksdb.write_us),
+            ("rocksdb.rewritten_record_us", rocksdb.rewritten_record_us),
+            ("rocksdb.rewritten_byte_us", rocksdb.rewritten_byte_us),
+            ("rocksdb.scanned_record_us", rocksdb.scanned_record_us),
+            ("rocksdb.scattered_ratio", rocksdb.scattered_ratio),
+        ]);
+        all.extend(rocksdb.block_us.map(|us| ("rocksdb.block_us", us)));
+        differences.extend([
+            ("rocksdb.scan_ahead_us", rocksdb.scan_ahead_us),
+            ("rocksdb.write_byte_us", rocksdb.write_byte_us),
+            ("rocksdb.write_wait_us", rocksdb.write_wait_us),
+            ("rocksdb.interrupt_us", rocksdb.interrupt_us),
+            ("rocksdb.synced.wake_us", rocksdb.synced.wake_us),
+            ("rocksdb.synced.commit_us", rocksdb.synced.commit_us),
+        ]);
+    }
+    let wrong = all
+        .into_iter()
+        .find(|(_, us)| !(us.is_finite() && *us > 0.0));
+    if let Some((field, us)) = wrong {
+        let reason = format!("{field} is {us}: it must be a number above 0");
+        return Err(LabError::input(path, reason));
+    }
+    let wrong = differences
+        .into_iter()
+        .find(|(_, us)| !(us.is_finite() && *us >= 0.0));
+    match wrong {
+        Some((field, us)) => {
+            let reason = format!("{field} is {us}: it must not be below 0");
+            Err(LabError::input(path, reason))
+        }
+        None => Ok(costs),
     }
 }
 
@@ -383,12 +400,21 @@ mod tests {
         );
         let mut bad = all.clone();
         bad.isobath.hit_us = -1.0;
-        write_costs(&path, &bad).unwrap();
-        assert!(
-            read_costs(&path)
-                .unwrap_err()
-                .to_string()
-                .contains("above 0")
-        );
+        let refused = |costs: &Costs, field: &str| {
+            write_costs(&path, costs).unwrap();
+            let error = read_costs(&path).unwrap_err().to_string();
+            assert!(error.contains(field), "{error}");
+        };
+        refused(&bad, "isobath.hit_us is -1");
+        let mut bad = all.clone();
+        if let Some(rocksdb) = &mut bad.rocksdb {
+            rocksdb.write_wait_us = -1.0;
+        }
+        refused(&bad, "rocksdb.write_wait_us is -1");
+        if let Some(rocksdb) = &mut bad.rocksdb {
+            // Callers that never wait cost nothing more.
+            (rocksdb.write_wait_us, rocksdb.scattered_ratio) = (0.0, 0.0);
+        }
+        refused(&bad, "rocksdb.scattered_ratio is 0");
     }
 }

@@ -49,6 +49,19 @@ pub fn write_whole(path: &Path, text: &str) -> Result<(), LabError> {
     Ok(output.finish()?)
 }
 
+/// Whether a file can be made at `path`: asked before work that would be lost. Leaves nothing there.
+///
+/// # Errors
+/// As [`write_whole`].
+pub fn writable(path: &Path) -> Result<(), LabError> {
+    // A FIFO would have its reader's end by being opened and closed.
+    let takes_bytes = fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
+    if !takes_bytes {
+        OutputFile::create(path, true)?;
+    }
+    Ok(())
+}
+
 /// Fits every model to a profile, and judges it on another run of the drive if one is given.
 ///
 /// # Errors

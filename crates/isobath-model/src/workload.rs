@@ -161,11 +161,11 @@ impl Workload {
         let check = Check { text };
         let (d, o, m) = (&file.data, &file.operations, &file.machine);
         let workload = Self {
-            record_count: check.positive("data.record_count", &d.record_count)?,
+            record_count: check.at_least_one("data.record_count", &d.record_count)?,
             key_bytes: check.holds(
                 "data.key_bytes",
                 &d.key_bytes,
-                |v| v > 0.0 && v <= KEY_BYTES_MAX,
+                |v| (1.0..=KEY_BYTES_MAX).contains(&v),
                 "is not within 1..=1024, the longest key of Isobath",
             )?,
             value_bytes: check.holds(
@@ -189,7 +189,7 @@ impl Workload {
             updates: check.share("operations.updates", o.updates.as_ref())?,
             inserts: check.share("operations.inserts", o.inserts.as_ref())?,
             scan_records: match &o.scan_records {
-                Some(v) => check.positive("operations.scan_records", v)?,
+                Some(v) => check.at_least_one("operations.scan_records", v)?,
                 None => DEFAULT_SCAN_RECORDS,
             },
             clients: check.count("operations.clients", &o.clients)?,
@@ -222,7 +222,7 @@ impl Workload {
     fn check_sums(&self, check: &Check<'_>, file: &File) -> Result<(), WorkloadError> {
         let sum = self.point_reads + self.scans + self.writes();
         if (sum - 1.0).abs() > 1e-6 {
-            let line = check.line_of_table("[operations]");
+            let line = check.line_of_table("operations");
             let problem =
                 "is the sum of the shares of point_reads, scans, updates and inserts; it must be 1";
             return Err(WorkloadError::Invalid {
@@ -334,12 +334,14 @@ impl Check<'_> {
             .count()
     }
 
-    fn line_of_table(&self, header: &str) -> usize {
-        1 + self
-            .text
-            .lines()
-            .position(|l| l.trim_start().starts_with(header))
-            .unwrap_or(0)
+    /// Where a table begins, whether it has a header, braces or dotted keys.
+    fn line_of_table(&self, name: &str) -> usize {
+        let begins = |line: &str| {
+            let line = line.trim_start_matches(['[', ' ', '\t']);
+            let rest = line.strip_prefix(name).map(str::trim_start);
+            rest.is_some_and(|rest| rest.starts_with([']', '=', '.']))
+        };
+        1 + self.text.lines().position(begins).unwrap_or(0)
     }
 
     fn holds(
@@ -363,6 +365,14 @@ impl Check<'_> {
 
     fn positive(&self, field: &'static str, value: &Spanned<f64>) -> Result<f64, WorkloadError> {
         self.holds(field, value, |v| v > 0.0, "is not greater than 0")
+    }
+
+    fn at_least_one(
+        &self,
+        field: &'static str,
+        value: &Spanned<f64>,
+    ) -> Result<f64, WorkloadError> {
+        self.holds(field, value, |v| v >= 1.0, "is less than 1")
     }
 
     fn share(
@@ -405,6 +415,7 @@ fn syntax(text: &str, error: &toml::de::Error) -> WorkloadError {
     let source = text.lines().nth(line - 1).unwrap_or_default();
     let field = source
         .split_once('=')
+        .filter(|(key, _)| !key.trim_start().starts_with('#'))
         .map(|(key, _)| key.trim().to_string());
     WorkloadError::Syntax {
         line,

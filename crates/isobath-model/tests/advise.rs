@@ -5,6 +5,7 @@ mod common;
 use std::sync::LazyLock;
 
 use common::{rows, virtual_drive};
+use isobath_model::OperatingPoint;
 use isobath_model::advise::{
     Advice, AdviseError, Advisor, CleaningPolicy, IsobathCosts, RocksdbCosts, Structure, advise,
 };
@@ -13,7 +14,7 @@ use isobath_model::profile::{
     DeviceProfile, DriveState, Hardware, HostCache, HostCacheVerdict, Latency, MeasuredPoint,
     PROFILE_FORMAT, PROFILE_VERSION, Preparation, Regime, RepeatNoise, System, Target, TargetKind,
 };
-use isobath_model::workload::Workload;
+use isobath_model::workload::{Order, Workload};
 
 /// The virtual drive's training points as the probe would have written them.
 fn profile() -> DeviceProfile {
@@ -540,6 +541,58 @@ fn latency_obeys_littles_law() {
     }
 }
 
+/// No more reads are in flight than clients wait for: the drive gives them what it gives at that depth, whichever engine asks.
+#[test]
+fn few_clients_get_what_the_drive_gives_to_few_reads() {
+    for clients in [1, 2, 4, 8, 16, 32] {
+        let mut w = workload("point_reads = 1.0", "");
+        w.clients = clients;
+        let advice = advisor().advise(&w).unwrap();
+        let point = OperatingPoint::random_reads(f64::from(clients), 1.0);
+        let most = advisor().predictor().predict(&point).unwrap();
+        for p in [&advice.isobath.predicted, &advice.rocksdb.predicted] {
+            let reads = p.operations_per_s * p.page_reads_per_operation;
+            assert!(
+                reads < 1.001 * most.throughput_pages_per_s,
+                "{clients} clients: {reads} of {most:?}, {p:?}"
+            );
+        }
+    }
+}
+
+/// Where every read finds its record in memory, all wait for the cores alike; where few do not, those wait for the drive besides.
+#[test]
+fn a_percentile_of_reads_knows_what_they_wait_for() {
+    let mut w = workload("point_reads = 1.0", "");
+    w.record_count = 1e6;
+    let advice = advisor().advise(&w).unwrap();
+    for p in [&advice.isobath.predicted, &advice.rocksdb.predicted] {
+        assert_eq!(p.limited_by, "CPU", "{p:?}");
+        assert!(
+            p.read_latency_us_p99.unwrap() >= p.read_latency_us_mean,
+            "{p:?}"
+        );
+    }
+}
+
+/// The mapping table of a terabyte takes more than 128 MiB.
+#[test]
+fn a_store_that_takes_more_memory_than_there_is_is_named() {
+    let warned = |memory_bytes: f64, record_count: f64| {
+        let mut w = workload("point_reads = 1.0", "");
+        (w.memory_bytes, w.record_count) = (memory_bytes, record_count);
+        let advice = advisor().advise(&w).unwrap();
+        let said = |w: &String| w.contains("mapping table");
+        (
+            advice.warnings.iter().any(said),
+            because(&advice.isobath.reasons, "pool_bytes").contains("a quarter"),
+        )
+    };
+    assert_eq!(warned(134_217_728.0, 33e6), (false, false));
+    assert_eq!(warned(134_217_728.0, 8e9), (true, true));
+    assert_eq!(warned(64e9, 8e9), (false, false));
+}
+
 /// Synced commits cost their flushes: with one client each has one of its own, with many they share.
 #[test]
 fn synced_commits_cost_their_group_flushes() {
@@ -583,7 +636,7 @@ fn synced_commits_cost_what_a_flush_was_measured_to_take() {
 
 /// What scans of 100 records read, measured on 4 GiB of records of 128 bytes with a tenth in memory
 /// (docs/benchmarks.md, "Scans out of memory"): Isobath 3.92 pages, RocksDB 4.91. Isobath was the faster one at 8 clients,
-/// by 1.41 with one I/O for each page, and by 1.94 and 2.17 on another machine since it reads neighbours with one. Predicted is 2.93.
+/// by 1.41 with one I/O for each page, and by 1.94 and 2.17 on another machine since it reads neighbours with one. Predicted is 2.83: a third to a half too much, but the right structure.
 #[test]
 fn scans_read_what_engines_were_measured_to_read() {
     let mut w = workload("scans = 1.0\nscan_records = 100", "");
@@ -596,7 +649,10 @@ fn scans_read_what_engines_were_measured_to_read() {
         assert!((reads / measured - 1.0).abs() < 0.03, "{reads} {measured}");
     }
     let ratio = isobath.operations_per_s / rocksdb.operations_per_s;
-    assert!((2.90..2.96).contains(&ratio), "{isobath:?} {rocksdb:?}");
+    assert!(
+        (2.80..2.86).contains(&ratio),
+        "{ratio} {isobath:?} {rocksdb:?}"
+    );
     assert_eq!(advice.structure, Structure::BTree);
 }
 
@@ -730,4 +786,15 @@ fn scans_of_loaded_records_read_neighbours_together() {
     assert!(says(&loaded, "data.order says"));
     let written = scans("", 0.05);
     assert!(says(&written, "in no order") && says(&written, "since the workload writes"));
+    // Long scans find some of them together, and the advice says that, too.
+    let mut w = workload("scans = 1.0\nscan_records = 2000", "");
+    w.order = Some(Order::Rewritten);
+    let long = advisor().advise(&w).unwrap();
+    let predicted = &long.isobath.predicted;
+    // 60.5 reads of 63.9 pages.
+    assert!(
+        predicted.read_ios_per_operation < Some(0.95 * predicted.page_reads_per_operation),
+        "{predicted:?}"
+    );
+    assert!(says(&long, "but for some that were written together"));
 }

@@ -95,6 +95,19 @@ fn impossible_values_name_point_and_field() {
             "random_share",
         ),
         ("\"queue_depth\": 32", "\"queue_depth\": 0", "queue_depth"),
+        // Fits and advice go through every depth up to the deepest.
+        (
+            "\"queue_depth\": 32",
+            "\"queue_depth\": 4294967295",
+            "threads × queue_depth",
+        ),
+        ("\"mean\": 363.0", "\"mean\": 0.0", "latency_us.mean"),
+        ("\"p99\": 1100.0", "\"p99\": -1.0", "latency_us.p99"),
+        (
+            "\"cpu_us_per_io\": 2.9",
+            "\"cpu_us_per_io\": -2.9",
+            "cpu_us_per_io",
+        ),
     ] {
         assert!(example.contains(from), "{from}");
         match DeviceProfile::from_json(&example.replace(from, to)).unwrap_err() {

@@ -44,7 +44,10 @@ fn nonsense_names_field_and_line() {
     let example = documented_example();
     for (key, value, field) in [
         ("record_count", "0", "data.record_count"),
+        ("record_count", "0.5", "data.record_count"),
         ("key_bytes", "-3", "data.key_bytes"),
+        ("key_bytes", "0.5", "data.key_bytes"),
+        ("scan_records", "0.2", "operations.scan_records"),
         ("zipf_exponent", "7", "data.zipf_exponent"),
         ("point_reads", "70", "operations.point_reads"),
         ("clients", "2.5", "operations.clients"),
@@ -79,6 +82,17 @@ fn shares_must_add_up() {
         error
             .to_string()
             .starts_with(&format!("line {line}, field operations: 1.2")),
+        "{error}"
+    );
+    let spaced = text.replace("[operations]", "[ operations ]");
+    let error = Workload::from_toml(&spaced).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("line {line},")), "{error}");
+    let inline = "data = { record_count = 1, key_bytes = 8, value_bytes = 8 }\n\
+                  operations = { point_reads = 0.5, clients = 1 }\n\
+                  machine = { memory_bytes = 1e9, core_count = 1 }\n";
+    let error = Workload::from_toml(inline).unwrap_err().to_string();
+    assert!(
+        error.starts_with("line 2, field operations: 0.5"),
         "{error}"
     );
 }
@@ -119,4 +133,8 @@ fn typing_errors_name_line_and_field() {
         .unwrap_err()
         .to_string();
     assert!(error.contains("missing field"), "{error}");
+    let error = Workload::from_toml("# a = comment\n[data]\nrecord_count = 5\n")
+        .unwrap_err()
+        .to_string();
+    assert!(!error.contains("field #"), "{error}");
 }

@@ -62,7 +62,7 @@ pub(crate) struct AdviseArgs {
     pub(crate) workload: Option<PathBuf>,
     /// Measure what engines take of this machine's CPU, and write it to FILE: Isobath in memory; RocksDB, where it is built in, in
     /// a new directory beside FILE
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["profile", "workload", "calibration"], value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["profile", "workload", "calibration", "options_file", "html"], value_hint = ValueHint::FilePath)]
     pub(crate) calibrate: Option<PathBuf>,
     /// With --calibrate: records of 128 bytes
     #[arg(

@@ -223,6 +223,7 @@ fn calibrate(
         records: records.max(1),
         ..Calibration::default()
     };
+    drive_model::writable(path)?;
     let progress = super::progress(global)?;
     let directory = path
         .parent()
@@ -242,6 +243,7 @@ fn calibrate(
         ("Isobath: record scanned", own.scanned_record_us),
         ("Isobath: wake after a flush", own.synced.wake_us),
         ("Isobath: synced commit", own.synced.commit_us),
+        ("Isobath: page written beside its I/O", own.page_written_us),
     ];
     if let Some(rocksdb) = &costs.rocksdb {
         rows.extend([
@@ -273,13 +275,13 @@ fn calibrate(
         .collect();
     out.table(&["measured", "µs"], &cells, true)?;
     if let Some(rocksdb) = &costs.rocksdb {
-        out.line(&format!(
+        out.paragraph(&format!(
             "a large read into ordinary memory takes {:.2} times as long as one into huge pages",
             rocksdb.scattered_ratio
         ))?;
     }
     if costs.rocksdb.is_none() {
-        out.line("RocksDB is not built in and was not measured: its constants stay those of the reference machine; rebuild with `--features rocksdb`")?;
+        out.paragraph("RocksDB is not built in and was not measured: its constants stay those of the reference machine; rebuild with `--features rocksdb`")?;
     }
     out.line(&format!("written: {}", path.display()))
 }
@@ -432,7 +434,7 @@ pub(crate) fn advise(
     if out.json() {
         return out.document(&json!({ "workload": workload, "advice": advice }));
     }
-    out.line(&format!(
+    out.paragraph(&format!(
         "{} fits better: {}",
         advice_report::verdict(&advice),
         advice.structure_because
@@ -462,7 +464,7 @@ pub(crate) fn advise(
         out.table(&[engine, "value"], &rows, false)?;
         // Sentences beside a table: as a column they would make it wider than any terminal.
         for reason in reasons {
-            out.line(&format!("{}: {}", reason.setting, reason.because))?;
+            out.paragraph(&format!("{}: {}", reason.setting, reason.because))?;
         }
     }
     out.line("")?;
@@ -472,10 +474,10 @@ pub(crate) fn advise(
         .collect();
     out.table(&["CPU", "µs", "from"], &rows, false)?;
     for assumption in &advice.assumptions {
-        out.line(&format!("assumed of {assumption}"))?;
+        out.paragraph(&format!("assumed of {assumption}"))?;
     }
     for warning in &advice.warnings {
-        out.line(&format!("note: {warning}"))?;
+        out.paragraph(&format!("note: {warning}"))?;
     }
     if let Some(path) = &args.options_file {
         out.line(&format!("RocksDB OPTIONS: {}", path.display()))?;

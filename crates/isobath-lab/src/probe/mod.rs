@@ -114,6 +114,11 @@ pub struct Estimate {
 /// Rates that the estimate assumes, bytes/s.
 const FAST: f64 = 2e9;
 const SLOW: f64 = 5e8;
+/// The most points that are drawn; more would take hours.
+const SEEDED_MAX: usize = 10_000;
+/// How long one repeat of a point may measure.
+const SLICE_MIN: Duration = Duration::from_millis(1);
+const SLICE_MAX: Duration = Duration::from_secs(3600);
 /// Starting and stopping a slice.
 const SLICE_OVERHEAD_S: f64 = 0.02;
 
@@ -174,15 +179,16 @@ impl ProbePlan {
     }
 
     fn check(&self) -> Result<(), LabError> {
-        let largest = self.points().iter().map(|p| p.io_pages).fold(1.0, f64::max);
-        let threads = f64::from(self.concurrency_max.max(128)) / 32.0;
-        let least = (largest * threads) as u64 * PAGE_BYTES;
-        let least = least.max(target::MIN_BYTES);
         let wrong = |text: String| Err(LabError::Request(text));
-        if self.bytes < least {
+        if let Grid::Seeded(points) = self.grid
+            && !(1..=SEEDED_MAX).contains(&points)
+        {
+            return wrong(format!("--seeded must be 1 to {SEEDED_MAX}, not {points}"));
+        }
+        if self.slice < SLICE_MIN || self.slice > SLICE_MAX {
             return wrong(format!(
-                "--size {} is too small: this plan needs at least {least} bytes",
-                self.bytes
+                "--slice must be {SLICE_MIN:?} to {SLICE_MAX:?}, not {:?}",
+                self.slice
             ));
         }
         if !(32..=4096).contains(&self.concurrency_max) {
@@ -191,14 +197,21 @@ impl ProbePlan {
                 self.concurrency_max
             ));
         }
+        let largest = self.points().iter().map(|p| p.io_pages).fold(1.0, f64::max);
+        let threads = f64::from(self.concurrency_max.max(128)) / 32.0;
+        let least = (largest * threads) as u64 * PAGE_BYTES;
+        let least = least.max(target::MIN_BYTES);
+        if self.bytes < least {
+            return wrong(format!(
+                "--size {} is too small: this plan needs at least {least} bytes",
+                self.bytes
+            ));
+        }
         if !(self.confidence > 0.0 && self.confidence < 1.0) {
             return wrong(format!(
                 "--confidence must be above 0% and below 100%, not {}%",
                 self.confidence * 100.0
             ));
-        }
-        if self.grid == Grid::Seeded(0) {
-            return wrong("--seeded 0 measures nothing; ask for at least one point".to_owned());
         }
         Ok(())
     }
@@ -242,6 +255,7 @@ pub fn prepare(plan: ProbePlan) -> Result<Prepared, LabError> {
                     "it was made by another plan; resume with the options that it was begun with, or name another --output",
                 ));
             }
+            same_target(&plan, &profile, None)?;
             Some(profile)
         }
     };
@@ -250,6 +264,26 @@ pub fn prepare(plan: ProbePlan) -> Result<Prepared, LabError> {
         intent,
         earlier,
     })
+}
+
+/// Refuses to go on with another path or, once they are known, other bytes: these may be of another drive, or in another cache.
+fn same_target(
+    plan: &ProbePlan,
+    earlier: &DeviceProfile,
+    bytes: Option<u64>,
+) -> Result<(), LabError> {
+    let target = &earlier.target;
+    let is_path = target.path == plan.path.display().to_string();
+    if is_path && bytes.is_none_or(|bytes| bytes == target.size_bytes) {
+        return Ok(());
+    }
+    Err(LabError::input(
+        &plan.output,
+        format!(
+            "it is of {} bytes of {}; resume with the path and the --size that it was begun with, or name another --output",
+            target.size_bytes, target.path
+        ),
+    ))
 }
 
 impl Prepared {
@@ -355,6 +389,7 @@ impl Prepared {
 
     /// Opens the target, for [`Self::run_on`].
     pub(crate) fn open(&self) -> Result<Opened, LabError> {
+        crate::drive_model::writable(&self.plan.output)?;
         Opened::open(&self.intent, self.plan.bytes, self.plan.destroy)
     }
 

@@ -15,7 +15,7 @@ use super::regimes::{self, Taken, TakenPoint, assign, cliff, drifted};
 use super::system::{CpuTicks, drive_of, hardware, io_scheduler};
 use super::target::Opened;
 use super::visits::{Around, Visits, pool};
-use super::{Prepared, ProbePlan};
+use super::{Prepared, ProbePlan, same_target};
 use crate::drive_model::write_profile;
 use crate::{LabError, Machine, Monitor, Stage, Unit, raw};
 
@@ -66,6 +66,9 @@ pub(super) fn run(
     let start = Instant::now();
     let ticks = CpuTicks::now();
     let mut profile = describe(plan, opened);
+    if let Some(earlier) = &prepared.earlier {
+        same_target(plan, earlier, Some(opened.bytes))?;
+    }
     let gauge = Gauge {
         volume: &opened.volume,
         bytes: opened.bytes,
@@ -98,9 +101,9 @@ pub(super) fn run(
         fill_cliff: None,
         slices: 0,
     };
-    let outcome = session
-        .ready_drive(opened, monitor)
-        .and_then(|()| session.measure(monitor));
+    // Until the drive is ready nothing is known that an earlier session did not know.
+    session.ready_drive(opened, monitor)?;
+    let outcome = session.measure(monitor);
     session.profile.complete = outcome.is_ok();
     // Before any point there is nothing worth a file.
     if outcome.is_ok() || session.visits.iter().any(|v| !v.is_empty()) {

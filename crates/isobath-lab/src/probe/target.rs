@@ -94,7 +94,7 @@ impl Opened {
                 let directory = path.parent().filter(|p| !p.as_os_str().is_empty());
                 let directory = directory.unwrap_or(Path::new("."));
                 refuse_memory(directory)?;
-                let needed = bytes + SPARE_BYTES;
+                let needed = bytes.saturating_add(SPARE_BYTES);
                 let free = free_space(path)?;
                 if free.available_bytes < needed {
                     return Err(LabError::NoSpace {
@@ -247,11 +247,11 @@ mod tests {
     fn more_than_there_is_space_for() {
         let dir = dir();
         let intent = intent(dir.path()).unwrap();
-        let error = Opened::open(&intent, 1 << 60, false)
-            .err()
-            .unwrap()
-            .to_string();
-        assert!(error.contains("--size"), "{error}");
+        for bytes in [1 << 60, u64::MAX] {
+            let opened = Opened::open(&intent, bytes, false);
+            let error = opened.err().unwrap().to_string();
+            assert!(error.contains("--size"), "{error}");
+        }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 

@@ -128,6 +128,24 @@ fn an_interrupted_probe_goes_on_where_it_stopped() {
         resume: true,
         ..plan
     };
+    let elsewhere = ProbePlan {
+        path: dir.path().join("other"),
+        ..plan.clone()
+    };
+    let elsewhere = prepare(elsewhere).err().unwrap().to_string();
+    assert!(elsewhere.contains("with the path"), "{elsewhere}");
+    let larger = ProbePlan {
+        bytes: 2 * plan.bytes,
+        ..plan.clone()
+    };
+    let larger = prepare(larger).unwrap().run(&Silent).unwrap_err();
+    assert!(larger.to_string().contains("--size"), "{larger}");
+    // A session that never came to measure leaves what the last one found.
+    let stop = StopAfter(AtomicU64::new(1), 0);
+    prepare(plan.clone()).unwrap().run(&stop).unwrap_err();
+    let kept = drive_model::read_profile(&plan.output).unwrap();
+    assert_eq!(kept, partial);
+
     let prepared = prepare(plan.clone()).unwrap();
     let left = prepared.estimate().points;
     let kept = steady(&partial);
@@ -152,6 +170,38 @@ fn a_probe_that_is_stopped_before_its_first_point_leaves_nothing() {
     let error = prepare(tiny(&dir, 3)).unwrap().run(&stop).unwrap_err();
     assert!(matches!(error, LabError::Interrupted));
     assert_eq!(names(&dir), [""; 0]);
+}
+
+/// Where the profile cannot be written, nothing is measured for it.
+#[test]
+fn an_output_that_cannot_be_made_is_refused_first() {
+    let dir = dir();
+    for output in ["no/such/p.json", "."] {
+        let plan = ProbePlan {
+            output: dir.path().join(output),
+            resume: output == ".",
+            ..tiny(&dir, 3)
+        };
+        let begun = AtomicU64::new(0);
+        let outcome = prepare(plan).and_then(|prepared| prepared.run(&Begun(&begun)));
+        assert!(outcome.is_err());
+        assert_eq!(begun.into_inner(), 0, "{output}");
+    }
+    assert_eq!(names(&dir), [""; 0]);
+}
+
+/// Counts the stages that begin.
+struct Begun<'a>(&'a AtomicU64);
+
+impl Monitor for Begun<'_> {
+    fn begin(&self, _: Stage) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+    fn advance(&self, _: u64) {}
+    fn say(&self, _: &str) {}
+    fn cancelled(&self) -> bool {
+        false
+    }
 }
 
 #[test]
@@ -208,6 +258,20 @@ fn plans_that_contradict_themselves() {
             "--seeded",
             ProbePlan {
                 grid: Grid::Seeded(0),
+                ..good.clone()
+            },
+        ),
+        (
+            "--seeded",
+            ProbePlan {
+                grid: Grid::Seeded(usize::MAX),
+                ..good.clone()
+            },
+        ),
+        (
+            "--slice",
+            ProbePlan {
+                slice: Duration::from_micros(999),
                 ..good.clone()
             },
         ),

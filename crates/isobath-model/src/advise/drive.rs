@@ -67,11 +67,11 @@ impl<'a> DriveView<'a> {
 
     /// Wall time of one random read of `pages` pages with `k` in flight, µs. Larger reads than were measured cost as much
     /// per page as the largest measured.
-    pub(crate) fn random_read_us(&self, k: u32, pages: f64) -> Result<f64, AdviseError> {
+    pub(crate) fn random_read_us(&self, k: impl Into<f64>, pages: f64) -> Result<f64, AdviseError> {
         let samples = self.profile.fitted_samples();
         let reads = samples.iter().filter(|s| s.point.read_share >= 1.0);
         let largest = reads.map(|s| s.point.io_pages).fold(1.0, f64::max);
-        let point = OperatingPoint::random_reads(f64::from(k), pages.clamp(1.0, largest));
+        let point = OperatingPoint::random_reads(k.into(), pages.clamp(1.0, largest));
         let least = self.min_page_us(Operation::Read);
         Ok(pages * self.page_cost_us(&point)?.max(least))
     }
@@ -81,7 +81,7 @@ impl<'a> DriveView<'a> {
     }
 
     /// Wall time of one random page read with `k` in flight, µs.
-    pub(crate) fn page_read_us(&self, k: u32) -> Result<f64, AdviseError> {
+    pub(crate) fn page_read_us(&self, k: impl Into<f64>) -> Result<f64, AdviseError> {
         self.random_read_us(k, 1.0)
     }
 

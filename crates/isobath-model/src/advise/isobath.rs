@@ -60,6 +60,8 @@ const FIXED_MEMORY_BYTES: f64 = 64.0 * 1024.0 * 1024.0;
 const MAPPING_BYTES_PER_PAGE: f64 = 8.0;
 /// And life-table's.
 const HISTORY_BYTES_PER_PAGE: f64 = 4.0;
+/// Share of the memory that is the pool's, whatever else takes.
+const POOL_SHARE_MIN: f64 = 0.25;
 /// Share of the pool that may be dirty.
 const DIRTY_SHARE: f64 = 1.0 / 8.0;
 /// Log record header, bytes.
@@ -218,13 +220,9 @@ pub(super) fn advise(
         true => CleaningPolicy::LifeTable,
         false => CleaningPolicy::Greedy,
     };
-    let bytes_per_page = match cleaning {
-        CleaningPolicy::Greedy => MAPPING_BYTES_PER_PAGE,
-        CleaningPolicy::LifeTable => MAPPING_BYTES_PER_PAGE + HISTORY_BYTES_PER_PAGE,
-    };
-    let mapping_bytes = bytes_per_page * shape.pages();
+    let mapping_bytes = mapping_bytes(&shape, cleaning);
     let pool_bytes = (workload.memory_bytes - FIXED_MEMORY_BYTES - mapping_bytes)
-        .max(workload.memory_bytes * 0.25);
+        .max(workload.memory_bytes * POOL_SHARE_MIN);
     let (fill_factor, fill_reason) = fill_factor(workload, &shape)?;
     let demand = demand(
         drive,
@@ -258,6 +256,28 @@ pub(super) fn advise(
         settings,
         predicted,
         reasons,
+    })
+}
+
+/// Bytes of the mapping table, and of what the policy knows of each page.
+fn mapping_bytes(shape: &Shape, cleaning: CleaningPolicy) -> f64 {
+    let per_page = match cleaning {
+        CleaningPolicy::Greedy => MAPPING_BYTES_PER_PAGE,
+        CleaningPolicy::LifeTable => MAPPING_BYTES_PER_PAGE + HISTORY_BYTES_PER_PAGE,
+    };
+    per_page * shape.pages()
+}
+
+/// Says that the store takes more memory than there is; `None` where it does not.
+pub(super) fn memory_warning(workload: &Workload, settings: &IsobathSettings) -> Option<String> {
+    let mapping = mapping_bytes(&Shape::of(workload), settings.cleaning);
+    let needed = settings.pool_bytes as f64 + FIXED_MEMORY_BYTES + mapping;
+    (needed > workload.memory_bytes).then(|| {
+        format!(
+            "Isobath takes {:.1} GiB of memory, more than machine.memory_bytes: {:.1} GiB of them for the mapping table.",
+            needed / GIB,
+            mapping / GIB
+        )
     })
 }
 
@@ -374,19 +394,23 @@ fn demand(
         0.0
     };
     let write_depth = depth.min(WRITE_DEPTH_MAX);
-    // Clients wait for one read each, or for those of a scan's window; no more are in flight, whatever the engine would allow.
-    let in_flight = (scan.together / scan.windows.max(1e-9)).clamp(1.0, f64::from(depth));
-    let waited_for = f64::from(workload.clients) * (1.0 + workload.scans * (in_flight - 1.0));
-    let read_depth = depth.min(waited_for.ceil() as u32).max(1);
-    let drive_us = leaf_reads * drive.page_read_us(read_depth)?
-        + long_reads * drive.random_read_us(read_depth, scan.pages_together)?
-        + extent_reads * drive.random_read_us(read_depth, extent)?
+    let ios = leaf_reads + long_reads + extent_reads;
+    // How often a client waits for reads: leaves that are asked for together are read together, a window at a time, and so are values.
+    let waits = leaf_reads
+        + workload.scans * scan.windows.min(scan.together)
+        + workload.point_reads * extents(1.0)
+        + workload.scans * extents(workload.scan_records) / READ_AHEAD_VALUES;
+    let of_a_client = (ios / waits.max(1e-9)).max(1.0);
+    // No more reads are in flight than the clients wait for.
+    let in_flight = (f64::from(workload.clients) * of_a_client).min(f64::from(depth));
+    let drive_us = leaf_reads * drive.page_read_us(in_flight)?
+        + long_reads * drive.random_read_us(in_flight, scan.pages_together)?
+        + extent_reads * drive.random_read_us(in_flight, extent)?
         + (stored_pages + log_pages) * drive.bulk_page_us(write_depth, 0.0)?
         // Cleaning reads what it moves.
         + (stored_pages - tree_pages) * drive.bulk_page_us(write_depth, 1.0)?;
     let leaves = (workload.point_reads + workload.writes()) * miss + workload.scans * scan.leaves;
     let page_reads = leaves + extent_reads * extent;
-    let ios = leaf_reads + long_reads + extent_reads;
     // Each page of a read has its frame, its checksum and its word in the mapping table.
     let cpu_us = costs.hit_us
         + ios * drive.cpu_us_per_io()
@@ -394,11 +418,14 @@ fn demand(
         + workload.writes() * costs.write_us
         + stored_pages * costs.page_written_us
         + workload.scans * workload.scan_records * costs.scanned_record_us;
-    let (leaf_us, extent_us) = (drive.read_latency_us(1)?, drive.random_read_us(1, extent)?);
+    let (leaf_us, extent_us) = (
+        drive.read_latency_us(1)?,
+        drive.random_read_us(1u32, extent)?,
+    );
     let point_alone_us = costs.hit_us + miss * (costs.miss_us + leaf_us + has_extent * extent_us);
-    // Leaves that are asked for together are read together, a window at a time, and so are the values.
+    let together = (scan.together / scan.windows.max(1e-9)).clamp(1.0, f64::from(depth));
     let leaves_us = scan.alone * leaf_us
-        + scan.together * drive.random_read_us(in_flight.ceil() as u32, scan.pages_together)?;
+        + scan.together * drive.random_read_us(together.ceil() as u32, scan.pages_together)?;
     let scan_alone_us = costs.hit_us
         + leaves_us
         + extents(workload.scan_records) * extent_us / READ_AHEAD_VALUES
@@ -426,7 +453,7 @@ fn demand(
             true => extent.min(CHUNK_PAGES),
             false => scan.pages_together.max(1.0),
         },
-        deepest: read_depth,
+        deepest: in_flight.ceil() as u32,
         pages_read: leaf_reads
             + long_reads * scan.pages_together
             + extent_reads * extent
@@ -500,7 +527,11 @@ fn reasons(
             "pool_bytes",
             settings.pool_bytes.to_string(),
             format!(
-                "memory less 64 MiB and the mapping table; an operation then reads {:.2} pages from the drive",
+                "{}; an operation then reads {:.2} pages from the drive",
+                match settings.pool_bytes as f64 > POOL_SHARE_MIN * workload.memory_bytes {
+                    true => "memory less 64 MiB and the mapping table",
+                    false => "a quarter of the memory, since the mapping table leaves less",
+                },
                 demand.page_reads
             ),
         ),

@@ -289,6 +289,7 @@ impl<'a> Advisor<'a> {
         let (structure, structure_because) =
             compare(workload, &isobath.predicted, &rocksdb.predicted);
         let mut warnings = drive.warnings();
+        warnings.extend(isobath::memory_warning(workload, &isobath.settings));
         for (engine, predicted) in [
             ("Isobath", &isobath.predicted),
             ("RocksDB", &rocksdb.predicted),
@@ -339,7 +340,7 @@ fn assumptions(workload: &Workload) -> Vec<String> {
             "leaves lie in the order of their keys, as a sorted load leaves them: neighbours are read with one I/O"
         }
         Order::Rewritten => {
-            "leaves lie in no order, as random writes leave them: each is read with an I/O of its own"
+            "leaves lie in no order, as random writes leave them: each is read with an I/O of its own, but for some that were written together"
         }
     };
     vec![format!("Isobath's scans: {assumed} ({because}).")]
@@ -530,11 +531,18 @@ fn predict(
     // Little's law: as many operations are in flight as there are clients, so that an operation takes clients / rate. Reads take
     // their share of it by what they take alone.
     let crowding = f64::from(workload.clients) / operations_per_s * 1e6 / demand.alone_us.max(1e-3);
-    let latency = demand.point_read_alone_us * crowding.max(1.0);
-    // Fewer than one read in a hundred at the drive: the 99th percentile is a hit.
+    let crowding = crowding.max(1.0);
+    let latency = demand.point_read_alone_us * crowding;
+    let cpu_us = demand.point_read_cpu_us;
     let p99_us = |ratio: f64| match demand.point_read_accesses {
-        misses if misses < 0.01 => demand.point_read_cpu_us,
-        misses => latency / misses.min(1.0) * ratio,
+        // Fewer than one read in a hundred at the drive: the 99th percentile is a hit, which waits where the cores are what all wait for.
+        misses if misses < 0.01 && limited_by == "CPU" => cpu_us * crowding,
+        misses if misses < 0.01 => cpu_us,
+        // One that misses takes the CPU that all take, and the drive's time of all.
+        misses => {
+            let drive_us = (demand.point_read_alone_us - cpu_us).max(0.0);
+            (cpu_us + drive_us / misses.min(1.0)) * crowding * ratio
+        }
     };
     let user_bytes = workload.writes() * workload.record_bytes();
     Ok(Predicted {

@@ -110,6 +110,9 @@ pub enum ProfileError {
     },
 }
 
+/// The most I/Os in flight that a point may have: no block layer lets more through.
+const CONCURRENCY_MAX: f64 = 65_536.0;
+
 /// How the names of regimes of large I/Os begin: those that the sentinel of large I/Os distinguishes.
 pub const LARGE_PREFIX: &str = "large I/Os: ";
 /// How the names of regimes of writes begin: those that the sentinel of writes distinguishes.
@@ -196,6 +199,28 @@ impl DeviceProfile {
                     "throughput_spread",
                     point.throughput_spread,
                     point.throughput_spread >= 0.0,
+                ),
+                (
+                    "threads × queue_depth",
+                    point.concurrency(),
+                    point.concurrency() <= CONCURRENCY_MAX,
+                ),
+                (
+                    "cpu_us_per_io",
+                    point.cpu_us_per_io.unwrap_or_default(),
+                    point.cpu_us_per_io.is_none_or(|us| us >= 0.0),
+                ),
+                (
+                    "latency_us.mean",
+                    point.latency_us.map_or(1.0, |latency| latency.mean),
+                    point
+                        .latency_us
+                        .is_none_or(|latency| positive(latency.mean)),
+                ),
+                (
+                    "latency_us.p99",
+                    point.latency_us.map_or(1.0, |latency| latency.p99),
+                    point.latency_us.is_none_or(|latency| positive(latency.p99)),
                 ),
             ];
             if let Some((field, value, _)) = fields.into_iter().find(|(_, _, ok)| !ok) {
