@@ -254,6 +254,22 @@ fn advise_answers_for_every_example_and_writes_its_files() {
                 > 0.0
         );
     }
+    for (option, path) in [
+        ("--options-file", "./w.toml"),
+        ("--options-file", "p.json"),
+        ("--html", "w.toml"),
+    ] {
+        place
+            .run(&["advise", "p.json", "w.toml", option, path])
+            .fails(2, "would replace");
+    }
+    let one = ["--html", "both", "--options-file", "both"];
+    place
+        .run(&[&["advise", "p.json", "w.toml"][..], &one].concat())
+        .fails(2, "would replace");
+    place
+        .run(&["model", "p.json", "--html", "p.json"])
+        .fails(2, "would replace");
     let answer = place
         .run(&[
             "advise",
@@ -293,7 +309,11 @@ fn nonsense_in_a_workload_is_named_by_line_and_field() {
             "record_count = -5",
             "data.record_count",
         ),
-        ("updates = 0.05", "updates = 0.5", "sum of the shares"),
+        (
+            "updates = 0.05",
+            "updates = 0.01",
+            "0.96 is the sum of the shares",
+        ),
         ("clients = 128", "clients = 1.5", "operations.clients"),
         ("core_count = 2", "cores = 2", "cores"),
         (

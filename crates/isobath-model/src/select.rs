@@ -61,32 +61,35 @@ const LEAVE_ONE_OUT_MAX: usize = 40;
 const FOLDS: usize = 10;
 const FOLD_SEED: u64 = 0x1D_0BA7;
 
-/// Predicts every sample from a fit without it (or without its fold). Entry `i` is the predicted page cost of
+/// Predicts every sample from a fit without it and others of the same point (or without its fold). Entry `i` is the predicted page cost of
 /// `samples[i]` in µs, or `None` where the rest did not determine the model (a corner that only this point held).
 ///
 /// Every fit begins at the optimum of all samples: leaving out one point moves it little.
 fn held_out_costs(whole: &DriveModel, samples: &[Sample]) -> Vec<Option<f64>> {
-    let mut order: Vec<usize> = (0..samples.len()).collect();
-    SplitMix64::new(FOLD_SEED).shuffle(&mut order);
-    let folds = if samples.len() <= LEAVE_ONE_OUT_MAX {
-        samples.len()
+    let mut points: Vec<OperatingPoint> = Vec::new();
+    for sample in samples {
+        if !points.contains(&sample.point) {
+            points.push(sample.point);
+        }
+    }
+    SplitMix64::new(FOLD_SEED).shuffle(&mut points);
+    let folds = if points.len() <= LEAVE_ONE_OUT_MAX {
+        points.len()
     } else {
         FOLDS
     };
     let mut costs = vec![None; samples.len()];
     for fold in 0..folds {
-        let out: Vec<usize> = order.iter().copied().skip(fold).step_by(folds).collect();
-        let rest: Vec<Sample> = samples
-            .iter()
-            .enumerate()
-            .filter(|(i, _)| !out.contains(i))
-            .map(|(_, s)| *s)
-            .collect();
+        let left_out: Vec<&OperatingPoint> = points.iter().skip(fold).step_by(folds).collect();
+        let is_out = |sample: &Sample| left_out.contains(&&sample.point);
+        let rest: Vec<Sample> = samples.iter().filter(|s| !is_out(s)).copied().collect();
         let Ok(model) = DriveModel::fit_near(whole.kind(), &rest, Some(whole)) else {
             continue;
         };
-        for i in out {
-            costs[i] = model.page_cost_us(&samples[i].point).ok();
+        for (cost, sample) in costs.iter_mut().zip(samples) {
+            if is_out(sample) {
+                *cost = model.page_cost_us(&sample.point).ok();
+            }
         }
     }
     costs
@@ -411,6 +414,24 @@ mod tests {
     fn quantiles_interpolate() {
         assert!((quantile(&[1.0, 2.0, 4.0], 0.5) - 2.0).abs() < 1e-12);
         assert!((quantile(&[0.0, 1.0], 0.9) - 0.9).abs() < 1e-12);
+    }
+
+    /// A point that was measured twice is not predicted from itself.
+    #[test]
+    fn a_point_is_left_out_whole() {
+        let sample = |k: u32, rate: f64| Sample {
+            point: OperatingPoint::random_reads(f64::from(k), 1.0),
+            throughput_pages_per_s: rate,
+        };
+        let once: Vec<Sample> = [(1, 1e4), (4, 3e4), (16, 2e4), (64, 9e4), (128, 4e4)]
+            .map(|(k, rate)| sample(k, rate))
+            .to_vec();
+        let twice = [once.clone(), once.clone()].concat();
+        let error = |samples: &[Sample]| {
+            let predictor = Predictor::train(ModelKind::Dam, samples).unwrap();
+            predictor.held_out().unwrap().median
+        };
+        assert!((error(&twice) / error(&once) - 1.0).abs() < 1e-6);
     }
 
     #[test]

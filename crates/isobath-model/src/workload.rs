@@ -160,8 +160,9 @@ impl Workload {
         let file: File = toml::from_str(text).map_err(|error| syntax(text, &error))?;
         let check = Check { text };
         let (d, o, m) = (&file.data, &file.operations, &file.machine);
+        let record_count = check.at_least_one("data.record_count", &d.record_count)?;
         let workload = Self {
-            record_count: check.at_least_one("data.record_count", &d.record_count)?,
+            record_count,
             key_bytes: check.holds(
                 "data.key_bytes",
                 &d.key_bytes,
@@ -190,7 +191,7 @@ impl Workload {
             inserts: check.share("operations.inserts", o.inserts.as_ref())?,
             scan_records: match &o.scan_records {
                 Some(v) => check.at_least_one("operations.scan_records", v)?,
-                None => DEFAULT_SCAN_RECORDS,
+                None => DEFAULT_SCAN_RECORDS.min(record_count),
             },
             clients: check.count("operations.clients", &o.clients)?,
             memory_bytes: check.holds(
@@ -221,7 +222,9 @@ impl Workload {
 
     fn check_sums(&self, check: &Check<'_>, file: &File) -> Result<(), WorkloadError> {
         let sum = self.point_reads + self.scans + self.writes();
-        if (sum - 1.0).abs() > 1e-6 {
+        if (sum - 1.0).abs() > SHARES_TOLERANCE {
+            // As a person would add them up.
+            let sum = (sum * 1e6).round() / 1e6;
             let line = check.line_of_table("operations");
             let problem =
                 "is the sum of the shares of point_reads, scans, updates and inserts; it must be 1";
@@ -229,6 +232,17 @@ impl Workload {
                 line,
                 field: "operations",
                 value: sum,
+                problem,
+            });
+        }
+        if let Some(field) = &file.operations.scan_records
+            && self.scan_records > self.record_count
+        {
+            let problem = "is more than data.record_count";
+            return Err(WorkloadError::Invalid {
+                line: check.line_at(field.span().start),
+                field: "operations.scan_records",
+                value: self.scan_records,
                 problem,
             });
         }
@@ -254,6 +268,8 @@ pub const KEY_BYTES_MAX: f64 = 1024.0;
 pub const VALUE_BYTES_MAX: f64 = 1_073_741_824.0;
 const DEFAULT_SCAN_RECORDS: f64 = 100.0;
 const DEFAULT_LIFETIME_YEARS: f64 = 5.0;
+/// What shares may be off by together, of rounding.
+const SHARES_TOLERANCE: f64 = 1e-6;
 const MEMORY_BYTES_MIN: f64 = 128.0 * 1024.0 * 1024.0;
 
 #[derive(Deserialize)]

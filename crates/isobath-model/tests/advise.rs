@@ -524,6 +524,22 @@ fn no_more_bytes_are_predicted_than_the_drive_was_seen_to_move() {
     }
 }
 
+/// Nor more I/Os: small reads move few bytes.
+#[test]
+fn no_more_reads_are_predicted_than_the_drive_was_seen_to_answer() {
+    let points = virtual_drive("train").into_iter();
+    let rates = points.filter(|(s, _)| s.point.read_share >= 1.0);
+    let fastest = rates
+        .map(|(s, _)| s.throughput_pages_per_s / s.point.io_pages)
+        .fold(0.0, f64::max);
+    let w = workload("point_reads = 1.0", "");
+    let advice = advisor().advise(&w).unwrap();
+    for p in [&advice.isobath.predicted, &advice.rocksdb.predicted] {
+        let most = p.operations_per_s_range.1 * p.page_reads_per_operation;
+        assert!(most <= 1.001 * fastest, "{most} of {fastest}: {p:?}");
+    }
+}
+
 /// Operations in flight = rate × latency (Little), for both engines and however many clients there are.
 #[test]
 fn latency_obeys_littles_law() {
@@ -575,16 +591,32 @@ fn a_percentile_of_reads_knows_what_they_wait_for() {
     }
 }
 
-/// The mapping table of a terabyte takes more than 128 MiB.
+/// Where the cores are what all wait for, a read that misses waits for them as others do, and for the drive as one that is alone.
+#[test]
+fn a_slow_read_waits_for_the_drive_once() {
+    let mut w = workload("point_reads = 1.0", "");
+    (w.clients, w.record_count, w.core_count) = (1000, 3.8e6, 1);
+    let p = advisor().advise(&w).unwrap().isobath.predicted;
+    assert_eq!(p.limited_by, "CPU", "{p:?}");
+    let misses = p.page_reads_per_operation;
+    assert!((0.01..0.5).contains(&misses), "{p:?}");
+    // The slowest p99 of a read by itself in this profile is below 5 ms.
+    let p99 = p.read_latency_us_p99.unwrap();
+    assert!(p99 >= p.read_latency_us_mean, "{p:?}");
+    assert!(p99 < p.read_latency_us_mean + 5000.0, "{p:?}");
+}
+
+/// The mapping table of a terabyte takes more than 128 MiB, and so do RocksDB's index and filter blocks.
 #[test]
 fn a_store_that_takes_more_memory_than_there_is_is_named() {
     let warned = |memory_bytes: f64, record_count: f64| {
         let mut w = workload("point_reads = 1.0", "");
         (w.memory_bytes, w.record_count) = (memory_bytes, record_count);
         let advice = advisor().advise(&w).unwrap();
-        let said = |w: &String| w.contains("mapping table");
+        let said = |what: &str| advice.warnings.iter().any(|w| w.contains(what));
+        assert_eq!(said("mapping table"), said("index and filter blocks"));
         (
-            advice.warnings.iter().any(said),
+            said("mapping table"),
             because(&advice.isobath.reasons, "pool_bytes").contains("a quarter"),
         )
     };

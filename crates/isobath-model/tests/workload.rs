@@ -48,6 +48,7 @@ fn nonsense_names_field_and_line() {
         ("key_bytes", "-3", "data.key_bytes"),
         ("key_bytes", "0.5", "data.key_bytes"),
         ("scan_records", "0.2", "operations.scan_records"),
+        ("scan_records", "1e18", "operations.scan_records"),
         ("zipf_exponent", "7", "data.zipf_exponent"),
         ("point_reads", "70", "operations.point_reads"),
         ("clients", "2.5", "operations.clients"),

@@ -1,6 +1,6 @@
 //! model and advise.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use isobath_lab::accuracy::AccuracyPlan;
 use isobath_lab::calibrate::{self, Calibration};
@@ -23,6 +23,8 @@ pub(crate) fn model(
         let text = "--quick and --resume belong to --accuracy".to_owned();
         return Err(LabError::Request(text).into());
     }
+    let inputs = [&args.profile, &args.evaluate];
+    keeps_inputs(&[("--html", &args.html)], &inputs)?;
     let evaluation = match (&args.profile, &args.accuracy, &args.evaluate) {
         (_, Some(path), _) => accuracy(args, path, global)?,
         (Some(profile), None, Some(test)) => drive_model::evaluate(profile, test)?,
@@ -422,6 +424,14 @@ pub(crate) fn advise(
             "PROFILE and WORKLOAD.toml are required".into(),
         ));
     };
+    let outputs = [
+        ("--options-file", &args.options_file),
+        ("--html", &args.html),
+    ];
+    keeps_inputs(
+        &outputs,
+        &[&args.profile, &args.workload, &args.calibration],
+    )?;
     let costs = args.calibration.as_deref().map(calibrate::read_costs);
     let (workload, advice) = drive_model::advise(profile, workload_path, costs.transpose()?)?;
     if let Some(path) = &args.options_file {
@@ -481,6 +491,29 @@ pub(crate) fn advise(
     }
     if let Some(path) = &args.options_file {
         out.line(&format!("RocksDB OPTIONS: {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Refuses an output that would replace an input, or another output.
+fn keeps_inputs(
+    outputs: &[(&str, &Option<PathBuf>)],
+    inputs: &[&Option<PathBuf>],
+) -> Result<(), Failure> {
+    let place = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let mut taken: Vec<PathBuf> = inputs
+        .iter()
+        .filter_map(|p| Some(place(p.as_deref()?)))
+        .collect();
+    for (option, path) in outputs {
+        let Some(path) = path else { continue };
+        if taken.contains(&place(path)) {
+            return Err(Failure::Usage(format!(
+                "{option} {} would replace another file of this command; name another one",
+                path.display()
+            )));
+        }
+        taken.push(place(path));
     }
     Ok(())
 }

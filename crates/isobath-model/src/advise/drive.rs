@@ -65,15 +65,25 @@ impl<'a> DriveView<'a> {
             .fold(f64::MIN_POSITIVE, f64::max)
     }
 
+    /// Wall time per I/O that no measured point of random reads was faster than, µs.
+    pub(crate) fn min_read_us(&self) -> f64 {
+        let samples = self.profile.fitted_samples();
+        let reads = samples.iter().filter(|s| s.point.read_share >= 1.0);
+        1e6 / reads
+            .map(|s| s.throughput_pages_per_s / s.point.io_pages)
+            .fold(f64::MIN_POSITIVE, f64::max)
+    }
+
     /// Wall time of one random read of `pages` pages with `k` in flight, µs. Larger reads than were measured cost as much
-    /// per page as the largest measured.
+    /// per page as the largest measured; none is faster than the fastest measured, in I/Os or in bytes.
     pub(crate) fn random_read_us(&self, k: impl Into<f64>, pages: f64) -> Result<f64, AdviseError> {
         let samples = self.profile.fitted_samples();
         let reads = samples.iter().filter(|s| s.point.read_share >= 1.0);
         let largest = reads.map(|s| s.point.io_pages).fold(1.0, f64::max);
         let point = OperatingPoint::random_reads(k.into(), pages.clamp(1.0, largest));
         let least = self.min_page_us(Operation::Read);
-        Ok(pages * self.page_cost_us(&point)?.max(least))
+        let us = pages * self.page_cost_us(&point)?.max(least);
+        Ok(us.max(self.min_read_us()))
     }
 
     pub(crate) fn page_cost_us(&self, point: &OperatingPoint) -> Result<f64, AdviseError> {

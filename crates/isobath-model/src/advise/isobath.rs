@@ -454,6 +454,7 @@ fn demand(
             false => scan.pages_together.max(1.0),
         },
         deepest: in_flight.ceil() as u32,
+        reads: ios,
         pages_read: leaf_reads
             + long_reads * scan.pages_together
             + extent_reads * extent

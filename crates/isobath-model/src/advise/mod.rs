@@ -45,7 +45,7 @@ pub enum AdviseError {
     Profile(#[from] FitError),
     /// The data do not fit the drive.
     #[error(
-        "{needed_bytes:.3e} bytes of pages do not fit into drive.capacity_bytes = {capacity_bytes:.3e}: at least {min_bytes:.3e} are needed"
+        "field drive.capacity_bytes: {capacity_bytes} is too little for {needed_bytes:.0} bytes of pages; at least {min_bytes:.0} are needed"
     )]
     DoesNotFit {
         /// Bytes of pages.
@@ -65,10 +65,10 @@ pub struct Predicted {
     /// Lower and upper end of the 90% interval of the drive's part, operations/s. The upper end is no more than
     /// `drive_limit_operations_per_s`.
     pub operations_per_s_range: (f64, f64),
-    /// The rate at which reads and writes would move as many bytes per second as at the fastest points of the profile; `None` if nothing
-    /// goes to the drive, and where the drive was measured beside a run.
+    /// The rate at which the drive would be read as fast as at the fastest points of the profile, in bytes and in I/Os per second, and written
+    /// as fast in bytes; `None` if nothing goes to the drive, and where the drive was measured beside a run.
     pub drive_limit_operations_per_s: Option<f64>,
-    /// What limits the rate: `drive`, `CPU`, `clients`, `compaction`, `log flushes`, or the engine as runs of it showed.
+    /// What limits the rate: `drive`, `CPU`, `clients`, `compaction`, `log writes`, `log flushes`, or the engine as runs of it showed.
     pub limited_by: &'static str,
     /// Mean latency of a point read at that rate, µs: with as many operations in flight as there are clients.
     pub read_latency_us_mean: f64,
@@ -290,6 +290,7 @@ impl<'a> Advisor<'a> {
             compare(workload, &isobath.predicted, &rocksdb.predicted);
         let mut warnings = drive.warnings();
         warnings.extend(isobath::memory_warning(workload, &isobath.settings));
+        warnings.extend(rocksdb::memory_warning(workload, &rocksdb.settings));
         for (engine, predicted) in [
             ("Isobath", &isobath.predicted),
             ("RocksDB", &rocksdb.predicted),
@@ -456,6 +457,8 @@ struct Demand {
     /// The largest I/O, pages, and how many reads the engine would have in flight if the profile went so far.
     largest_io_pages: f64,
     deepest: u32,
+    /// Random reads, whatever their size.
+    reads: f64,
     /// Pages that move, those of cleaning and compaction included.
     pages_read: f64,
     pages_written: f64,
@@ -520,7 +523,8 @@ fn predict(
         demand.largest_io_pages.max(chunk_pages),
     ))?;
     let spread = interval.high_pages_per_s / interval.throughput_pages_per_s;
-    let fastest_us = demand.pages_read * drive.min_page_us(Operation::Read)
+    let read_us = demand.pages_read * drive.min_page_us(Operation::Read);
+    let fastest_us = read_us.max(demand.reads * drive.min_read_us())
         + demand.pages_written * drive.min_page_us(Operation::Write);
     let max_per_s = (fastest_us > 0.0).then(|| 1e6 / fastest_us);
     let written_per_s = workload
@@ -540,8 +544,12 @@ fn predict(
         misses if misses < 0.01 => cpu_us,
         // One that misses takes the CPU that all take, and the drive's time of all.
         misses => {
-            let drive_us = (demand.point_read_alone_us - cpu_us).max(0.0);
-            (cpu_us + drive_us / misses.min(1.0)) * crowding * ratio
+            let drive_us = (demand.point_read_alone_us - cpu_us).max(0.0) / misses.min(1.0);
+            match limited_by {
+                // All wait for the cores alike; the drive takes of this one what it takes of one that is alone.
+                "CPU" => (crowding - 1.0) * demand.point_read_alone_us + cpu_us + drive_us * ratio,
+                _ => (cpu_us + drive_us) * crowding * ratio,
+            }
         }
     };
     let user_bytes = workload.writes() * workload.record_bytes();

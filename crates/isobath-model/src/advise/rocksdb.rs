@@ -333,9 +333,32 @@ pub(super) fn predict_with(
     costs: &RocksdbCosts,
 ) -> Result<Predicted, AdviseError> {
     let threads = settings.user_threads.min(drive.concurrency_max);
-    let demand = demand(drive, workload, settings, costs, threads)?;
-    predict(drive, workload, &demand, threads)
+    // A writer waits if another one writes. Where commits are synced, all do but the one that flushes; else as many as find the log busy at
+    // the rate that follows.
+    let mut waits = f64::from(u8::from(workload.clients > 1));
+    loop {
+        let demand = demand(drive, workload, settings, costs, threads, waits)?;
+        let predicted = predict(drive, workload, &demand, threads)?;
+        let busy = predicted.operations_per_s * workload.writes() * put_us(workload, costs) / 1e6;
+        let fewer = waits.min(busy);
+        if workload.durability == Durability::Synced || waits - fewer < WAITS_TOLERANCE {
+            return Ok(predicted);
+        }
+        waits = 0.5 * (waits + fewer);
+    }
 }
+
+/// Until the share of writers that wait falls by less than this; it only falls.
+const WAITS_TOLERANCE: f64 = 0.01;
+
+/// CPU time of a write into memtable and log that waits for no other, µs.
+pub(super) fn put_us(workload: &Workload, costs: &RocksdbCosts) -> f64 {
+    let larger = (workload.record_bytes() - MEASURED_WRITE_BYTES).max(0.0);
+    costs.write_us + larger * costs.write_byte_us
+}
+
+/// Bytes of the record that the cost of a write was measured with.
+const MEASURED_WRITE_BYTES: f64 = 128.0;
 
 /// Puts the rate that runs of the engine itself predict in place of the structural one. The interval becomes the runs' own.
 fn measured_rate(
@@ -427,6 +450,7 @@ fn demand(
     settings: &RocksdbSettings,
     costs: &RocksdbCosts,
     threads: u32,
+    waits: f64,
 ) -> Result<Demand, AdviseError> {
     let page = PAGE_BYTES as f64;
     let record_bytes = workload.record_bytes();
@@ -473,10 +497,7 @@ fn demand(
         0.0
     };
     // In a group one thread writes and flushes for all, and wakes them one by one.
-    let wait_us = match is_synced && workload.clients > 1 {
-        true => costs.write_wait_us,
-        false => 0.0,
-    };
+    let (put_us, wait_us) = (put_us(workload, costs), waits * costs.write_wait_us);
     let log_bytes = flushed_pages * page / group;
     let written_bytes = workload.writes() * (rewritten * record_bytes + log_bytes);
     let compacted_pages = workload.writes() * (rewritten - 1.0) * record_bytes / page;
@@ -495,19 +516,19 @@ fn demand(
         + scan_blocks * (costs.block_above_io_us + drive.cpu_us_per_io());
     let cpu_us = workload.point_reads * point_cpu_us
         + workload.scans * scan_cpu_us
-        + workload.writes() * (costs.write_us + wait_us + rewritten * rewrite_cpu_us);
+        + workload.writes() * (put_us + wait_us + rewritten * rewrite_cpu_us);
     // L0 → L1 and L1 → L2 exclude each other; subcompactions split each of them.
     let page_us_alone = drive.bulk_page_us(1, 0.0)? + drive.bulk_page_us(1, 1.0)?;
     let rewrite_us_alone = rewrite_cpu_us + record_bytes / page * page_us_alone;
     let serial_us = workload.writes() * work.serial_rewrites * rewrite_us_alone
         / f64::from(settings.subcompactions);
-    // Groups are flushed one after another, beside compaction.
-    let flushes_us = match is_synced {
-        true => workload.writes() * costs.synced.serial_us(flush_us, group),
-        false => 0.0,
+    // Groups are written one after another, beside compaction.
+    let (log, log_us) = match is_synced {
+        true => ("log flushes", costs.synced.serial_us(flush_us, group)),
+        false => ("log writes", put_us + LEADERS_SHARE * wait_us),
     };
-    let (serial, serial_us) = match flushes_us > serial_us {
-        true => ("log flushes", flushes_us),
+    let (serial, serial_us) = match workload.writes() * log_us > serial_us {
+        true => (log, workload.writes() * log_us),
         false => ("compaction", serial_us),
     };
     let point_alone_us = point_cpu_us + query_blocks * drive.random_read_us(1, block_pages)?;
@@ -519,7 +540,7 @@ fn demand(
         alone_us: workload.point_reads * point_alone_us
             // Blocks are read one after another.
             + workload.scans * (scan_cpu_us + scan_blocks * drive.read_latency_us(1)?)
-            + workload.writes() * (costs.write_us + flush_us),
+            + workload.writes() * (put_us + flush_us),
         point_read_alone_us: point_alone_us,
         page_reads,
         read_ios: None,
@@ -532,6 +553,7 @@ fn demand(
         } else {
             1
         },
+        reads: workload.point_reads * query_blocks + workload.scans * scan_blocks,
         pages_read: page_reads + compacted_pages,
         pages_written: written_bytes / page,
         written_bytes,
@@ -594,9 +616,26 @@ fn level_reads(
 
 /// What of the block cache is left for records, once index and filter blocks are in it.
 fn data_cache_bytes(workload: &Workload, settings: &RocksdbSettings) -> f64 {
-    let metadata = METADATA_BYTES_PER_RECORD * workload.record_count;
-    (settings.block_cache_bytes as f64 - metadata).max(0.0)
+    (settings.block_cache_bytes as f64 - metadata_bytes(workload)).max(0.0)
 }
+
+fn metadata_bytes(workload: &Workload) -> f64 {
+    METADATA_BYTES_PER_RECORD * workload.record_count
+}
+
+/// Says that index and filter blocks are larger than the cache that they live in; `None` where they are not.
+pub(super) fn memory_warning(workload: &Workload, settings: &RocksdbSettings) -> Option<String> {
+    let (needed, cache) = (metadata_bytes(workload), settings.block_cache_bytes as f64);
+    (needed > cache).then(|| {
+        format!(
+            "RocksDB's index and filter blocks take {:.1} GiB, more than its block cache of {:.1} GiB: they are read again and again, which its rates leave out.",
+            needed / GIB,
+            cache / GIB
+        )
+    })
+}
+
+const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
 /// Files that lie in L0 on average while records are written; each is a run that scans merge.
 fn l0_runs(workload: &Workload, settings: &RocksdbSettings) -> f64 {

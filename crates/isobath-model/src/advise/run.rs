@@ -8,7 +8,7 @@ use super::drive::DriveView;
 use super::filling::{Filled, Filling};
 use super::law::{Class, Law, classes};
 use super::queue::Stations;
-use super::rocksdb::{BLOCK_BYTES_PER_RECORD, LEADERS_SHARE, LOG_HEADER_BYTES};
+use super::rocksdb::{BLOCK_BYTES_PER_RECORD, LEADERS_SHARE, LOG_HEADER_BYTES, put_us};
 use super::{AdviseError, Demand, Predicted, RocksdbCosts, RocksdbSettings, ThreadedIo, predict};
 use crate::lsm::{Layout, LsmStore};
 use crate::point::PAGE_BYTES;
@@ -31,8 +31,6 @@ const BLOCK_TRAILER_BYTES: f64 = 13.0;
 const CACHE_ENTRY_BYTES: f64 = 100.0;
 /// A record's node, lengths and sequence number in a memtable.
 const MEMTABLE_BYTES_PER_RECORD: f64 = 24.0;
-/// Value that the cost of a write was measured with, and its key.
-const MEASURED_WRITE_BYTES: f64 = 128.0;
 /// Bytes that a drive's read is a multiple of, where the profile does not say.
 const SECTOR_BYTES: f64 = 512.0;
 /// Repetitions until rate and demands agree; each halves the logarithm of their difference.
@@ -280,6 +278,7 @@ impl Model<'_, '_> {
             point_read_cpu_us: costs.get_cpu_us,
             largest_io_pages: self.blocks.pages,
             deepest: self.workload.clients,
+            reads: moved * costs.ios,
             pages_read: moved * costs.page_reads,
             pages_written: moved * costs.written_bytes / PAGE_BYTES as f64,
             written_bytes: costs.written_bytes,
@@ -479,8 +478,7 @@ impl Model<'_, '_> {
         let scan_cpu_us = costs.lookup_us * (present + memtable)
             + ahead
             + workload.scan_records * costs.scanned_record_us;
-        let larger = (workload.record_bytes() - MEASURED_WRITE_BYTES).max(0.0);
-        let put_us = costs.write_us + larger * costs.write_byte_us;
+        let put_us = put_us(workload, costs);
         // Writes go one group after another: another write is under way for that share of the time, in which its thread waits for a core
         // as others do.
         let waits = match workload.clients {
