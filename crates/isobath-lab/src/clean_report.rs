@@ -331,7 +331,7 @@ fn rows_table(rows: &[CleanRow]) -> Markup {
     });
     html! {
         h2 { "All runs" }
-        p { (BOUND_LIMITS) }
+        p { (BOUND_LIMITS) " Laws that change over time have none, nor have traces that are played several times." }
         (table(&columns, rows))
     }
 }

@@ -763,6 +763,9 @@ pub(crate) fn report(args: &ReportArgs, out: &mut Output) -> Result<(), Failure>
     }
     bench::write_csv(&args.campaign, &records)?;
     bench::write_summary(&args.campaign, &records)?;
+    if let Some(left_out) = bench::fio_left_out(&jobs) {
+        out.paragraph(&isobath_lab::escape(left_out.as_bytes()))?;
+    }
     out.line(&format!(
         "{} runs in {}",
         records.len(),
