@@ -191,7 +191,7 @@ fn traces_of_every_text_format_are_played() {
             rows[0]["wamp_steady_ratio"].as_f64().unwrap() > 0.01,
             "{rows:?}"
         );
-        assert!(rows[0]["wamp_bound_ratio"].as_f64().unwrap() > 0.0);
+        assert!(rows[0]["wamp_bound_ratio"].is_null(), "played twice");
     }
     // Traces of one name are told apart.
     std::fs::create_dir(place.path("other")).unwrap();
@@ -204,6 +204,18 @@ fn traces_of_every_text_format_are_played() {
         .json();
     let names: Vec<&str> = rows.iter().filter_map(|r| r["workload"].as_str()).collect();
     assert_eq!(names, ["t.csv", "other/t.csv"]);
+    assert!(rows[0]["wamp_bound_ratio"].as_f64().unwrap() > 0.0);
+    let words = "sim clean --policy greedy --segment 64KiB --trace t.csv";
+    let words: Vec<&str> = words.split_whitespace().collect();
+    for (repeats, has_bound) in [("1", true), ("2", false)] {
+        let text = place
+            .run(&[&words[..], &["--repeat", repeats]].concat())
+            .ok();
+        let said = words_of(text.text());
+        assert_eq!(said.contains(BOUND_LIMITS), has_bound, "{said}");
+        let why = "A trace that is played several times has no bound";
+        assert_eq!(said.contains(why), !has_bound, "{said}");
+    }
     let bounds = place
         .run(&["sim", "analysis", "--json", "--trace", "t.csv"])
         .ok()
@@ -237,6 +249,62 @@ fn bad_traces_are_refused_with_the_line() {
     run(&["bad.csv", "--repeat", "0"]).fails(2, "--repeat must be at least 1");
     place.write("one.csv", "W,1\n");
     run(&["one.csv", "--policy", "mdc-opt"]).fails(2, "exact update frequency");
+    place.write("long.csv", "W,1\nW,0,2000000000\n");
+    run(&["long.csv"]).fails(
+        3,
+        "long.csv: trace line 2 writes 2000000000 pages at once, but a line may write 16777215",
+    );
+}
+
+/// Pages are renumbered, so that a number of any size is one page; and a policy that no trace suits leaves rows of the others.
+#[test]
+fn huge_page_numbers_are_pages_and_every_policy_is_tried() {
+    let place = Place::new();
+    let far = "W,1000000000000,4000\nW,18446744073709551614\nT,4000,10000000000\n";
+    place.write("far.csv", csv_trace() + far);
+    let words = "sim clean --policy all --segment 64KiB --trace far.csv --csv rows.csv";
+    let words: Vec<&str> = words.split_whitespace().collect();
+    let rows = place.run(&[&words[..], &["--json"]].concat()).ok().json();
+    assert_eq!(rows.len(), 10);
+    for row in &rows {
+        let oracle = row["policy"].as_str().unwrap().ends_with("-opt");
+        assert_eq!(row["error"].is_string(), oracle, "{row}");
+        assert_eq!(row["wamp_steady_ratio"].is_number(), !oracle, "{row}");
+        // 8,001 pages of 4 KiB.
+        assert_eq!(row["segments_count"], 626, "{row}");
+    }
+    let text = place.run(&words).ok();
+    let said = words_of(text.text());
+    assert!(
+        said.contains("policy mdc-opt needs the exact update frequency"),
+        "{said}"
+    );
+}
+
+/// Where the sort buffer takes all that the second half writes, no page is written and nothing is measured.
+#[test]
+fn a_sort_buffer_that_takes_everything_measures_nothing() {
+    let place = Place::new();
+    let words = ["--sort-buffer", "4000000"];
+    let rows = place
+        .run(&small(
+            &[&words[..], &["--json", "--policy", "greedy,mdc"]].concat(),
+        ))
+        .ok()
+        .json();
+    assert!(rows[0]["error"].is_null() && rows[0]["wamp_steady_ratio"].is_number());
+    assert!(rows[1]["wamp_steady_ratio"].is_null(), "{}", rows[1]);
+    let error = rows[1]["error"].as_str().unwrap();
+    assert!(
+        error.contains("give a smaller --sort-buffer or a longer run"),
+        "{error}"
+    );
+    let alone = place.run(&small(&[&words[..], &["--policy", "mdc"]].concat()));
+    assert!(
+        alone.text().contains("policy mdc measured nothing"),
+        "{alone:?}"
+    );
+    alone.fails(2, "no simulation measured anything");
 }
 
 /// A comparison runs every policy under both terms, the engine's first, and says of each goal whether it is reached under both.
@@ -296,6 +364,18 @@ fn what_cannot_be_simulated_is_refused_with_a_reason() {
     run(&["--segment", "8GiB"]).fails(2, "--segment must be");
     run(&["--device", "3MiB"]).fails(2, "--device must be a multiple of --segment");
     run(&["--batch", "0"]).fails(2, "at least 1 segment");
+    run(&["--batch", "4294967295"]).fails(
+        2,
+        "--batch 4294967295 is too large for a device of 2048 segments; give at most 2048",
+    );
+    run(&["--reserve", "4294967295"]).fails(
+        2,
+        "--reserve 4294967295 is too large for 2048 segments at fill factor 0.8; give at most 2048",
+    );
+    run(&["--reserve", "500", "--spare", "0"]).fails(
+        2,
+        "give at most 406, lower the fill factor, or give more --spare segments",
+    );
     run(&["--writes", "0"]).fails(2, "--writes must be a number above 0");
     run(&["--updates", "0"]).fails(2, "--updates must be at least 1");
     // The number of segments in all has no place in 32 bits.

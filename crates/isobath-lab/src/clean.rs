@@ -9,8 +9,8 @@ pub use isobath_flash::sim::{Duplicates, PageSizes, RunLength, SimConfig};
 use isobath_flash::sim::{SimError, SimReport, simulate_workload};
 pub use isobath_flash::trace::TraceFormat;
 use isobath_flash::trace::{Trace, TraceError, read_trace};
+use isobath_flash::workload::Synthetic;
 pub use isobath_flash::workload::WorkloadKind;
-use isobath_flash::workload::{Op, Synthetic};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -49,8 +49,8 @@ impl CleanWorkload {
     }
 }
 
-/// Reads a trace for a sweep. Without `device_pages` every page number up to 2³¹ is allowed, and pages are renumbered,
-/// so that the trace has as many as were ever live at a time.
+/// Reads a trace for a sweep. Without `device_pages` every page number is allowed, and pages are renumbered, so that the
+/// trace has as many as were ever live at a time.
 ///
 /// # Errors
 /// [`LabError::Input`] with the file and the line.
@@ -62,19 +62,15 @@ pub fn read_trace_file(
     repeats: u32,
 ) -> Result<TraceInput, LabError> {
     let file = std::fs::File::open(path).map_err(LabError::io("read", path))?;
-    let limit = device_pages.unwrap_or(u64::from(Op::MAX_PAGES));
-    let trace = read_trace(format, std::io::BufReader::new(file), page_bytes, limit)
+    let source = std::io::BufReader::new(file);
+    let trace = read_trace(format, source, page_bytes, device_pages)
         .map_err(|error: TraceError| LabError::input(path, error.to_string()))?;
     let name = path
         .file_name()
         .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     Ok(TraceInput {
         name,
-        trace: Arc::new(if device_pages.is_some() {
-            trace
-        } else {
-            trace.compact()
-        }),
+        trace: Arc::new(trace),
         repeats,
         sizes_device: device_pages.is_none(),
     })
@@ -109,6 +105,18 @@ struct Point {
     workload: CleanWorkload,
     fill: f64,
     sort_buffer: u32,
+}
+
+impl Point {
+    /// Why the policy cannot run: it needs rates that the workload does not have.
+    fn no_rates(&self) -> Option<SimError> {
+        let exact = match &self.workload {
+            CleanWorkload::Synthetic(kind) => kind.is_stationary(),
+            CleanWorkload::Trace(_) => false,
+        };
+        let policy = self.policy.name();
+        (self.policy.needs_rates() && !exact).then_some(SimError::NoRates { policy })
+    }
 }
 
 /// One simulation, as a row of CSV or JSON.
@@ -148,8 +156,8 @@ pub struct CleanRow {
     pub page_writes_per_update_steady: f64,
     /// Mean emptiness of the segments cleaned in the second half.
     pub emptiness_steady_ratio: f64,
-    /// Least `Wamp` by the fluid bound: of laws that do not change over time, and of traces, in which it knows updates that
-    /// come in order. It holds for updates that are otherwise independent of each other.
+    /// Least `Wamp` by the fluid bound: of laws that do not change over time, and of traces that are played once, in which it
+    /// knows updates that come in order. It holds for updates that are otherwise independent of each other.
     pub wamp_bound_ratio: Option<f64>,
     /// Share of the updates in the second half of a trace that come in the order of earlier ones, which the bound counts
     /// as free.
@@ -158,7 +166,7 @@ pub struct CleanRow {
     pub history_bytes_per_page: u8,
     /// Streams in use at the end.
     pub streams_count: u32,
-    /// Why the simulation ended early: what was measured is then missing.
+    /// Why there are no measurements.
     pub error: Option<String>,
     /// How long the simulation took.
     pub seconds: f64,
@@ -172,6 +180,10 @@ pub struct CleanRow {
     pub emptiness_histogram_count: Vec<u64>,
 }
 
+/// Segments that policies clean at a time by themselves, at most.
+const BATCH: u32 = 64;
+/// Free segments that start cleaning unless told otherwise.
+const RESERVE: u32 = 32;
 /// Parts in which a run reports its progress.
 const PARTS: u64 = 100;
 
@@ -204,24 +216,68 @@ impl CleanSweep {
         points
     }
 
-    /// Checks every combination without running any.
+    /// Checks every combination without running any. A policy that one workload gives no rates to is no error as long as
+    /// anything else can run: its rows say so.
     ///
     /// # Errors
     /// [`LabError::Request`] naming the first combination that cannot be.
     pub fn check(&self) -> Result<(), LabError> {
+        let (mut runs, mut without_rates) = (false, None);
         for point in self.points() {
             let config = self.config(&point);
+            if let Some(wrong) = self.too_large(&point, &config) {
+                return Err(LabError::Request(wrong));
+            }
             config.check().map_err(|error| request(&point, &error))?;
-            let exact = match &point.workload {
-                CleanWorkload::Synthetic(kind) => kind.is_stationary(),
-                CleanWorkload::Trace(_) => false,
-            };
-            if point.policy.needs_rates() && !exact {
-                let policy = point.policy.name();
-                return Err(request(&point, &SimError::NoRates { policy }));
+            match point.no_rates() {
+                None => runs = true,
+                Some(error) => {
+                    without_rates.get_or_insert_with(|| request(&point, &error));
+                }
             }
         }
-        Ok(())
+        match without_rates {
+            Some(error) if !runs => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// What is wrong with a batch or a reserve that is too large for the device whatever else is set, and how large it may be:
+    /// no larger than the device, though even the smallest may have the defaults.
+    fn too_large(&self, point: &Point, config: &SimConfig) -> Option<String> {
+        let segments = config.segments;
+        let most = segments.max(BATCH);
+        if let Some(batch) = config.clean_batch.filter(|&batch| batch > most) {
+            return Some(format!(
+                "--batch {batch} is too large for a device of {segments} segments; give at most {most}"
+            ));
+        }
+        let cap = segments.max(RESERVE);
+        let holds = |reserve: u32| {
+            let mut sweep = self.clone();
+            sweep.base.clean_below = reserve;
+            reserve <= cap && sweep.config(point).check().is_ok()
+        };
+        let reserve = config.clean_below;
+        if holds(reserve) || !holds(0) {
+            return None;
+        }
+        let (mut most, mut above) = (0, reserve);
+        while above - most > 1 {
+            let middle = most + (above - most) / 2;
+            match holds(middle) {
+                true => most = middle,
+                false => above = middle,
+            }
+        }
+        let cure = match most < cap {
+            true => ", lower the fill factor, or give more --spare segments",
+            false => "",
+        };
+        Some(format!(
+            "--reserve {reserve} is too large for {segments} segments at fill factor {}; give at most {most}{cure}",
+            point.fill
+        ))
     }
 
     /// The space of one simulation.
@@ -243,7 +299,7 @@ impl CleanSweep {
             }
         }
         if self.paper_spare {
-            let batch = config.clean_batch.unwrap_or(64);
+            let batch = config.clean_batch.unwrap_or(BATCH);
             config.spare_segments =
                 SimConfig::paper_spare(config.segments, config.clean_below, batch);
         }
@@ -251,7 +307,7 @@ impl CleanSweep {
     }
 
     /// Runs every combination and returns the rows in order: by workload, policy, fill factor, sort buffer. One in which the
-    /// policy runs out of space has a row without measurements, which says so.
+    /// policy cannot run, runs out of space or writes nothing has a row without measurements, which says so.
     ///
     /// # Errors
     /// The first combination that failed; [`LabError::Interrupted`].
@@ -298,22 +354,30 @@ impl CleanSweep {
                 (run, bound)
             }
             CleanWorkload::Trace(input) => {
+                let bound = (input.repeats == 1).then(|| trace_bound(&config, &input.trace));
                 let workload = input.trace.replay(input.repeats);
                 let length = RunLength::ToEnd;
                 let run = simulate_workload(point.policy, &config, workload, length, &mut observe);
-                (run, Some(trace_bound(&config, &input.trace)))
+                (run, bound)
             }
         };
         let name = point.workload.name();
-        let report = match report {
+        let failed = match &report {
             Err(SimError::Stopped) => return Err(LabError::Interrupted),
-            Err(error @ SimError::OutOfSpace { .. }) => {
-                monitor.advance(PARTS - told);
-                let policy = point.policy.name();
-                return Ok(CleanRow::failed(&config, policy, &name, bound, &error));
+            Err(error @ (SimError::OutOfSpace { .. } | SimError::NoRates { .. })) => {
+                Some(error.to_string())
             }
-            other => other.map_err(|error| request(point, &error))?,
+            Ok(report) if report.steady.user_pages == 0 => {
+                Some(nothing_written(point, &config, report))
+            }
+            _ => None,
         };
+        if let Some(error) = failed {
+            monitor.advance(PARTS - told);
+            let policy = point.policy.name();
+            return Ok(CleanRow::failed(&config, policy, &name, bound, error));
+        }
+        let report = report.map_err(|error| request(point, &error))?;
         let mut row = CleanRow::new(&config, &name, bound, &report);
         row.seconds = began.elapsed().as_secs_f64();
         let pages = report.whole.user_pages + report.whole.relocated_pages;
@@ -400,6 +464,19 @@ fn trace_bound(config: &SimConfig, trace: &Trace) -> (f64, Option<f64>) {
     (bound.wamp, Some(contents.in_order))
 }
 
+/// Why a run whose second half wrote no page measured nothing, and what to do.
+fn nothing_written(point: &Point, config: &SimConfig, report: &SimReport) -> String {
+    let policy = point.policy.name();
+    let buffer = config.sort_buffer_segments;
+    match report.steady.updates {
+        0 => format!("policy {policy} measured nothing: the second half of the run has no update"),
+        updates => format!(
+            "policy {policy} measured nothing: the sort buffer of {buffer} segments took all {updates} updates of the \
+             second half, and no page was written; give a smaller --sort-buffer or a longer run"
+        ),
+    }
+}
+
 fn request(point: &Point, error: &SimError) -> LabError {
     LabError::Request(format!(
         "policy {}, workload {}, fill factor {}: {error}",
@@ -437,10 +514,10 @@ impl CleanRow {
         policy: &str,
         workload: &str,
         bound: Option<(f64, Option<f64>)>,
-        error: &SimError,
+        error: String,
     ) -> Self {
         Self {
-            error: Some(error.to_string()),
+            error: Some(error),
             ..Self::unmeasured(config, policy, workload, bound)
         }
     }
@@ -515,6 +592,7 @@ pub fn write_csv(rows: &[CleanRow], out: impl std::io::Write) -> std::io::Result
 mod tests {
     use super::*;
     use crate::Silent;
+    use isobath_flash::workload::Op;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     fn sweep() -> CleanSweep {
@@ -539,9 +617,16 @@ mod tests {
         CleanWorkload::Trace(TraceInput {
             name: "a,b.csv".into(),
             trace: Arc::new(Trace::new(ops, 0).compact()),
-            repeats: 2,
+            repeats: 1,
             sizes_device,
         })
+    }
+
+    fn repeated(mut workload: CleanWorkload, times: u32) -> CleanWorkload {
+        if let CleanWorkload::Trace(input) = &mut workload {
+            input.repeats = times;
+        }
+        workload
     }
 
     /// Counts progress, and cancels at a point of it.
@@ -609,6 +694,44 @@ mod tests {
         );
     }
 
+    /// A trace has no rates, so the oracle has no row of numbers; the others have.
+    #[test]
+    fn a_policy_that_cannot_run_has_an_error_row() {
+        let mut sweep = sweep();
+        sweep.policies = vec![PolicyKind::MdcOpt, PolicyKind::Greedy];
+        let pages = |n: u32| Op::write(n.wrapping_mul(7919) % 9_000);
+        sweep.workloads = vec![trace((0..60_000).map(pages).collect(), true)];
+        sweep.fills = vec![0.8];
+        let rows = sweep.run(&Silent).unwrap();
+        let error = rows[0].error.as_deref().unwrap();
+        assert!(error.contains("policy mdc-opt needs the exact"), "{error}");
+        assert!(rows[0].wamp_steady_ratio.is_nan());
+        assert!(rows[1].error.is_none() && !rows[1].wamp_steady_ratio.is_nan());
+    }
+
+    /// A ratio to no page written would be 0.
+    #[test]
+    fn a_run_that_fits_the_sort_buffer_measures_nothing() {
+        let mut sweep = sweep();
+        sweep.workloads.truncate(1);
+        sweep.fills = vec![0.8];
+        sweep.sort_buffers = vec![2, 1000];
+        let rows = sweep.run(&Silent).unwrap();
+        let (greedy, mdc) = (&rows[..2], &rows[2..]);
+        assert!(
+            greedy.iter().all(|row| row.error.is_none()),
+            "sorts nothing"
+        );
+        assert_eq!(mdc[0].error, None);
+        assert!(mdc[1].wamp_steady_ratio.is_nan(), "{:?}", mdc[1]);
+        let error = mdc[1].error.as_deref().unwrap();
+        assert!(
+            error.contains("the sort buffer of 1000 segments took all 12800 updates"),
+            "{error}"
+        );
+        assert!(error.contains("smaller --sort-buffer"), "{error}");
+    }
+
     #[test]
     fn an_interruption_ends_the_sweep() {
         let stopped = sweep().run(&Watcher(AtomicU64::new(0), 30));
@@ -650,6 +773,27 @@ mod tests {
         assert!(row.wamp_steady_ratio < 1e-9, "greedy: {row:?}");
     }
 
+    /// The bound is that of independent updates. Those of a permutation of the pages are, and come again in the same order when
+    /// it is played again: then a policy costs less than the bound of one play, which is shown of one play only.
+    #[test]
+    fn a_trace_that_is_repeated_has_no_bound() {
+        let mut order: Vec<u32> = (0..20_000).collect();
+        let mut rng = isobath_flash::rng::Rng::new(1);
+        for last in (1..order.len()).rev() {
+            order.swap(last, rng.below(last as u32 + 1) as usize);
+        }
+        let load = (0..20_000).map(Op::write);
+        let ops: Vec<Op> = load.chain(order.into_iter().map(Op::write)).collect();
+        let mut sweep = sweep();
+        sweep.policies.truncate(1);
+        sweep.workloads = vec![trace(ops.clone(), true), repeated(trace(ops, true), 10)];
+        sweep.fills = vec![0.8];
+        let rows = sweep.run(&Silent).unwrap();
+        let bound = rows[0].wamp_bound_ratio.unwrap();
+        assert!(rows[1].wamp_steady_ratio < 0.9 * bound, "{rows:?}");
+        assert_eq!(rows[1].wamp_bound_ratio, None);
+    }
+
     #[test]
     fn failing_points_are_named_before_anything_runs() {
         let error = |change: &dyn Fn(&mut CleanSweep)| {
@@ -671,6 +815,31 @@ mod tests {
             sweep.base.spare_segments = 0;
         });
         assert!(text.contains("cannot be sustained"), "{text}");
+        // Of a number that is too large, the largest that is not, whether spare segments grow with it or not.
+        let text = error(&|sweep| sweep.base.clean_batch = Some(u32::MAX));
+        let said = "--batch 4294967295 is too large for a device of 200 segments; give at most 200";
+        assert_eq!(text, said);
+        for (paper_spare, most) in [(true, 200), (false, 113)] {
+            let with = |reserve: u32| {
+                move |sweep: &mut CleanSweep| {
+                    sweep.fills = vec![0.6];
+                    sweep.base.clean_below = reserve;
+                    sweep.base.spare_segments = 36;
+                    sweep.paper_spare = paper_spare;
+                }
+            };
+            let text = error(&with(u32::MAX));
+            let said = format!(
+                "--reserve 4294967295 is too large for 200 segments at fill factor 0.6; give at most {most}"
+            );
+            assert!(text.starts_with(&said), "{text}");
+            let check = |reserve: u32| {
+                let mut sweep = sweep();
+                with(reserve)(&mut sweep);
+                sweep.check()
+            };
+            assert!(check(most).is_ok() && check(most + 1).is_err());
+        }
         let text = error(&|sweep| {
             sweep.policies = vec![PolicyKind::MdcOpt];
             sweep.workloads = vec![trace((0..9_000).map(Op::write).collect(), true)];

@@ -144,6 +144,9 @@ fn statements_table(rows: &[&CleanRow]) -> Markup {
 /// Where the fluid bound ends: what is said wherever it is shown.
 pub const BOUND_LIMITS: &str = "The bound holds for updates that are independent of each other; of traces, updates that come in order are found and count as free. It is that of segments of very many pages: smaller ones differ more by chance, and cost less.";
 
+/// Why traces that are played several times have none.
+pub const NO_BOUND_OF_REPEATS: &str = "A trace that is played several times has no bound: its updates come again in the same order, so that they are not independent of each other. Play it once to see the bound.";
+
 /// A page of bounds.
 pub fn bounds_report(rows: &[BoundRow]) -> String {
     let columns = [
@@ -328,7 +331,7 @@ fn rows_table(rows: &[CleanRow]) -> Markup {
     });
     html! {
         h2 { "All runs" }
-        p { (BOUND_LIMITS) }
+        p { (BOUND_LIMITS) " Laws that change over time have none, nor have traces that are played several times." }
         (table(&columns, rows))
     }
 }

@@ -103,7 +103,7 @@ mod tests {
         let written = store.stats().page_writes - before;
         insert(120_000);
         let source = std::io::BufReader::new(File::open(&path).unwrap());
-        let trace = read_trace(TraceFormat::Binary, source, 4096, 1 << 30).unwrap();
+        let trace = read_trace(TraceFormat::Binary, source, 4096, Some(1 << 30)).unwrap();
         let pages = u64::from(trace.pages());
         assert!(written > 1000 && trace.writes() > written);
         assert!(
@@ -181,7 +181,7 @@ mod prediction {
         let writes = (after.page_writes - before.page_writes) as f64;
         let measured = (after.relocations - before.relocations) as f64 / writes;
         let source = std::io::BufReader::new(File::open(&path).unwrap());
-        let trace = read_trace(TraceFormat::Binary, source, 4096, 1 << 30)
+        let trace = read_trace(TraceFormat::Binary, source, 4096, Some(1 << 30))
             .unwrap()
             .compact();
         // Segment 0 holds the superblocks, and the last page of each other one its summary.

@@ -61,7 +61,7 @@ pub(super) fn targets() -> [Target; 4] {
 /// In every format.
 fn trace(bytes: &[u8]) {
     for format in TraceFormat::ALL {
-        let _ = read_trace(format, bytes, 4096, DEVICE_PAGES);
+        let _ = read_trace(format, bytes, 4096, Some(DEVICE_PAGES));
     }
 }
 

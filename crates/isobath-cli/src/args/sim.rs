@@ -102,8 +102,8 @@ TRACES (--trace, --trace-format):
   binary    the same in eight bytes per record: what `isobath bench lookup --trace` writes
   blkparse  the text that blkparse prints: queued writes and discards
   msr       MSR-Cambridge block traces
-Without --device a trace's pages are renumbered, and the device is made so large \
-that they fill it to --fill. With --device its page numbers must lie within the \
+Without --device a trace's pages may have any number: they are renumbered, and the \
+device is made so large that they fill it to --fill. With --device its page numbers must lie within the \
 device x fill.
 
 docs/cleaning.md says more, and how to read the report.
@@ -134,7 +134,7 @@ pub(crate) struct SimCleanArgs {
     /// Format of the traces
     #[arg(long, value_name = "FORMAT", default_value = "csv", requires = "trace")]
     pub(crate) trace_format: String,
-    /// Times that each trace is played
+    /// Times that each trace is played; only one that is played once has a bound
     #[arg(long, value_name = "N", default_value_t = 1, requires = "trace")]
     pub(crate) repeat: u32,
     /// Fill factors: user data over the device, as numbers or ranges like 0.5..0.95:0.05

@@ -305,27 +305,46 @@ pub(super) fn run_and_then(
     let region_bytes = args.region_bytes.map(|bytes| bytes.0);
     make_region(args.region.as_deref(), region_bytes, cases, &progress)?;
     tune_all(&mut campaign, cases, &args.search, args.seed, &progress)?;
-    let (records, failed) = run_in_order(&mut campaign, cases, goes_on, &progress, out)?;
+    let (records, mut failed) = run_in_order(&mut campaign, cases, goes_on, &progress, out)?;
     let then = then(cases, &records);
     let (more, _) = run_in_order(&mut campaign, &then, false, &progress, out)?;
     progress.clear();
-    for failure in failed {
-        eprintln!("isobath: {}", isobath_lab::escape(failure.as_bytes()));
+    if records.is_empty() && !failed.is_empty() {
+        // The first error is the answer; others are told where they say something else.
+        let first = failed.remove(0).error;
+        failed.retain(|other| other.error.to_string() != first.to_string());
+        failed.iter().for_each(FailedRun::tell);
+        return Err(first.into());
     }
+    failed.iter().for_each(FailedRun::tell);
     if let Some(directory) = &args.out {
         bench::write_csv(directory, &[&records[..], &more].concat())?;
     }
     Ok((records, more))
 }
 
-/// What the runs left, and what became of those that failed where the others go on.
+/// A run that failed where the others go on.
+struct FailedRun {
+    /// Which one.
+    run: String,
+    error: LabError,
+}
+
+impl FailedRun {
+    fn tell(&self) {
+        let said = format!("{}: {}", self.run, self.error);
+        eprintln!("isobath: {}", isobath_lab::escape(said.as_bytes()));
+    }
+}
+
+/// What the runs left, and those that failed where the others go on.
 fn run_in_order(
     campaign: &mut Campaign,
     cases: &[Case],
     goes_on: bool,
     progress: &Progress,
     out: &Output,
-) -> Result<(Vec<Record>, Vec<String>), Failure> {
+) -> Result<(Vec<Record>, Vec<FailedRun>), Failure> {
     let (mut records, mut failed) = (Vec::new(), Vec::new());
     let mut time_left = TimeLeft::of(cases.len());
     for (at, case) in cases.iter().enumerate() {
@@ -338,13 +357,14 @@ fn run_in_order(
             }
             Err(error) if goes_on && !ends_all(&error) => {
                 time_left.skip();
-                failed.push(format!(
-                    "run {} of {}, {}, {} of data: {error}",
+                let run = format!(
+                    "run {} of {}, {}, {} of data",
                     at + 1,
                     cases.len(),
                     case.plan.engine.kind.name(),
                     size(case.plan.records * case.plan.workload.record_bytes())
-                ));
+                );
+                failed.push(FailedRun { run, error });
                 continue;
             }
             Err(error) => return Err(error.into()),
@@ -743,6 +763,9 @@ pub(crate) fn report(args: &ReportArgs, out: &mut Output) -> Result<(), Failure>
     }
     bench::write_csv(&args.campaign, &records)?;
     bench::write_summary(&args.campaign, &records)?;
+    if let Some(left_out) = bench::fio_left_out(&jobs) {
+        out.paragraph(&isobath_lab::escape(left_out.as_bytes()))?;
+    }
     out.line(&format!(
         "{} runs in {}",
         records.len(),

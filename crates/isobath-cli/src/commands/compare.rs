@@ -88,6 +88,9 @@ impl Sides {
     }
 }
 
+/// Why there is no ratio.
+const NO_OPERATION: &str = "a run ended without a single operation, so there is nothing to compare; give a longer --duration, and with --out a new directory";
+
 pub(crate) fn compare(
     args: &CompareArgs,
     global: &GlobalArgs,
@@ -129,8 +132,7 @@ pub(crate) fn compare(
             second: sides.plans[second].engine.kind.name(),
             isolation: pair.isolation,
             block_align: pair.block_align,
-            ratio: bench::compare(&pairs)
-                .ok_or_else(|| LabError::Verify("a run has no throughput to compare".into()))?,
+            ratio: bench::compare(&pairs).ok_or_else(|| LabError::Request(NO_OPERATION.into()))?,
         });
     }
     if out.json() {

@@ -49,12 +49,17 @@ pub(crate) fn clean(
         verdicts.iter().try_for_each(|v| out.document(v))?;
     } else {
         print_rows(&rows, args.compare, out)?;
+        if args.repeat > 1 {
+            out.paragraph(clean_report::NO_BOUND_OF_REPEATS)?;
+        }
         print_verdicts(&verdicts, out)?;
         written(&[&args.csv, &args.html], out)?;
     }
     // Rows that say why they have no numbers are an answer as long as others have some.
     match rows.iter().all(|row| row.error.is_some()) {
-        true => Err(LabError::Request("no policy had space enough".into()).into()),
+        true => Err(
+            LabError::Request("no simulation measured anything; its row says why".into()).into(),
+        ),
         false => Ok(()),
     }
 }

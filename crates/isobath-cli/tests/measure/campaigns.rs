@@ -66,7 +66,11 @@ fn an_engine_is_not_told_from_itself() {
     let place = Place::new();
     let words = "bench compare isobath isobath --records 500 --duration 30ms --no-drive --workers 1 --tasks 2 --out c";
     let args: Vec<&str> = words.split_whitespace().collect();
-    place.run(&args).ok();
+    // A machine that stands still for as long as a run takes leaves it without an operation. Any other failure is one.
+    let first = place.run(&args);
+    if first.code != 0 {
+        first.fails(2, NO_OPERATION);
+    }
     // What was measured is replaced, since a time is no assertion; the same command takes it from the records.
     let path = place.path("c/records.jsonl");
     let set = |of: &dyn Fn(u64) -> f64| {
@@ -109,7 +113,12 @@ fn an_engine_is_not_told_from_itself() {
     set(&|at| 1000.0 + (at % 2) as f64 * 100.0);
     let ratio = compared();
     assert_eq!(ratio["says"], "below", "{ratio}");
+    // Without an operation there is no ratio, and no corruption either.
+    set(&|at| at as f64);
+    place.run(&args).fails(2, NO_OPERATION);
 }
+
+const NO_OPERATION: &str = "a run ended without a single operation, so there is nothing to compare; give a longer --duration";
 
 /// Both engines have the same number of trials, and those of an earlier session are not run again.
 #[test]
@@ -402,6 +411,23 @@ fn the_benchmark_catches_itself_seven_times() {
     // A limit below what a run takes to become steady leaves no control to compare with.
     let text = place.run(&["bench", "self-test", "--longest", "200ms"]);
     text.fails(1, "");
+}
+
+/// What refuses every run is the answer, once, with its own exit code.
+#[test]
+fn a_sweep_that_is_refused_says_why() {
+    let place = Place::new();
+    place.write("there", "");
+    let words = "bench sweep --path there --workload lookup --bytes 1MiB --pool 8MiB --sizes 1 --clients 1,2 --workers 1 \
+        --duration 50ms --no-drive --quiet";
+    let args: Vec<&str> = words.split_whitespace().collect();
+    let refused = place.run(&args).fails(2, "there exists already; ");
+    assert_eq!(
+        refused.err.matches("exists already").count(),
+        1,
+        "{refused:?}"
+    );
+    assert!(!refused.err.contains("verification"), "{refused:?}");
 }
 
 #[test]

@@ -213,7 +213,7 @@ pub enum SimError {
     NoBatch,
     /// Pages are numbered in 31 bits.
     #[error(
-        "{slots} page slots are more than the simulator's 2^31; use larger pages or fewer segments"
+        "{slots} page slots are more than the simulator's 2^31; use larger pages, a smaller device or fewer spare segments"
     )]
     TooLarge {
         /// Slots asked for.

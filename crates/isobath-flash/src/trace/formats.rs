@@ -2,12 +2,14 @@
 
 use std::io::{BufRead, ErrorKind, Write};
 
-use super::{Trace, TraceError};
+use super::{PageNumbers, Trace, TraceError};
 use crate::workload::Op;
 
 const MAGIC: &[u8; 8] = b"ISOTRACE";
 const VERSION: u32 = 1;
 const COUNT_MAX: u32 = (1 << 24) - 1;
+/// Operations of a trace, of four bytes each: 1 GiB of them, which write 1 TiB with pages of 4 KiB.
+const OPS_MAX: usize = 1 << 28;
 
 /// A trace format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +67,8 @@ struct Span {
 }
 
 /// Reads a trace for a device of `device_pages` pages of `page_bytes` bytes (a multiple of 512). A block request writes
-/// every page that it touches and trims the pages that it covers.
+/// every page that it touches and trims the pages that it covers. Without `device_pages` a page may have any number, and
+/// pages are renumbered as by [`Trace::compact`].
 ///
 /// # Errors
 /// With the number of the line (or binary record) that cannot be understood or names a page beyond the device; also if
@@ -74,14 +77,16 @@ pub fn read_trace(
     format: TraceFormat,
     source: impl BufRead,
     page_bytes: u32,
-    device_pages: u64,
+    device_pages: Option<u64>,
 ) -> Result<Trace, TraceError> {
     if page_bytes == 0 || !page_bytes.is_multiple_of(512) {
         return Err(TraceError::PageSize { page_bytes });
     }
     let mut builder = Builder {
         ops: Vec::new(),
-        device_pages: device_pages.min(u64::from(Op::MAX_PAGES - 1)),
+        ops_max: OPS_MAX,
+        device_pages: device_pages.map(|pages| pages.min(u64::from(Op::MAX_PAGES - 1))),
+        numbers: PageNumbers::default(),
     };
     let page_bytes = u64::from(page_bytes);
     let lines = match format {
@@ -100,29 +105,53 @@ pub fn read_trace(
 
 struct Builder {
     ops: Vec<Op>,
-    device_pages: u64,
+    ops_max: usize,
+    device_pages: Option<u64>,
+    /// Used without `device_pages`.
+    numbers: PageNumbers,
 }
 
 impl Builder {
     fn push(&mut self, span: Span, line: u64) -> Result<(), TraceError> {
-        let end = span.first.saturating_add(span.count);
-        if end > self.device_pages {
-            let page = span.first.max(self.device_pages);
-            return Err(TraceError::BeyondDevice {
+        let Span { trim, first, count } = span;
+        let end = first.saturating_add(count);
+        if let Some(pages) = self.device_pages
+            && end > pages
+        {
+            let page = first.max(pages);
+            return Err(TraceError::BeyondDevice { line, page, pages });
+        }
+        if end - first < count {
+            return Err(TraceError::Malformed {
                 line,
-                page,
-                pages: self.device_pages,
+                what: "the page numbers do not fit 64 bits",
+                text: format!("{first},{count}"),
             });
         }
-        // Below device_pages, which fits 31 bits.
-        let pages = span.first as u32..end as u32;
-        self.ops.extend(pages.map(|page| {
-            if span.trim {
-                Op::trim(page)
-            } else {
-                Op::write(page)
-            }
-        }));
+        if trim && self.device_pages.is_none() {
+            self.numbers.trim_all(first, end, &mut self.ops);
+            return Ok(());
+        }
+        if !trim && count > u64::from(COUNT_MAX) {
+            return Err(TraceError::LongRecord {
+                line,
+                pages: count,
+                max: COUNT_MAX,
+            });
+        }
+        if self.ops.len() as u64 + count > self.ops_max as u64 {
+            return Err(TraceError::TooLong {
+                line,
+                max: self.ops_max,
+            });
+        }
+        let pages = first..end;
+        match self.device_pages {
+            None => self.ops.extend(pages.map(|page| self.numbers.write(page))),
+            // Below the pages of the device, which fit 31 bits.
+            Some(_) if trim => self.ops.extend(pages.map(|page| Op::trim(page as u32))),
+            Some(_) => self.ops.extend(pages.map(|page| Op::write(page as u32))),
+        }
         Ok(())
     }
 }
@@ -444,7 +473,7 @@ mod tests {
     use super::*;
 
     fn read(format: TraceFormat, text: &str) -> Result<Trace, String> {
-        read_trace(format, text.as_bytes(), 4096, 1000).map_err(|error| error.to_string())
+        read_trace(format, text.as_bytes(), 4096, Some(1000)).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -470,7 +499,7 @@ mod tests {
         let mut binary = Vec::new();
         write_binary(&trace, 4096, &mut binary).unwrap();
         assert_eq!(
-            read_trace(TraceFormat::Binary, binary.as_slice(), 4096, 1000).unwrap(),
+            read_trace(TraceFormat::Binary, binary.as_slice(), 4096, Some(1000)).unwrap(),
             trace
         );
     }
@@ -503,13 +532,49 @@ mod tests {
             error("# only\nT,5"),
             "the trace has no page write in 2 lines"
         );
-        assert!(read_trace(TraceFormat::Csv, &b"W,1"[..], 1000, 10).is_err());
+        assert!(read_trace(TraceFormat::Csv, &b"W,1"[..], 1000, Some(10)).is_err());
         assert!(
             "vscsi"
                 .parse::<TraceFormat>()
                 .unwrap_err()
                 .to_string()
                 .contains("csv, binary, blkparse, msr")
+        );
+    }
+
+    /// Numbers may be of any size where there is no device: the pages are renumbered, and no range is unrolled for nothing.
+    #[test]
+    fn huge_page_numbers_take_no_space() {
+        let read = |text: &str| read_trace(TraceFormat::Csv, text.as_bytes(), 4096, None);
+        let text = "W,1000000000000\nW,5,2\nT,6,1000000000000000\nW,18446744073709551614\nW,5\nT,0,7\nT,1,1";
+        let trace = read(text).unwrap();
+        let (w, t) = (Op::write, Op::trim);
+        // The trim has 6 and 10¹² in order, and the number of the latter is used again.
+        assert_eq!(
+            trace.ops(),
+            [w(0), w(1), w(2), t(2), t(0), w(0), w(1), t(1)]
+        );
+        assert_eq!(trace.pages(), 3);
+        assert_eq!(
+            read("W,1\nW,0,2000000000").unwrap_err().to_string(),
+            "trace line 2 writes 2000000000 pages at once, but a line may write 16777215; write it as several lines if \
+             that is meant"
+        );
+        assert_eq!(
+            read("W,18446744073709551615,9").unwrap_err().to_string(),
+            "trace line 1: the page numbers do not fit 64 bits: `18446744073709551615,9`"
+        );
+        let mut builder = Builder {
+            ops: Vec::new(),
+            ops_max: 10,
+            device_pages: None,
+            numbers: PageNumbers::default(),
+        };
+        let source = &b"W,0,10\nW,3"[..];
+        let error = read_lines(source, &mut builder, csv_line).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "trace line 2 is beyond the first 10 page writes and trims, more than are read; cut the trace before it"
         );
     }
 
@@ -565,7 +630,7 @@ CPU0 (sda):
     #[test]
     fn broken_binary_traces_are_refused() {
         let error = |bytes: &[u8]| {
-            read_trace(TraceFormat::Binary, bytes, 4096, 1000)
+            read_trace(TraceFormat::Binary, bytes, 4096, Some(1000))
                 .unwrap_err()
                 .to_string()
         };
@@ -582,7 +647,7 @@ CPU0 (sda):
         other_op[23] = b'X';
         assert!(error(&other_op).contains("line 1: an operation must be W or T"));
         assert!(
-            read_trace(TraceFormat::Binary, good.as_slice(), 512, 1000)
+            read_trace(TraceFormat::Binary, good.as_slice(), 512, Some(1000))
                 .unwrap_err()
                 .to_string()
                 .contains("4096 bytes")

@@ -62,6 +62,29 @@ pub enum TraceError {
         /// Pages of the device.
         pages: u64,
     },
+    /// A record of more pages than one may write.
+    #[error(
+        "trace line {line} writes {pages} pages at once, but a line may write {max}; write it as several lines if that is \
+         meant"
+    )]
+    LongRecord {
+        /// Line or record, from 1.
+        line: u64,
+        /// Pages of the record.
+        pages: u64,
+        /// Pages that it may have.
+        max: u32,
+    },
+    /// More operations than are kept in memory.
+    #[error(
+        "trace line {line} is beyond the first {max} page writes and trims, more than are read; cut the trace before it"
+    )]
+    TooLong {
+        /// Line or record, from 1.
+        line: u64,
+        /// Operations that are read.
+        max: usize,
+    },
     /// Nothing to replay.
     #[error("the trace has no page write in {lines} lines")]
     Empty {
@@ -136,27 +159,19 @@ impl Trace {
     /// The same trace with pages renumbered in order of first appearance, so that addresses never used take no space.
     /// A number that a trim gave up is used again, so that the trace has as many pages as were ever live at a time.
     pub fn compact(&self) -> Trace {
-        let mut numbers: HashMap<u32, u32> = HashMap::new();
-        let (mut free, mut next) = (Vec::new(), 0);
-        let mut ops = Vec::with_capacity(self.ops.len());
-        for op in &self.ops {
-            if op.is_trim() {
-                // A trim of what was never written says nothing.
-                if let Some(page) = numbers.remove(&op.page()) {
-                    free.push(page);
-                    ops.push(Op::trim(page));
-                }
-                continue;
+        let mut numbers = PageNumbers::default();
+        let number = |op: &Op| {
+            let page = u64::from(op.page());
+            match op.is_trim() {
+                true => numbers.trim(page),
+                false => Some(numbers.write(page)),
             }
-            let page = *numbers.entry(op.page()).or_insert_with(|| {
-                free.pop().unwrap_or_else(|| {
-                    next += 1;
-                    next - 1
-                })
-            });
-            ops.push(Op::write(page));
+        };
+        let ops = self.ops.iter().filter_map(number).collect();
+        Trace {
+            ops,
+            pages: numbers.next,
         }
-        Trace { ops, pages: next }
     }
 
     /// The trace as a workload, played `times` times.
@@ -166,6 +181,46 @@ impl Trace {
             next: 0,
             left: times,
         }
+    }
+}
+
+/// Numbers for pages in order of first appearance; a number that a trim gave up is used again.
+#[derive(Debug, Default)]
+struct PageNumbers {
+    of: HashMap<u64, u32>,
+    free: Vec<u32>,
+    next: u32,
+}
+
+impl PageNumbers {
+    fn write(&mut self, page: u64) -> Op {
+        let (free, next) = (&mut self.free, &mut self.next);
+        let number = self.of.entry(page).or_insert_with(|| {
+            free.pop().unwrap_or_else(|| {
+                *next += 1;
+                *next - 1
+            })
+        });
+        Op::write(*number)
+    }
+
+    /// Nothing for a page that was never written: its trim says nothing.
+    fn trim(&mut self, page: u64) -> Option<Op> {
+        let number = self.of.remove(&page)?;
+        self.free.push(number);
+        Some(Op::trim(number))
+    }
+
+    /// As [`trim`](Self::trim) for every page of `first..end`, however many these are.
+    fn trim_all(&mut self, first: u64, end: u64, ops: &mut Vec<Op>) {
+        if end - first <= self.of.len() as u64 {
+            ops.extend((first..end).filter_map(|page| self.trim(page)));
+            return;
+        }
+        let live = self.of.keys().copied();
+        let mut live: Vec<u64> = live.filter(|page| (first..end).contains(page)).collect();
+        live.sort_unstable();
+        ops.extend(live.into_iter().filter_map(|page| self.trim(page)));
     }
 }
 

@@ -16,10 +16,32 @@ pub struct FioJob {
     pub reads_per_s: f64,
     /// I/Os per second, writes.
     pub writes_per_s: f64,
+    /// Trims per second.
+    pub trims_per_s: f64,
     /// 99th percentile of the completion latency of reads, microseconds.
     pub read_latency_us_p99: Option<f64>,
     /// The same of writes.
     pub write_latency_us_p99: Option<f64>,
+}
+
+impl FioJob {
+    /// Whether it did anything: the job of a file that is missing ends with zeros, and fio may call that no error.
+    pub(super) fn has_io(&self) -> bool {
+        self.reads_per_s > 0.0 || self.writes_per_s > 0.0 || self.trims_per_s > 0.0
+    }
+}
+
+/// What to say of the jobs that did nothing and are left out of reports, if there are any.
+#[must_use]
+pub fn fio_left_out(jobs: &[FioJob]) -> Option<String> {
+    let idle = jobs.iter().filter(|job| !job.has_io());
+    let idle: Vec<&str> = idle.map(|job| job.name.as_str()).collect();
+    (!idle.is_empty()).then(|| {
+        format!(
+            "Left out are jobs of fio that did no I/O: {}. Look whether their files exist.",
+            idle.join(", ")
+        )
+    })
 }
 
 #[derive(Deserialize)]
@@ -37,6 +59,8 @@ struct Job {
     read: Direction,
     #[serde(default)]
     write: Direction,
+    #[serde(default)]
+    trim: Direction,
 }
 
 #[derive(Default, Deserialize)]
@@ -94,6 +118,7 @@ pub fn read_fio(path: &Path) -> Result<Vec<FioJob>, LabError> {
     let job = |job: Job| FioJob {
         reads_per_s: job.read.iops,
         writes_per_s: job.write.iops,
+        trims_per_s: job.trim.iops,
         read_latency_us_p99: job.read.p99_us(),
         write_latency_us_p99: job.write.p99_us(),
         name: job.jobname,
@@ -150,6 +175,31 @@ mod tests {
         assert_eq!(jobs[0].write_latency_us_p99, None, "nothing was written");
         let several = format!("{}\n{}\n", document(5), document(7));
         assert!((read(&several).unwrap()[0].reads_per_s - 7.0).abs() < 1e-9);
+    }
+
+    /// As fio 3.33 writes of trims alone, and of a missing file that it may not make (`--allow_file_create=0`).
+    #[test]
+    fn trims_are_io_and_a_job_without_any_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("fio.json");
+        let text = r#"{"jobs": [
+            {"jobname": "trims", "error": 0, "read": {"iops": 0.0}, "write": {"iops": 0.0}, "trim": {"iops": 5120.75}},
+            {"jobname": "missing", "error": 0, "read": {"iops": 0.0}, "write": {"iops": 0.0}, "trim": {"iops": 0.0}}]}"#;
+        std::fs::write(&path, text).unwrap();
+        let jobs = read_fio(&path).unwrap();
+        assert!((jobs[0].trims_per_s - 5120.75).abs() < 1e-9);
+        let said = fio_left_out(&jobs).unwrap();
+        assert!(said.contains("did no I/O: missing. "), "{said}");
+        assert_eq!(fio_left_out(&jobs[..1]), None);
+        let html = crate::bench::html(&[], &jobs);
+        let page = crate::report::check::Page::of(&html);
+        let rows: Vec<String> = page.rows().iter().map(|row| row.join(" ")).collect();
+        assert!(rows.iter().any(|row| row == "trims 0 0 5,121"), "{rows:?}");
+        assert!(
+            !rows.iter().any(|row| row.starts_with("missing")),
+            "{rows:?}"
+        );
+        assert!(html.contains(&said));
     }
 
     /// Its zeros are no rate of the drive.

@@ -37,7 +37,7 @@ pub use catalogue::{ScanLength, Workload};
 pub use choice::Choice;
 pub use components::components;
 pub use cost::{CostMap, Point, cost_map, drives, points};
-pub use fio::{FioJob, read_fio};
+pub use fio::{FioJob, fio_left_out, read_fio};
 pub use half_rate::at_half_rate;
 pub(crate) use keys::Records;
 pub use keys::{KeyFormat, KeyOrder};

@@ -146,7 +146,7 @@ fn take_off_killed(path: &Path, directory: &Path) -> Result<(), LabError> {
         run("losetup", &args, path)
     };
     for device in associated()?.lines().map(str::trim) {
-        match rustix::mount::unmount(directory, UnmountFlags::empty()) {
+        match unmount(directory) {
             // The run was killed before it had mounted it.
             Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
             Err(error) => return Err(LabError::io("unmount", directory)(error.into())),
@@ -160,6 +160,18 @@ fn take_off_killed(path: &Path, directory: &Path) -> Result<(), LabError> {
             path,
             "has a loop device that something else uses; unmount it",
         )),
+    }
+}
+
+/// Unmounts what is there, for as long as files may still be open: the kernel closes those of a run that has ended, and of its
+/// io_uring, a moment later.
+fn unmount(directory: &Path) -> Result<(), Errno> {
+    let began = Instant::now();
+    loop {
+        match rustix::mount::unmount(directory, UnmountFlags::empty()) {
+            Err(Errno::BUSY) if began.elapsed() < PATIENCE => sleep(Duration::from_millis(10)),
+            other => return other,
+        }
     }
 }
 
@@ -238,16 +250,10 @@ impl Region {
     }
 
     fn take_off(&mut self) -> Result<(), LabError> {
-        let began = Instant::now();
-        while self.is_mounted {
-            match rustix::mount::unmount(&self.directory, UnmountFlags::empty()) {
-                Ok(()) => self.is_mounted = false,
-                Err(_) if began.elapsed() < PATIENCE => sleep(Duration::from_millis(10)),
-                Err(error) => {
-                    let error = io::Error::from(error);
-                    return Err(LabError::io("unmount", &self.directory)(error));
-                }
-            }
+        if self.is_mounted {
+            unmount(&self.directory)
+                .map_err(|error| LabError::io("unmount", &self.directory)(error.into()))?;
+            self.is_mounted = false;
         }
         if !self.device.as_os_str().is_empty() {
             let device = std::mem::take(&mut self.device);

@@ -3,7 +3,7 @@
 use super::campaign::distinct;
 use super::components::components;
 use super::cost::{CostMap, cost_map, points};
-use super::fio::FioJob;
+use super::fio::{FioJob, fio_left_out};
 use super::record::{Record, evidence};
 use super::series::Sample;
 use super::summary::summarize;
@@ -677,15 +677,25 @@ fn map(drive: &str, map: &CostMap) -> Markup {
 }
 
 fn limits(fio: &[FioJob]) -> Markup {
-    let columns = [words("job"), number("reads/s"), number("writes/s")];
-    let rows = fio.iter().map(|job| {
+    let columns = [
+        words("job"),
+        number("reads/s"),
+        number("writes/s"),
+        number("trims/s"),
+    ];
+    let rows = fio.iter().filter(|job| job.has_io()).map(|job| {
         cells![
             job.name,
             grouped(job.reads_per_s),
-            grouped(job.writes_per_s)
+            grouped(job.writes_per_s),
+            grouped(job.trims_per_s)
         ]
     });
-    html! { h2 { "fio" } (table(&columns, rows)) }
+    html! {
+        h2 { "fio" }
+        (table(&columns, rows))
+        @if let Some(left_out) = fio_left_out(fio) { p { (left_out) } }
+    }
 }
 
 fn settings(records: &[Record]) -> Markup {
