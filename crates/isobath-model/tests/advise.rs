@@ -177,11 +177,13 @@ fn blind_small_updates_belong_into_an_lsm_tree() {
         btree.write_amplification > 14.7 * lsm.write_amplification,
         "{btree:?} {lsm:?}"
     );
-    // RocksDB was measured at 304 k/s and a write amplification of 6.7 on half as much data; 484,600 and 5.87 are predicted.
-    assert!((475e3..495e3).contains(&lsm.operations_per_s), "{lsm:?}");
+    // RocksDB was measured at 158,575/s by 32 threads on a quarter of the data, on the machine of these constants (docs/benchmarks.md, "Advice
+    // beside what was measured"), and elsewhere at a write amplification of 6.7 on half of it; 166,011 and 5.81 are predicted.
+    assert!((165e3..167e3).contains(&lsm.operations_per_s), "{lsm:?}");
+    assert_eq!(lsm.limited_by, "log writes");
     assert!((5.7..6.1).contains(&lsm.write_amplification), "{lsm:?}");
-    // 19 days.
-    assert!(lsm.endurance_years.unwrap() < 0.053);
+    // 56 days.
+    assert!(lsm.endurance_years.unwrap() < 0.155);
     assert!(
         advice
             .warnings
@@ -595,7 +597,7 @@ fn a_percentile_of_reads_knows_what_they_wait_for() {
 #[test]
 fn a_slow_read_waits_for_the_drive_once() {
     let mut w = workload("point_reads = 1.0", "");
-    (w.clients, w.record_count, w.core_count) = (1000, 3.8e6, 1);
+    (w.clients, w.record_count, w.core_count) = (1000, 3.6e6, 1);
     let p = advisor().advise(&w).unwrap().isobath.predicted;
     assert_eq!(p.limited_by, "CPU", "{p:?}");
     let misses = p.page_reads_per_operation;
@@ -635,9 +637,9 @@ fn synced_commits_cost_their_group_flushes() {
         let advice = advisor().advise(&w).unwrap();
         [advice.isobath.predicted, advice.rocksdb.predicted].map(|p| p.operations_per_s)
     };
-    // Predicted: 0.0537 and 0.0097 of the rate alone, of which 64 clients reach 10.5 and 5.46 times as much. Measured from two clients to 64:
-    // 11.7 and 5.0 to 11.6 (docs/benchmarks.md).
-    for (engine, share, gain) in [(0, 0.054, 10.5), (1, 0.0098, 5.4)] {
+    // Predicted: 0.0786 and 0.0474 of the rate alone, of which 64 clients reach 10.5 and 7.1 times as much. Measured from two clients to 64:
+    // 11.3 to 14.1 and 6.7 to 7.1 (docs/benchmarks.md).
+    for (engine, share, gain) in [(0, 0.079, 10.5), (1, 0.048, 7.0)] {
         let (alone, unsynced) = (rates(1, "synced")[engine], rates(1, "none")[engine]);
         assert!(alone < share * unsynced, "{engine}: {alone} {unsynced}");
         let many = rates(64, "synced")[engine];
@@ -668,7 +670,8 @@ fn synced_commits_cost_what_a_flush_was_measured_to_take() {
 
 /// What scans of 100 records read, measured on 4 GiB of records of 128 bytes with a tenth in memory
 /// (docs/benchmarks.md, "Scans out of memory"): Isobath 3.92 pages, RocksDB 4.91. Isobath was the faster one at 8 clients,
-/// by 1.41 with one I/O for each page, and by 1.94 and 2.17 on another machine since it reads neighbours with one. Predicted is 2.83: a third to a half too much, but the right structure.
+/// by 1.41 with one I/O for each page, and by 1.94, 2.07 and 2.17 on other machines since it reads neighbours with one. Predicted is 2.93 for the drive of this
+/// profile, of another day, and 2.4 for that of the 2.07: the right structure.
 #[test]
 fn scans_read_what_engines_were_measured_to_read() {
     let mut w = workload("scans = 1.0\nscan_records = 100", "");
@@ -682,7 +685,7 @@ fn scans_read_what_engines_were_measured_to_read() {
     }
     let ratio = isobath.operations_per_s / rocksdb.operations_per_s;
     assert!(
-        (2.80..2.86).contains(&ratio),
+        (2.90..2.96).contains(&ratio),
         "{ratio} {isobath:?} {rocksdb:?}"
     );
     assert_eq!(advice.structure, Structure::BTree);
@@ -737,8 +740,12 @@ fn the_advice_says_which_constants_are_measured() {
         those.filter(|c| c.is_measured == measured).count()
     };
     assert_eq!((of("Isobath", true), of("Isobath", false)), (7, 0));
-    assert_eq!((of("RocksDB", true), of("Both", true)), (12, 1));
-    assert!(constants.iter().all(|c| c.us > 0.0 && !c.source.is_empty()));
+    assert_eq!((of("RocksDB", true), of("Both", true)), (13, 1));
+    assert!(constants.iter().all(|c| !c.source.is_empty()));
+    // One is a difference that came out below nothing.
+    let nothing = constants.iter().filter(|c| c.us <= 0.0);
+    let nothing: Vec<&str> = nothing.map(|c| c.what).collect();
+    assert_eq!(nothing, ["wake of those that waited for a flush"]);
 }
 
 /// A file of costs from before some of them were measured has the reference machine's for those, and the advice says of each which it is.

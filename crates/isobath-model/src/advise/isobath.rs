@@ -7,7 +7,7 @@ use super::drive::{CHUNK_PAGES, DriveView};
 use super::scan_reads::{Leaves, ScanReads};
 use super::synced::{SyncedCosts, group_of};
 use super::write_back::WriteBack;
-use super::{AdviseError, Constant, Demand, EngineAdvice, Reason, predict};
+use super::{AdviseError, Constant, Demand, EngineAdvice, Reason, at_cores, predict};
 use crate::point::PAGE_BYTES;
 use crate::workload::{Durability, Workload};
 
@@ -67,8 +67,8 @@ const DIRTY_SHARE: f64 = 1.0 / 8.0;
 /// Log record header, bytes.
 const LOG_HEADER_BYTES: f64 = 40.0;
 
-/// What Isobath takes of the CPU, µs: as measured on the reference machine (2.6 GHz; docs/benchmarks.md) or, by
-/// `isobath advise --calibrate`, on this one.
+/// What Isobath takes of the CPU, µs: as `isobath advise --calibrate` measured it on the reference machine (2.3 GHz; docs/benchmarks.md, "The
+/// constants of the advice") or on this one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct IsobathCosts {
     /// A lookup of a record in the pool.
@@ -93,22 +93,22 @@ pub struct IsobathCosts {
     pub is_page_written_measured: bool,
 }
 
-/// By 2 and 64 tasks (docs/benchmarks.md, "Synced commits, predicted and measured").
+/// By 2 and 64 tasks. One write with a flush takes less than the write and the flush that the probe times, by more than a wake takes.
 fn synced() -> SyncedCosts {
     SyncedCosts {
-        wake_us: 39.5,
-        commit_us: 8.7,
+        wake_us: 0.0,
+        commit_us: 5.9,
     }
 }
 
 impl Default for IsobathCosts {
     fn default() -> Self {
         Self {
-            hit_us: 1.5,
-            miss_us: 1.4,
-            write_us: 1.3,
-            scanned_record_us: 0.07,
-            page_written_us: 1.7,
+            hit_us: 0.99,
+            miss_us: 1.64,
+            write_us: 1.45,
+            scanned_record_us: 0.028,
+            page_written_us: 1.65,
             synced: synced(),
             source: "the reference machine, docs/benchmarks.md".into(),
             is_write_measured: true,
@@ -224,15 +224,15 @@ pub(super) fn advise(
     let pool_bytes = (workload.memory_bytes - FIXED_MEMORY_BYTES - mapping_bytes)
         .max(workload.memory_bytes * POOL_SHARE_MIN);
     let (fill_factor, fill_reason) = fill_factor(workload, &shape)?;
-    let demand = demand(
-        drive,
-        workload,
-        &shape,
-        (pool_bytes, fill_factor, cleaning),
-        depth,
-        costs,
-    )?;
-    let predicted = predict(drive, workload, &demand, demand.deepest)?;
+    let store = (pool_bytes, fill_factor, cleaning);
+    let demand_beside = |at_cores: f64| {
+        let demand = demand(drive, workload, &shape, store, (depth, at_cores), costs)?;
+        let predicted = predict(drive, workload, &demand, demand.deepest)?;
+        Ok::<_, AdviseError>((demand, predicted))
+    };
+    // At first as if no client was at the cores.
+    let (_, predicted) = demand_beside(0.0)?;
+    let (demand, predicted) = demand_beside(at_cores(workload, &predicted))?;
     let bound_us = demand
         .drive_us
         .max(demand.cpu_us / f64::from(workload.core_count))
@@ -333,7 +333,7 @@ fn demand(
     workload: &Workload,
     shape: &Shape,
     (pool_bytes, fill_factor, cleaning): (f64, f64, CleaningPolicy),
-    depth: u32,
+    (depth, at_cores): (u32, f64),
     costs: &IsobathCosts,
 ) -> Result<Demand, AdviseError> {
     let pages = shape.pages();
@@ -401,8 +401,9 @@ fn demand(
         + workload.point_reads * extents(1.0)
         + workload.scans * extents(workload.scan_records) / READ_AHEAD_VALUES;
     let of_a_client = (ios / waits.max(1e-9)).max(1.0);
-    // No more reads are in flight than the clients wait for.
-    let in_flight = (f64::from(workload.clients) * of_a_client).min(f64::from(depth));
+    // No more reads are in flight than the clients wait for that are not at the cores.
+    let waiting = (f64::from(workload.clients) - at_cores).max(1.0);
+    let in_flight = (waiting * of_a_client).min(f64::from(depth));
     let drive_us = leaf_reads * drive.page_read_us(in_flight)?
         + long_reads * drive.random_read_us(in_flight, scan.pages_together)?
         + extent_reads * drive.random_read_us(in_flight, extent)?

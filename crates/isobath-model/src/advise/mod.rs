@@ -493,6 +493,12 @@ impl Predicted {
     }
 }
 
+/// Clients that are at the cores at such a rate, where they ask for no I/O: those that are served.
+fn at_cores(workload: &Workload, predicted: &Predicted) -> f64 {
+    let busy = predicted.operations_per_s * predicted.cpu_us_per_operation / 1e6;
+    busy.min(f64::from(workload.core_count))
+}
+
 /// Turns demands into rates. `read_depth` is the concurrency at which the drive is used.
 fn predict(
     drive: &DriveView<'_>,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::cache::{hit_share, miss_shares};
 use super::drive::DriveView;
 use super::synced::{SyncedCosts, group_of};
-use super::{AdviseError, Constant, Demand, EngineAdvice, Predicted, Reason, predict};
+use super::{AdviseError, Constant, Demand, EngineAdvice, Predicted, Reason, at_cores, predict};
 use crate::lsm::{EngineModel, Layout, LsmStore, Mix};
 use crate::point::PAGE_BYTES;
 use crate::workload::{Durability, Workload};
@@ -54,8 +54,8 @@ const METADATA_BYTES_PER_RECORD: f64 = 2.0;
 /// level; a single level holds none.
 const SPACE_SLACK: f64 = 0.05;
 
-/// What RocksDB takes of the CPU, µs: as measured on the reference machine (7.8, 2.6 GHz; docs/benchmarks.md) or, by
-/// `isobath advise --calibrate`, on this one.
+/// What RocksDB takes of the CPU, µs: as `isobath advise --calibrate` measured 7.8 on the reference machine (2.3 GHz; docs/benchmarks.md, "The
+/// constants of the advice") or on this one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RocksdbCosts {
     /// A lookup of a record that is in the block cache.
@@ -138,50 +138,49 @@ pub struct WaitingThreads {
     pub reads: f64,
 }
 
-/// Scans of 100 records of 136 bytes that miss, less those that hit, less four blocks that lookups miss: 73 µs where a
-/// block was 33.6 µs, and in that proportion where it is 16.9 (docs/benchmarks.md).
+/// Scans of 100 records that miss, less those that hit, less the blocks that lookups miss.
 fn scan_ahead_us() -> f64 {
-    36.7
+    14.2
 }
 
-/// Writes of 128 and 4,000 bytes by one thread (docs/benchmarks.md).
+/// Writes of 120 and 4,000 bytes by one thread.
 fn write_byte_us() -> f64 {
-    0.0013
+    0.0015
 }
 
-/// The first campaign's updates of 128 bytes without a log: 19.5 µs by 128 threads, 7.6 by two, of which compaction took 1.0 more.
+/// Writes by 32 threads and by one.
 fn write_wait_us() -> f64 {
-    10.9
+    3.8
 }
 
-/// By 2 and 64 threads (docs/benchmarks.md, "Synced commits, predicted and measured").
+/// By 2 and 64 threads.
 fn synced() -> SyncedCosts {
     SyncedCosts {
-        wake_us: 45.0,
-        commit_us: 24.1,
+        wake_us: 41.3,
+        commit_us: 14.6,
     }
 }
 
-/// Softirq time of 505,000 lookups that miss, by 32 threads on two cores (docs/benchmarks.md).
+/// Softirq time of lookups that miss, by 32 threads on two cores.
 fn interrupt_us() -> f64 {
-    1.0
+    1.25
 }
 
-/// One read of 256 KiB at a time ran at 78% of its rate (docs/probe.md).
+/// Reads of 256 KiB, one at a time.
 fn scattered_ratio() -> f64 {
-    1.0 / 0.78
+    1.01
 }
 
 impl Default for RocksdbCosts {
     fn default() -> Self {
         Self {
-            lookup_us: 8.5,
-            block_above_io_us: 1.5,
-            block_us: None,
-            write_us: 1.5,
-            rewritten_record_us: 0.48,
-            rewritten_byte_us: 0.000_69,
-            scanned_record_us: 0.55,
+            lookup_us: 3.65,
+            block_above_io_us: 6.1,
+            block_us: Some(8.8),
+            write_us: 4.57,
+            rewritten_record_us: 0.332,
+            rewritten_byte_us: 0.000_98,
+            scanned_record_us: 0.26,
             scan_ahead_us: scan_ahead_us(),
             write_byte_us: write_byte_us(),
             write_wait_us: write_wait_us(),
@@ -332,23 +331,33 @@ pub(super) fn predict_with(
     settings: &RocksdbSettings,
     costs: &RocksdbCosts,
 ) -> Result<Predicted, AdviseError> {
-    let threads = settings.user_threads.min(drive.concurrency_max);
-    // A writer waits if another one writes. Where commits are synced, all do but the one that flushes; else as many as find the log busy at
-    // the rate that follows.
-    let mut waits = f64::from(u8::from(workload.clients > 1));
+    let deepest = settings.user_threads.min(drive.concurrency_max);
+    let predict_with = |at_cores: f64, waits: f64| {
+        // Threads that are at the cores read nothing.
+        let reading = (f64::from(settings.user_threads) - at_cores).max(1.0);
+        let reading = reading.min(f64::from(drive.concurrency_max));
+        let demand = demand(drive, workload, settings, costs, reading, waits)?;
+        predict(drive, workload, &demand, deepest)
+    };
+    // A writer waits if another one writes: where commits are synced, all do but the one that flushes; else as many as find the log busy at
+    // the rate that follows, found from above.
+    let mut waits = match workload.writes() > 0.0 && workload.clients > 1 {
+        true => 1.0,
+        false => 0.0,
+    };
+    // At first as if no client was at the cores.
+    let at_cores = at_cores(workload, &predict_with(0.0, waits)?);
     loop {
-        let demand = demand(drive, workload, settings, costs, threads, waits)?;
-        let predicted = predict(drive, workload, &demand, threads)?;
+        let predicted = predict_with(at_cores, waits)?;
         let busy = predicted.operations_per_s * workload.writes() * put_us(workload, costs) / 1e6;
-        let fewer = waits.min(busy);
-        if workload.durability == Durability::Synced || waits - fewer < WAITS_TOLERANCE {
+        if workload.durability == Durability::Synced || busy > waits - WAITS_TOLERANCE {
             return Ok(predicted);
         }
-        waits = 0.5 * (waits + fewer);
+        waits = 0.5 * (waits + busy);
     }
 }
 
-/// Until the share of writers that wait falls by less than this; it only falls.
+/// Until the share of writers that wait is what follows from it.
 const WAITS_TOLERANCE: f64 = 0.01;
 
 /// CPU time of a write into memtable and log that waits for no other, µs.
@@ -449,7 +458,7 @@ fn demand(
     workload: &Workload,
     settings: &RocksdbSettings,
     costs: &RocksdbCosts,
-    threads: u32,
+    threads: f64,
     waits: f64,
 ) -> Result<Demand, AdviseError> {
     let page = PAGE_BYTES as f64;
