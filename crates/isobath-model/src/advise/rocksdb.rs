@@ -332,7 +332,7 @@ pub(super) fn predict_with(
     costs: &RocksdbCosts,
 ) -> Result<Predicted, AdviseError> {
     let deepest = settings.user_threads.min(drive.concurrency_max);
-    let predict_with = |at_cores: f64, waits: f64| {
+    let beside = |at_cores: f64, waits: f64| {
         // Threads that are at the cores read nothing.
         let reading = (f64::from(settings.user_threads) - at_cores).max(1.0);
         let reading = reading.min(f64::from(drive.concurrency_max));
@@ -346,19 +346,22 @@ pub(super) fn predict_with(
         false => 0.0,
     };
     // At first as if no client was at the cores.
-    let at_cores = at_cores(workload, &predict_with(0.0, waits)?);
-    loop {
-        let predicted = predict_with(at_cores, waits)?;
+    let mut predicted = beside(0.0, waits)?;
+    let at_cores = at_cores(workload, &predicted);
+    for _ in 0..ROUNDS {
+        predicted = beside(at_cores, waits)?;
         let busy = predicted.operations_per_s * workload.writes() * put_us(workload, costs) / 1e6;
         if workload.durability == Durability::Synced || busy > waits - WAITS_TOLERANCE {
-            return Ok(predicted);
+            break;
         }
         waits = 0.5 * (waits + busy);
     }
+    Ok(predicted)
 }
 
-/// Until the share of writers that wait is what follows from it.
+/// Until the share of writers that wait is what follows from it; each round halves what is missing.
 const WAITS_TOLERANCE: f64 = 0.01;
+const ROUNDS: u32 = 10;
 
 /// CPU time of a write into memtable and log that waits for no other, µs.
 pub(super) fn put_us(workload: &Workload, costs: &RocksdbCosts) -> f64 {
