@@ -616,7 +616,7 @@ mod tests {
     fn trace(ops: Vec<Op>, sizes_device: bool) -> CleanWorkload {
         CleanWorkload::Trace(TraceInput {
             name: "a,b.csv".into(),
-            trace: Arc::new(Trace::new(ops, 0).compact()),
+            trace: Arc::new(Trace::new(ops, 0)),
             repeats: 1,
             sizes_device,
         })

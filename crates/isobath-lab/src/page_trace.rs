@@ -181,9 +181,7 @@ mod prediction {
         let writes = (after.page_writes - before.page_writes) as f64;
         let measured = (after.relocations - before.relocations) as f64 / writes;
         let source = std::io::BufReader::new(File::open(&path).unwrap());
-        let trace = read_trace(TraceFormat::Binary, source, 4096, Some(1 << 30))
-            .unwrap()
-            .compact();
+        let trace = read_trace(TraceFormat::Binary, source, 4096, None).unwrap();
         // Segment 0 holds the superblocks, and the last page of each other one its summary.
         let (segments, segment_bytes) = (after.segments as u32 - 1, (128 << 10) - 4096);
         let bytes = f64::from(segments) * f64::from(segment_bytes);

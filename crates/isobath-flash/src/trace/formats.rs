@@ -67,8 +67,9 @@ struct Span {
 }
 
 /// Reads a trace for a device of `device_pages` pages of `page_bytes` bytes (a multiple of 512). A block request writes
-/// every page that it touches and trims the pages that it covers. Without `device_pages` a page may have any number, and
-/// pages are renumbered as by [`Trace::compact`].
+/// every page that it touches and trims the pages that it covers. Without `device_pages` a page may have any number: pages
+/// are renumbered in order of first appearance, and a number that a trim gave up is used again, so that the trace has as many
+/// pages as were ever live at a time.
 ///
 /// # Errors
 /// With the number of the line (or binary record) that cannot be understood or names a page beyond the device; also if
@@ -540,6 +541,16 @@ mod tests {
                 .to_string()
                 .contains("csv, binary, blkparse, msr")
         );
+    }
+
+    #[test]
+    fn pages_without_a_device_leave_no_gaps_and_use_numbers_again() {
+        let (w, t) = (Op::write, Op::trim);
+        let text = &b"T,5\nW,900\nW,7\nT,900\nW,8\nW,7"[..];
+        let trace = read_trace(TraceFormat::Csv, text, 4096, None).unwrap();
+        assert_eq!(trace.ops(), [w(0), w(1), t(0), w(0), w(1)]);
+        assert_eq!(trace.pages(), 2);
+        assert_eq!(trace.write_counts(), [2, 2]);
     }
 
     /// Numbers may be of any size where there is no device: the pages are renumbered, and no range is unrolled for nothing.

@@ -156,24 +156,6 @@ impl Trace {
         counts
     }
 
-    /// The same trace with pages renumbered in order of first appearance, so that addresses never used take no space.
-    /// A number that a trim gave up is used again, so that the trace has as many pages as were ever live at a time.
-    pub fn compact(&self) -> Trace {
-        let mut numbers = PageNumbers::default();
-        let number = |op: &Op| {
-            let page = u64::from(op.page());
-            match op.is_trim() {
-                true => numbers.trim(page),
-                false => Some(numbers.write(page)),
-            }
-        };
-        let ops = self.ops.iter().filter_map(number).collect();
-        Trace {
-            ops,
-            pages: numbers.next,
-        }
-    }
-
     /// The trace as a workload, played `times` times.
     pub fn replay(&self, times: u32) -> Replay<'_> {
         Replay {
@@ -289,14 +271,5 @@ mod tests {
         assert_eq!(out, [Op::write(3), Op::trim(1), Op::write(3)]);
         assert_eq!(replay.fill(&mut out), 1);
         assert_eq!(replay.fill(&mut out), 0);
-    }
-
-    #[test]
-    fn compact_drops_gaps_and_uses_numbers_again() {
-        let (w, t) = (Op::write, Op::trim);
-        let trace = Trace::new(vec![t(5), w(900), w(7), t(900), w(8), w(7)], 0).compact();
-        assert_eq!(trace.ops(), [w(0), w(1), t(0), w(0), w(1)]);
-        assert_eq!(trace.pages(), 2);
-        assert_eq!(trace.write_counts(), [2, 2]);
     }
 }

@@ -7,7 +7,7 @@ use super::drive::{CHUNK_PAGES, DriveView};
 use super::scan_reads::{Leaves, ScanReads};
 use super::synced::{SyncedCosts, group_of};
 use super::write_back::WriteBack;
-use super::{AdviseError, Constant, Demand, EngineAdvice, Reason, at_cores, predict};
+use super::{AdviseError, Constant, Demand, EngineAdvice, GIB, Reason, at_cores, predict};
 use crate::point::PAGE_BYTES;
 use crate::workload::{Durability, Workload};
 
@@ -325,8 +325,6 @@ fn fill_factor(workload: &Workload, shape: &Shape) -> Result<(f64, String), Advi
     );
     Ok((chosen, because))
 }
-
-const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
 fn demand(
     drive: &DriveView<'_>,

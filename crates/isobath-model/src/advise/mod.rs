@@ -467,6 +467,7 @@ struct Demand {
 }
 
 const SECONDS_PER_YEAR: f64 = 365.25 * 86_400.0;
+const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
 /// From so much below a rate to so much above it, but to no more than `most`.
 fn range(per_s: f64, spread: f64, most: Option<f64>) -> (f64, f64) {

@@ -5,7 +5,9 @@ use serde::{Deserialize, Serialize};
 use super::cache::{hit_share, miss_shares};
 use super::drive::DriveView;
 use super::synced::{SyncedCosts, group_of};
-use super::{AdviseError, Constant, Demand, EngineAdvice, Predicted, Reason, at_cores, predict};
+use super::{
+    AdviseError, Constant, Demand, EngineAdvice, GIB, Predicted, Reason, at_cores, predict,
+};
 use crate::lsm::{EngineModel, Layout, LsmStore, Mix};
 use crate::point::PAGE_BYTES;
 use crate::workload::{Durability, Workload};
@@ -347,9 +349,9 @@ pub(super) fn predict_with(
     };
     // At first as if no client was at the cores.
     let mut predicted = beside(0.0, waits)?;
-    let at_cores = at_cores(workload, &predicted);
+    let computing = at_cores(workload, &predicted);
     for _ in 0..ROUNDS {
-        predicted = beside(at_cores, waits)?;
+        predicted = beside(computing, waits)?;
         let busy = predicted.operations_per_s * workload.writes() * put_us(workload, costs) / 1e6;
         if workload.durability == Durability::Synced || busy > waits - WAITS_TOLERANCE {
             break;
@@ -646,8 +648,6 @@ pub(super) fn memory_warning(workload: &Workload, settings: &RocksdbSettings) ->
         )
     })
 }
-
-const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
 /// Files that lie in L0 on average while records are written; each is a run that scans merge.
 fn l0_runs(workload: &Workload, settings: &RocksdbSettings) -> f64 {
