@@ -613,10 +613,14 @@ mod tests {
         }
     }
 
+    /// As it is read from a file.
     fn trace(ops: Vec<Op>, sizes_device: bool) -> CleanWorkload {
+        let line = |op: Op| format!("{},{}\n", if op.is_trim() { 'T' } else { 'W' }, op.page());
+        let text: String = ops.into_iter().map(line).collect();
+        let trace = read_trace(TraceFormat::Csv, text.as_bytes(), 4096, None).unwrap();
         CleanWorkload::Trace(TraceInput {
             name: "a,b.csv".into(),
-            trace: Arc::new(Trace::new(ops, 0)),
+            trace: Arc::new(trace),
             repeats: 1,
             sizes_device,
         })
