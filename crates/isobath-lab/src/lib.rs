@@ -33,6 +33,7 @@ pub mod clean;
 pub mod clean_analysis;
 pub mod clean_compare;
 pub mod clean_report;
+mod clean_row;
 mod drive;
 pub mod drive_model;
 mod engine;

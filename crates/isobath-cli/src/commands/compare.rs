@@ -4,7 +4,8 @@ use isobath_lab::bench::{self, Case, LookupPlan, Ratio, Record};
 use isobath_lab::{EngineKind, IsolationLevel, LabError, Tuning};
 use serde::Serialize;
 
-use super::campaign::{Drive, place, plan, print, run_and_then};
+use super::campaign::{Drive, place, plan, run_and_then};
+use super::records::print;
 use super::suite::print_stalls;
 use crate::args::{CompareArgs, GlobalArgs, ProfileName};
 use crate::failure::Failure;

@@ -13,6 +13,7 @@ mod measure;
 mod mount;
 mod probe;
 mod raw;
+mod records;
 mod scan;
 mod sim;
 mod stats;

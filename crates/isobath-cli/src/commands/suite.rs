@@ -8,9 +8,8 @@ use isobath_lab::bench::{
 use isobath_lab::drive_model::write_whole;
 use isobath_lab::{EngineKind, LabError, Monitor};
 
-use super::campaign::{
-    ends_all, kind, make_region, print_sampling, print_steady, tune_all, virtual_ssd,
-};
+use super::campaign::{ends_all, kind, make_region, tune_all, virtual_ssd};
+use super::records::{print_sampling, print_steady};
 use crate::args::{CampaignArgs, GlobalArgs};
 use crate::failure::Failure;
 use crate::output::{Output, count, counted};

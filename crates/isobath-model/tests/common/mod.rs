@@ -8,6 +8,8 @@
     reason = "a test that cannot read its fixture must stop"
 )]
 
+pub(crate) mod advice;
+
 use isobath_model::{OperatingPoint, Sample};
 
 /// Rows of a comma-separated fixture: comment lines and the header are left out.

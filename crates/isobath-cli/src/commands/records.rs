@@ -1,0 +1,201 @@
+//! What the runs of a benchmark measured, as tables and sentences.
+
+use isobath_lab::bench::{self, Pitfall, Record, Search, Verdict};
+
+use crate::failure::Failure;
+use crate::output::{Output, count, counted, size};
+
+pub(super) fn print(records: &[Record], out: &mut Output) -> Result<(), Failure> {
+    if out.json() {
+        return records.iter().try_for_each(|record| out.document(record));
+    }
+    let may = |value: Option<f64>| value.map_or("unknown".to_owned(), |v| format!("{v:.2}"));
+    let header = [
+        "engine",
+        "data",
+        "op/s",
+        "steady",
+        "p99 µs",
+        "CPU µs/op",
+        "of it the benchmark",
+        "WA-A",
+        "WA-D",
+        "space max",
+    ];
+    let rows: Vec<Vec<String>> = records
+        .iter()
+        .map(|r| {
+            vec![
+                r.side(),
+                size(r.data_bytes),
+                count(r.operations_per_s.round() as u64),
+                if r.steady_from.is_some() { "yes" } else { "no" }.to_owned(),
+                format!("{:.0}", r.latency_us_p99),
+                format!("{:.2}", r.cpu_us_per_operation),
+                r.harness_share()
+                    .map_or("–".to_owned(), |share| format!("{:.1}%", share * 100.0)),
+                may(r.wa_a),
+                may(r.wa_d),
+                may(r.space_amplification_max),
+            ]
+        })
+        .collect();
+    out.table(&header, &rows, true)?;
+    print_drive_limits(records, out)?;
+    print_components(records, out)?;
+    for record in records {
+        let Some(tpcc) = &record.tpcc else { continue };
+        let rates = record.operations_by_type.iter();
+        let rates: Vec<String> = rates
+            .map(|(name, per_s)| format!("{name} {per_s:.0}/s"))
+            .collect();
+        out.paragraph(&format!(
+            "TPC-C-derived, not TPC-C: {}; {} conflicts, {} rollbacks; consistency conditions 1 to 4 and the indexes of {}: {}",
+            rates.join(", "),
+            count(tpcc.conflicts_count),
+            count(tpcc.rolled_back_count),
+            counted(tpcc.warehouses_checked, "warehouse"),
+            match tpcc.violations.len() {
+                0 => "kept".to_owned(),
+                violations => format!("{violations} violated under the least isolation"),
+            }
+        ))?;
+    }
+    if records.iter().any(Record::is_modelled) {
+        out.paragraph(
+            "rates and latencies on a simulated SSD are modelled; WA-A and WA-D are counts",
+        )?;
+    }
+    let mut shown: Vec<String> = Vec::new();
+    for record in records {
+        let side = record.side();
+        if shown.contains(&side) {
+            continue;
+        }
+        let settings = record.settings.iter();
+        let settings: Vec<String> = settings
+            .map(|(name, value)| format!("{name} {value}"))
+            .collect();
+        out.paragraph(&format!("{side}: {}", settings.join(", ")))?;
+        if let Some(search) = &record.search {
+            print_search(&side, search, out)?;
+        }
+        shown.push(side);
+    }
+    print_verdicts(&bench::judge(&bench::evidence(records)), out)?;
+    print_steady(records, out)?;
+    print_sampling(records, out)
+}
+
+/// How latencies were taken, and where the keys came from, of rows where that is not each call and its own draw.
+pub(super) fn print_sampling(records: &[Record], out: &mut Output) -> Result<(), Failure> {
+    print_lines(records, Record::sampling_line, out)
+}
+
+/// What the steadiness of runs was judged with, and by what.
+pub(super) fn print_steady(records: &[Record], out: &mut Output) -> Result<(), Failure> {
+    print_lines(records, Record::steady_line, out)
+}
+
+fn print_lines(
+    records: &[Record],
+    of: fn(&Record) -> Option<String>,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let mut said: Vec<String> = Vec::new();
+    for record in records {
+        if let Some(line) = of(record).filter(|line| !said.contains(line)) {
+            out.paragraph(&line)?;
+            said.push(line);
+        }
+    }
+    Ok(())
+}
+
+/// Where the CPU time went, of runs that were sampled.
+fn print_components(records: &[Record], out: &mut Output) -> Result<(), Failure> {
+    let sampled: Vec<&Record> = records.iter().filter(|r| r.cpu_sampled).collect();
+    if sampled.is_empty() {
+        return Ok(());
+    }
+    let sides: Vec<String> = sampled
+        .iter()
+        .map(|r| format!("{}, {}", r.side(), size(r.data_bytes)))
+        .collect();
+    let header: Vec<&str> = ["CPU µs per operation"]
+        .into_iter()
+        .chain(sides.iter().map(String::as_str))
+        .collect();
+    out.table(&header, &bench::components(&sampled), true)
+}
+
+/// What the drive did alone, beside each run of which that is known.
+fn print_drive_limits(records: &[Record], out: &mut Output) -> Result<(), Failure> {
+    let line = |record: &Record| {
+        let limits = record.drive_limits();
+        limits.iter().any(Option::is_some).then(|| {
+            let cells = limits.map(|limit| {
+                limit.map_or("–".to_owned(), |(before, after)| {
+                    let [before, after] = [before, after].map(|rate| count(rate.round() as u64));
+                    format!("{before} / {after}")
+                })
+            });
+            let mut line = vec![record.side(), size(record.data_bytes)];
+            line.extend(cells);
+            line
+        })
+    };
+    let rows: Vec<Vec<String>> = records.iter().filter_map(line).collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    out.paragraph("the drive's own limit, before / after each run")?;
+    let header = [
+        "engine",
+        "data",
+        "reads/s",
+        "writes/s",
+        "flushed",
+        "sequential MB/s",
+        "flushed",
+    ];
+    out.table(&header, &rows, true)
+}
+
+fn print_search(side: &str, search: &Search, out: &mut Output) -> Result<(), Failure> {
+    out.paragraph(&format!(
+        "{side}: {} of {} s each, drawn with seed {}; the fastest was measured",
+        counted(search.trials.len() as u64, "trial"),
+        search.trial_s,
+        search.seed
+    ))?;
+    let trials = search.trials.iter().enumerate();
+    let rows: Vec<Vec<String>> = trials
+        .map(|(at, trial)| {
+            vec![
+                trial.text(),
+                count(trial.operations_per_s.round() as u64),
+                if at == search.best { "fastest" } else { "" }.to_owned(),
+            ]
+        })
+        .collect();
+    out.table(&["settings", "op/s", ""], &rows, true)
+}
+
+fn print_verdicts(verdicts: &[(Pitfall, Verdict)], out: &mut Output) -> Result<(), Failure> {
+    let rows: Vec<Vec<String>> = verdicts
+        .iter()
+        .map(|(pitfall, verdict)| vec![pitfall.name().to_owned(), verdict.to_string()])
+        .collect();
+    out.table(&[], &rows, false)?;
+    if !bench::has_headline(verdicts) {
+        return out.paragraph(
+            "no headline number: a pitfall was committed; the rows describe these runs only",
+        );
+    }
+    let has_unknown = verdicts.iter().any(|(_, v)| v.is_unknown());
+    match has_unknown {
+        true => out.line("quote these numbers only as ratios within this run"),
+        false => Ok(()),
+    }
+}
