@@ -263,7 +263,7 @@ fn advise_answers_for_every_example_and_writes_its_files() {
             .run(&["advise", "p.json", "w.toml", option, path])
             .fails(2, "would replace");
     }
-    let one = ["--html", "both", "--options-file", "both"];
+    let one = ["--html", "both", "--options-file", "./both"];
     place
         .run(&[&["advise", "p.json", "w.toml"][..], &one].concat())
         .fails(2, "would replace");

@@ -500,7 +500,11 @@ fn keeps_inputs(
     outputs: &[(&str, &Option<PathBuf>)],
     inputs: &[&Option<PathBuf>],
 ) -> Result<(), Failure> {
-    let place = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    // Of files that are not there yet, too.
+    let place = |path: &Path| {
+        let found = path.canonicalize().or_else(|_| std::path::absolute(path));
+        found.unwrap_or_else(|_| path.to_owned())
+    };
     let mut taken: Vec<PathBuf> = inputs
         .iter()
         .filter_map(|p| Some(place(p.as_deref()?)))
