@@ -26,6 +26,7 @@ mod long_read;
 #[cfg(test)]
 mod long_read_tests;
 mod mapping;
+mod memory_ahead;
 mod page_miss;
 #[cfg(test)]
 mod page_miss_tests;
@@ -61,6 +62,7 @@ use crate::shared::{Address, Shared};
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicBool;
 use crate::types::TreeId;
+use memory_ahead::MemoryAhead;
 use worker_frames::Own;
 
 /// Why an attempt on pages has to start over, holding nothing.
@@ -172,6 +174,7 @@ pub(crate) struct Buffer {
     /// Per worker: the replacement queues of the pages that it has read or made.
     partitions: Vec<Mutex<Partition>>,
     free_frames: Mutex<FreeFrames>,
+    memory_ahead: MemoryAhead,
     /// Per worker: some page that its tasks wait for was loaded elsewhere.
     page_news: Vec<AtomicBool>,
     read_buffers: ReadBuffers,
@@ -211,6 +214,7 @@ impl Buffer {
                 .map(|_| Mutex::new(Partition::new(frames / count)))
                 .collect(),
             free_frames: Mutex::default(),
+            memory_ahead: MemoryAhead::new(),
             page_news: (0..count).map(|_| AtomicBool::new(false)).collect(),
             read_buffers: ReadBuffers::default(),
             dirty_waiters,
@@ -244,6 +248,23 @@ impl Buffer {
         } else {
             self.load_completed(worker, token as u32, result);
         }
+    }
+
+    /// Whether this system is one on which [`Buffer::take_memory_ahead`] should run.
+    pub(crate) fn may_take_memory_ahead() -> bool {
+        memory_ahead::is_supported()
+    }
+
+    /// Takes memory for frames before they are used; for a thread of its own, which ends at the latest when it is unparked after
+    /// [`Buffer::end_taking_memory`].
+    pub(crate) fn take_memory_ahead(&self) {
+        memory_ahead::give_way();
+        self.memory_ahead.run(&self.pool.frames);
+    }
+
+    /// Has [`Buffer::take_memory_ahead`] return.
+    pub(crate) fn end_taking_memory(&self) {
+        self.memory_ahead.end();
     }
 
     /// Gives the memory back, once the store is closed, whatever handles remain.

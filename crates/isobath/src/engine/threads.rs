@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::{Engine, TaskHandle, TaskPanic, WorkerState};
+use crate::buffer::Buffer;
 use crate::context::PoolHandle;
 use crate::error::panic_message;
 use crate::runtime::{
@@ -110,6 +111,7 @@ pub(crate) struct Runtime {
     pub(crate) engine: Arc<Engine>,
     pub(crate) pool: PoolHandle,
     workers: Arc<WorkerPool>,
+    /// The workers', and the one that takes memory for the pool.
     threads: Mutex<Vec<JoinHandle<()>>>,
     next_worker: AtomicUsize,
     /// The workers have no threads: a simulation steps them.
@@ -137,6 +139,7 @@ impl Runtime {
                 return Err(error);
             }
         }
+        runtime.start_taking_memory();
         Ok(runtime)
     }
 
@@ -193,6 +196,18 @@ impl Runtime {
             })?;
         self.threads.lock().push(thread);
         started.recv().unwrap_or(Err(Error::Closed))
+    }
+
+    /// Starts the thread that takes memory for the pool's frames before they are used. Without it reads wait for that memory.
+    fn start_taking_memory(&self) {
+        if !Buffer::may_take_memory_ahead() {
+            return;
+        }
+        let buffer = Arc::clone(&self.engine.buffer);
+        let thread = std::thread::Builder::new()
+            .name("isobath-memory".to_owned())
+            .spawn(move || buffer.take_memory_ahead());
+        self.threads.lock().extend(thread);
     }
 
     /// Whether this is a child that was forked from the process that has the workers' threads.
@@ -475,7 +490,9 @@ impl Runtime {
         if self.simulated {
             crate::sync::drive_to_end();
         }
+        self.engine.buffer.end_taking_memory();
         for thread in self.threads.lock().drain(..) {
+            thread.thread().unpark();
             // A worker's panic was printed by its thread; there is no result to take.
             let _ = thread.join();
         }

@@ -1,0 +1,288 @@
+//! Memory for the pool's next frames, taken before a read needs them (docs/decisions/0102).
+//!
+//! The kernel gives the pool's memory when it is touched first, and it touches a frame inside the call that starts the
+//! read into it: for a huge page that takes half a millisecond, or several where a virtual machine's host has no memory at hand.
+//! Meanwhile the worker's other tasks wait. So a thread touches frames before they are used. It ends once all have memory.
+//!
+//! The order of steps, and what each is for:
+//!
+//! | first | then | else |
+//! | --- | --- | --- |
+//! | memory given | [`Frames::has_memory_until`] says so | a worker takes a frame for ready that is not, and waits for it as before |
+//! | `is_called` taken back | what is used looked at | the call for frames that are used in between is lost |
+//! | thread ended | memory given back by closing | a closed store keeps memory until its last handle is dropped |
+//!
+//! Whether a frame has memory changes nothing but time: its bytes are the same in either case, and nobody waits for the thread.
+
+#![allow(unsafe_code)]
+
+use std::thread::Thread;
+
+use super::FrameId;
+use super::frames::Frames;
+use crate::sync::OnceLock;
+use crate::sync::atomic::{AtomicBool, Ordering};
+
+/// Frames that may have memory before they are used: 8 MiB. A full-speed drive fills as much in some 20 ms, within which
+/// the thread gets a turn on an idle processor. Of a small store, no more than it uses: its memory at most doubles.
+const AHEAD: u32 = 1 << 11;
+
+/// Major and minor number of the first Linux in which a thread that touches memory keeps no other from `mmap`.
+const SUPPORTED: (u32, u32) = (6, 4);
+
+/// Frames that should have memory while `used` of them are used.
+fn wanted(frames: &Frames) -> FrameId {
+    let used = frames.used();
+    frames.count().min(used.saturating_add(used.min(AHEAD)))
+}
+
+/// Whether to take memory ahead. Before Linux 6.4 the thread would hold a lock of the whole address space for as long as
+/// it takes the kernel to clear a huge page, and it gets little time where processors are busy.
+pub(super) fn is_supported() -> bool {
+    is_at_least(&release(), SUPPORTED)
+}
+
+/// The running kernel's release, as in `uname -r`; empty if it does not say.
+fn release() -> String {
+    // SAFETY: an all-zero `utsname` is one of empty strings.
+    let mut names: libc::utsname = unsafe { std::mem::zeroed() };
+    // SAFETY: a place for the answer, which the kernel ends with zeros.
+    if unsafe { libc::uname(&raw mut names) } != 0 {
+        return String::new();
+    }
+    // SAFETY: as above.
+    let release = unsafe { std::ffi::CStr::from_ptr(names.release.as_ptr()) };
+    release.to_string_lossy().into_owned()
+}
+
+/// Whether a release such as `6.18.44-generic` is not older than `least`.
+fn is_at_least(release: &str, least: (u32, u32)) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
+        return false;
+    };
+    (major, minor) >= least
+}
+
+/// Has the calling thread give way to every other that could run. Where the kernel refuses, a worker may
+/// wait until it has a huge page cleared.
+pub(super) fn give_way() {
+    let parameter = libc::sched_param { sched_priority: 0 };
+    // By its number: musl's function of that name does nothing.
+    // SAFETY: of this thread, and the kernel only reads the parameter.
+    unsafe {
+        libc::syscall(
+            libc::SYS_sched_setscheduler,
+            0,
+            libc::SCHED_IDLE,
+            &raw const parameter,
+        );
+    }
+}
+
+/// Has the memory for the next frames taken; does nothing until it has a thread.
+pub(super) struct MemoryAhead {
+    thread: OnceLock<Thread>,
+    /// The thread is awake, or will be.
+    is_called: AtomicBool,
+    is_over: AtomicBool,
+}
+
+impl MemoryAhead {
+    pub(super) fn new() -> MemoryAhead {
+        MemoryAhead {
+            thread: OnceLock::new(),
+            is_called: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
+        }
+    }
+
+    /// Calls the thread if frames that are about to be used have no memory.
+    #[inline]
+    pub(super) fn call(&self, frames: &Frames) {
+        let Some(thread) = self.thread.get() else {
+            return;
+        };
+        let has_all = frames.has_memory_until() >= wanted(frames);
+        if !has_all && !self.is_called.swap(true, Ordering::AcqRel) {
+            thread.unpark();
+        }
+    }
+
+    /// What the thread does, which is the calling one: returns once all frames have memory, or after
+    /// [`MemoryAhead::end`].
+    pub(super) fn run(&self, frames: &Frames) {
+        if self.thread.set(std::thread::current()).is_err() {
+            return;
+        }
+        loop {
+            self.is_called.swap(false, Ordering::AcqRel);
+            while !self.is_over() && frames.has_memory_until() < wanted(frames) {
+                frames.take_memory();
+            }
+            if self.is_over() || frames.has_memory_until() == frames.count() {
+                return;
+            }
+            std::thread::park();
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// The thread has to end, once it is unparked.
+    pub(super) fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::page::PAGE_SIZE;
+
+    /// Whether the kernel has given memory for `frame`.
+    fn is_resident(frames: &Frames, frame: FrameId) -> bool {
+        let (base, _) = frames.region(frame..frame + 1);
+        let mut state = 0_u8;
+        // SAFETY: one page of a mapping that lives as long as `frames`, and a byte for the answer.
+        let result = unsafe { libc::mincore(base.cast(), PAGE_SIZE, &raw mut state) };
+        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+        state & 1 == 1
+    }
+
+    /// Page faults of this thread so far.
+    fn faults() -> i64 {
+        // SAFETY: all zeros are a valid value.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: a place for the answer.
+        let result = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+        assert_eq!(result, 0);
+        usage.ru_minflt + usage.ru_majflt
+    }
+
+    /// Runs the thread beside `work`, and ends it.
+    fn beside(ahead: &MemoryAhead, frames: &Frames, work: impl FnOnce()) {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| ahead.run(frames));
+            // Also where `work` panics: the scope waits for the thread.
+            let worked = catch_unwind(AssertUnwindSafe(|| {
+                wait_until("a thread", || ahead.thread.get().is_some());
+                work();
+            }));
+            ahead.end();
+            thread.thread().unpark();
+            if let Err(payload) = worked {
+                resume_unwind(payload);
+            }
+        });
+    }
+
+    fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+        let began = Instant::now();
+        while !is_so() {
+            assert!(began.elapsed() < Duration::from_secs(60), "{what}");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn releases_of_linux() {
+        let cases = [
+            ("6.18.44-fc-v657", true),
+            ("6.4.0", true),
+            ("6.4-rc1", true),
+            ("7.0", true),
+            ("10.1.2", true),
+            ("6.3.13", false),
+            ("6.1.0-18-amd64", false),
+            ("5.15.0", false),
+            ("6", false),
+            ("6.", false),
+            ("", false),
+            ("linux", false),
+        ];
+        for (release, is_supported) in cases {
+            assert_eq!(is_at_least(release, SUPPORTED), is_supported, "{release}");
+        }
+        assert!(!release().is_empty());
+    }
+
+    #[test]
+    fn frames_have_memory_before_they_are_used_but_not_many_do() {
+        let count = 8 * AHEAD;
+        let frames = Frames::map(count).unwrap();
+        let ahead = MemoryAhead::new();
+        beside(&ahead, &frames, || {
+            assert_eq!(frames.has_memory_until(), 0);
+            for used in [1, 511, 512, 513, AHEAD, 3 * AHEAD + 5, count - 1] {
+                let range = frames.use_more(used - frames.used());
+                ahead.call(&frames);
+                let wanted = count.min(used + used.min(AHEAD));
+                wait_until("memory ahead", || frames.has_memory_until() >= wanted);
+                assert!(is_resident(&frames, range.end - 1) && is_resident(&frames, wanted - 1));
+                // Whole huge pages.
+                let taken = frames.has_memory_until();
+                assert!(taken < wanted + 512, "{taken} for {used}");
+                assert!(taken == count || !is_resident(&frames, taken), "{taken} for {used}");
+            }
+        });
+    }
+
+    #[test]
+    fn what_uses_a_frame_waits_for_no_memory() {
+        let frames = Frames::map(4 * AHEAD).unwrap();
+        frames.use_more(2 * AHEAD);
+        let ahead = MemoryAhead::new();
+        beside(&ahead, &frames, || {
+            wait_until("memory", || frames.has_memory_until() >= 3 * AHEAD);
+        });
+        let before = faults();
+        for frame in 2 * AHEAD..3 * AHEAD {
+            frames.words(frame).put_u16(8, 7);
+        }
+        let faults = faults() - before;
+        // Of four huge pages; one may be the kernel's own, as when it moves a page.
+        assert!(faults <= 1, "{faults}");
+    }
+
+    #[test]
+    fn the_thread_ends_by_itself_once_all_frames_have_memory() {
+        let frames = Frames::map(700).unwrap();
+        let ahead = MemoryAhead::new();
+        frames.use_more(350);
+        ahead.run(&frames);
+        assert_eq!(frames.has_memory_until(), 700);
+        assert!((0..700).all(|frame| is_resident(&frames, frame)));
+    }
+
+    #[test]
+    fn a_thread_that_is_to_end_takes_no_more_memory() {
+        let frames = Frames::map(4 * AHEAD).unwrap();
+        let ahead = MemoryAhead::new();
+        frames.use_more(3 * AHEAD);
+        ahead.end();
+        ahead.run(&frames);
+        assert_eq!(frames.has_memory_until(), 0);
+        assert!(!is_resident(&frames, 0));
+    }
+
+    #[test]
+    fn what_is_in_the_frames_stays() {
+        let frames = Frames::map(4 * AHEAD).unwrap();
+        frames.use_more(100);
+        frames.words(70).put_u16(8, 7);
+        frames.header(70).latch().unlock_exclusive();
+        let ahead = MemoryAhead::new();
+        beside(&ahead, &frames, || {
+            wait_until("memory", || frames.has_memory_until() > 70);
+        });
+        assert_eq!(frames.words(70).u64_at(8), 7);
+        assert!(frames.header(70).latch().optimistic().is_some());
+        assert!(frames.header(71).latch().optimistic().is_none());
+    }
+}
