@@ -87,7 +87,9 @@ fn memory_comes_with_use_and_goes_with_the_store() {
     let snapshot = store.begin().unwrap();
     let range = tree.range(..);
     store.close().unwrap();
-    assert_eq!(policy_of_memory_thread(), None);
+    wait_until("the end of a thread", || {
+        policy_of_memory_thread().is_none()
+    });
     assert!(more() < 24, "{} MiB after closing, {full} before", more());
     assert!(matches!(tree.get(b"k"), Err(Error::Closed)));
     drop((snapshot, range));

@@ -10,9 +10,9 @@
 //! | --- | --- | --- |
 //! | memory given | [`Frames::has_memory_until`] says so | a worker takes a frame for ready that is not, and waits for it as before |
 //! | `is_called` taken back | what is used looked at | the call for frames that are used in between is lost |
-//! | thread ended | memory given back by closing | a closed store keeps memory until its last handle is dropped |
 //!
-//! Whether a frame has memory changes nothing but time: its bytes are the same in either case, and nobody waits for the thread.
+//! Whether a frame has memory changes nothing but time: its bytes are the same in either case. Nobody waits for the thread, closing
+//! neither, since it gets little time where processors are busy: a closed store may keep a huge page until the thread has ended.
 
 #![allow(unsafe_code)]
 
@@ -109,12 +109,14 @@ impl MemoryAhead {
         }
     }
 
-    /// What the thread does, which is the calling one: returns once all frames have memory, or after
-    /// [`MemoryAhead::end`].
+    /// From now on calls go to this thread.
+    pub(super) fn set_thread(&self, thread: Thread) {
+        // There is one; a second would come from a second start.
+        let _ = self.thread.set(thread);
+    }
+
+    /// What the thread does: returns once all frames have memory, or after [`MemoryAhead::end`].
     pub(super) fn run(&self, frames: &Frames) {
-        if self.thread.set(std::thread::current()).is_err() {
-            return;
-        }
         loop {
             self.is_called.swap(false, Ordering::AcqRel);
             while !self.is_over() && frames.has_memory_until() < wanted(frames) {
@@ -131,9 +133,13 @@ impl MemoryAhead {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// The thread has to end, once it is unparked.
+    /// Has the thread end soon, if there is one.
     pub(super) fn end(&self) {
+        // Unparking makes it visible.
         self.is_over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
     }
 }
 
@@ -169,13 +175,10 @@ mod tests {
     fn beside(ahead: &MemoryAhead, frames: &Frames, work: impl FnOnce()) {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| ahead.run(frames));
+            ahead.set_thread(thread.thread().clone());
             // Also where `work` panics: the scope waits for the thread.
-            let worked = catch_unwind(AssertUnwindSafe(|| {
-                wait_until("a thread", || ahead.thread.get().is_some());
-                work();
-            }));
+            let worked = catch_unwind(AssertUnwindSafe(work));
             ahead.end();
-            thread.thread().unpark();
             if let Err(payload) = worked {
                 resume_unwind(payload);
             }

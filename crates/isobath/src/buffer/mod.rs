@@ -52,6 +52,7 @@ pub(crate) use replacement::Partition;
 pub(crate) use words::Words;
 
 use std::sync::Arc;
+use std::thread::Thread;
 
 use isobath_io::IoError;
 
@@ -255,11 +256,15 @@ impl Buffer {
         memory_ahead::is_supported()
     }
 
-    /// Takes memory for frames before they are used; for a thread of its own, which ends at the latest when it is unparked after
-    /// [`Buffer::end_taking_memory`].
+    /// Takes memory for frames before they are used; for a thread of its own, which returns after [`Buffer::end_taking_memory`].
     pub(crate) fn take_memory_ahead(&self) {
         memory_ahead::give_way();
         self.memory_ahead.run(&self.pool.frames);
+    }
+
+    /// The thread of [`Buffer::take_memory_ahead`], which workers wake.
+    pub(crate) fn set_memory_thread(&self, thread: Thread) {
+        self.memory_ahead.set_thread(thread);
     }
 
     /// Has [`Buffer::take_memory_ahead`] return.

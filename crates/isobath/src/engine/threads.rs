@@ -111,7 +111,6 @@ pub(crate) struct Runtime {
     pub(crate) engine: Arc<Engine>,
     pub(crate) pool: PoolHandle,
     workers: Arc<WorkerPool>,
-    /// The workers', and the one that takes memory for the pool.
     threads: Mutex<Vec<JoinHandle<()>>>,
     next_worker: AtomicUsize,
     /// The workers have no threads: a simulation steps them.
@@ -207,7 +206,9 @@ impl Runtime {
         let thread = std::thread::Builder::new()
             .name("isobath-memory".to_owned())
             .spawn(move || buffer.take_memory_ahead());
-        self.threads.lock().extend(thread);
+        if let Ok(handle) = thread {
+            self.engine.buffer.set_memory_thread(handle.thread().clone());
+        }
     }
 
     /// Whether this is a child that was forked from the process that has the workers' threads.
@@ -490,13 +491,12 @@ impl Runtime {
         if self.simulated {
             crate::sync::drive_to_end();
         }
-        self.engine.buffer.end_taking_memory();
         for thread in self.threads.lock().drain(..) {
-            thread.thread().unpark();
             // A worker's panic was printed by its thread; there is no result to take.
             let _ = thread.join();
         }
         self.engine.pagestore.end_resizing();
+        self.engine.buffer.end_taking_memory();
     }
 }
 
