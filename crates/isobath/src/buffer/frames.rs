@@ -174,7 +174,8 @@ impl Frames {
         let from = self.has_memory_until();
         let to = self.count.min(from.saturating_add(FRAMES_OF_A_HUGE_PAGE));
         let bytes = |size: usize| from as usize * size..to as usize * size;
-        self.headers.touch(bytes(std::mem::size_of::<FrameHeader>()));
+        self.headers
+            .touch(bytes(std::mem::size_of::<FrameHeader>()));
         self.pages.touch(bytes(PAGE_SIZE));
         self.has_memory_until.store(to, Ordering::Relaxed);
     }

@@ -231,7 +231,10 @@ mod tests {
                 // Whole huge pages.
                 let taken = frames.has_memory_until();
                 assert!(taken < wanted + 512, "{taken} for {used}");
-                assert!(taken == count || !is_resident(&frames, taken), "{taken} for {used}");
+                assert!(
+                    taken == count || !is_resident(&frames, taken),
+                    "{taken} for {used}"
+                );
             }
         });
     }

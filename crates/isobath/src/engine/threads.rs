@@ -207,7 +207,9 @@ impl Runtime {
             .name("isobath-memory".to_owned())
             .spawn(move || buffer.take_memory_ahead());
         if let Ok(handle) = thread {
-            self.engine.buffer.set_memory_thread(handle.thread().clone());
+            self.engine
+                .buffer
+                .set_memory_thread(handle.thread().clone());
         }
     }
 
