@@ -10,11 +10,10 @@
 //! | --- | --- | --- |
 //! | memory given | [`Frames::has_memory_until`] says so | a worker takes a frame for ready that is not, and waits for it as before |
 //! | `is_called` taken back | what is used looked at | the call for frames that are used in between is lost |
+//! | thread ended | memory given back by closing | a closed store keeps memory until its last handle is dropped |
 //!
-//! Whether a frame has memory changes nothing but time: its bytes are the same in either case. Nobody waits for the thread, closing
-//! neither, since it gets little time where processors are busy: a closed store may keep a huge page until the thread has ended.
-
-#![allow(unsafe_code)]
+//! Whether a frame has memory changes nothing but time: its bytes are the same in either case. The thread has ordinary priority: whoever
+//! needs the lock of the pool's mapping, as `fork` does, waits until the kernel has cleared the page.
 
 use std::thread::Thread;
 
@@ -24,60 +23,13 @@ use crate::sync::OnceLock;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// Frames that may have memory before they are used: 8 MiB. A full-speed drive fills as much in some 20 ms, within which
-/// the thread gets a turn on an idle processor. Of a small store, no more than it uses: its memory at most doubles.
+/// the thread gets a turn on a processor. Of a small store, no more than it uses: its memory at most doubles.
 const AHEAD: u32 = 1 << 11;
-
-/// Major and minor number of the first Linux in which a thread that touches memory keeps no other from `mmap`.
-const SUPPORTED: (u32, u32) = (6, 4);
 
 /// Frames that should have memory while `used` of them are used.
 fn wanted(frames: &Frames) -> FrameId {
     let used = frames.used();
     frames.count().min(used.saturating_add(used.min(AHEAD)))
-}
-
-/// Whether to take memory ahead. Before Linux 6.4 the thread would hold a lock of the whole address space for as long as
-/// it takes the kernel to clear a huge page, and it gets little time where processors are busy.
-pub(super) fn is_supported() -> bool {
-    is_at_least(&release(), SUPPORTED)
-}
-
-/// The running kernel's release, as in `uname -r`; empty if it does not say.
-fn release() -> String {
-    // SAFETY: an all-zero `utsname` is one of empty strings.
-    let mut names: libc::utsname = unsafe { std::mem::zeroed() };
-    // SAFETY: a place for the answer, which the kernel ends with zeros.
-    if unsafe { libc::uname(&raw mut names) } != 0 {
-        return String::new();
-    }
-    // SAFETY: as above.
-    let release = unsafe { std::ffi::CStr::from_ptr(names.release.as_ptr()) };
-    release.to_string_lossy().into_owned()
-}
-
-/// Whether a release such as `6.18.44-generic` is not older than `least`.
-fn is_at_least(release: &str, least: (u32, u32)) -> bool {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
-    let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
-        return false;
-    };
-    (major, minor) >= least
-}
-
-/// Has the calling thread give way to every other that could run. Where the kernel refuses, a worker may
-/// wait until it has a huge page cleared.
-pub(super) fn give_way() {
-    let parameter = libc::sched_param { sched_priority: 0 };
-    // By its number: musl's function of that name does nothing.
-    // SAFETY: of this thread, and the kernel only reads the parameter.
-    unsafe {
-        libc::syscall(
-            libc::SYS_sched_setscheduler,
-            0,
-            libc::SCHED_IDLE,
-            &raw const parameter,
-        );
-    }
 }
 
 /// Has the memory for the next frames taken; does nothing until it has a thread.
@@ -145,6 +97,8 @@ impl MemoryAhead {
 
 #[cfg(test)]
 mod tests {
+    #![allow(unsafe_code, reason = "the kernel's account of memory")]
+
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
     use std::time::{Duration, Instant};
 
@@ -191,28 +145,6 @@ mod tests {
             assert!(began.elapsed() < Duration::from_secs(60), "{what}");
             std::thread::yield_now();
         }
-    }
-
-    #[test]
-    fn releases_of_linux() {
-        let cases = [
-            ("6.18.44-fc-v657", true),
-            ("6.4.0", true),
-            ("6.4-rc1", true),
-            ("7.0", true),
-            ("10.1.2", true),
-            ("6.3.13", false),
-            ("6.1.0-18-amd64", false),
-            ("5.15.0", false),
-            ("6", false),
-            ("6.", false),
-            ("", false),
-            ("linux", false),
-        ];
-        for (release, is_supported) in cases {
-            assert_eq!(is_at_least(release, SUPPORTED), is_supported, "{release}");
-        }
-        assert!(!release().is_empty());
     }
 
     #[test]

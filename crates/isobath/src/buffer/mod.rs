@@ -251,14 +251,8 @@ impl Buffer {
         }
     }
 
-    /// Whether this system is one on which [`Buffer::take_memory_ahead`] should run.
-    pub(crate) fn may_take_memory_ahead() -> bool {
-        memory_ahead::is_supported()
-    }
-
     /// Takes memory for frames before they are used; for a thread of its own, which returns after [`Buffer::end_taking_memory`].
     pub(crate) fn take_memory_ahead(&self) {
-        memory_ahead::give_way();
         self.memory_ahead.run(&self.pool.frames);
     }
 

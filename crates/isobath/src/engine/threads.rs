@@ -10,7 +10,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::{Engine, TaskHandle, TaskPanic, WorkerState};
-use crate::buffer::Buffer;
 use crate::context::PoolHandle;
 use crate::error::panic_message;
 use crate::runtime::{
@@ -111,6 +110,7 @@ pub(crate) struct Runtime {
     pub(crate) engine: Arc<Engine>,
     pub(crate) pool: PoolHandle,
     workers: Arc<WorkerPool>,
+    /// The workers', and the one that takes memory for the pool.
     threads: Mutex<Vec<JoinHandle<()>>>,
     next_worker: AtomicUsize,
     /// The workers have no threads: a simulation steps them.
@@ -199,17 +199,14 @@ impl Runtime {
 
     /// Starts the thread that takes memory for the pool's frames before they are used. Without it reads wait for that memory.
     fn start_taking_memory(&self) {
-        if !Buffer::may_take_memory_ahead() {
-            return;
-        }
         let buffer = Arc::clone(&self.engine.buffer);
         let thread = std::thread::Builder::new()
             .name("isobath-memory".to_owned())
             .spawn(move || buffer.take_memory_ahead());
-        if let Ok(handle) = thread {
-            self.engine
-                .buffer
-                .set_memory_thread(handle.thread().clone());
+        if let Ok(thread) = thread {
+            let buffer = &self.engine.buffer;
+            buffer.set_memory_thread(thread.thread().clone());
+            self.threads.lock().push(thread);
         }
     }
 
@@ -493,12 +490,12 @@ impl Runtime {
         if self.simulated {
             crate::sync::drive_to_end();
         }
+        self.engine.buffer.end_taking_memory();
         for thread in self.threads.lock().drain(..) {
             // A worker's panic was printed by its thread; there is no result to take.
             let _ = thread.join();
         }
         self.engine.pagestore.end_resizing();
-        self.engine.buffer.end_taking_memory();
     }
 }
 
