@@ -18,36 +18,6 @@ fn resident() -> u64 {
     kib.parse::<u64>().unwrap() << 10
 }
 
-/// Whether the thread lives that takes memory for the pool ahead.
-fn has_memory_thread() -> bool {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    let mut names = tasks.flatten().map(|task| {
-        // It may have ended since.
-        std::fs::read_to_string(task.path().join("comm")).unwrap_or_default()
-    });
-    names.any(|name| name.trim() == "isobath-memory")
-}
-
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let began = std::time::Instant::now();
-    while !is_so() {
-        assert!(began.elapsed().as_secs() < 60, "{what}");
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-}
-
-/// The thread lives until the pool's frames have memory.
-fn thread_ends_with_a_full_pool() {
-    let small = Options::new().workers(1).pool_bytes(4 << 20);
-    let store = Store::in_memory(&small).unwrap();
-    let tree = store.create_tree("t").unwrap();
-    for n in 0..8_000 {
-        tree.insert(&key(n), &value(n, 900)).unwrap();
-    }
-    wait_until("the end of a thread", || !has_memory_thread());
-    store.close().unwrap();
-}
-
 #[test]
 fn memory_comes_with_use_and_goes_with_the_store() {
     let before = resident();
@@ -57,7 +27,6 @@ fn memory_comes_with_use_and_goes_with_the_store() {
     let tree = store.create_tree("t").unwrap();
     tree.insert(b"k", b"v").unwrap();
     assert!(more() < 64, "{} MiB for one record", more());
-    wait_until("a thread that takes memory ahead", has_memory_thread);
 
     // What the volume itself takes, which is in memory, too, is there twice.
     for n in 0..60_000 {
@@ -68,10 +37,7 @@ fn memory_comes_with_use_and_goes_with_the_store() {
     let snapshot = store.begin().unwrap();
     let range = tree.range(..);
     store.close().unwrap();
-    // The system shows a thread that has ended for a moment.
-    wait_until("the end of a thread", || !has_memory_thread());
     assert!(more() < 24, "{} MiB after closing, {full} before", more());
     assert!(matches!(tree.get(b"k"), Err(Error::Closed)));
     drop((snapshot, range));
-    thread_ends_with_a_full_pool();
 }

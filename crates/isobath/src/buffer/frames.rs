@@ -2,7 +2,7 @@
 //! frame, both in huge pages where the system gives them.
 //!
 //! Both are reserved at the pool's limit and take memory as they are touched. Frames are
-//! used in ascending order, so the memory taken is that of the frames used so far, and of some more ([`super::memory_ahead`]).
+//! used in ascending order, so the memory taken is that of the frames used so far.
 
 #![allow(unsafe_code)]
 
@@ -13,13 +13,10 @@ use super::mapping::FrameId;
 use super::words::Words;
 use crate::page::PAGE_SIZE;
 use crate::small;
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes of memory that one frame costs: the page and its header.
 pub(crate) const FRAME_COST: usize = PAGE_SIZE + std::mem::size_of::<FrameHeader>();
-
-/// Frames whose memory is taken at once.
-const FRAMES_OF_A_HUGE_PAGE: u32 = (HUGE_PAGE / PAGE_SIZE) as u32;
 
 /// Headers that are looked at before other tasks have a turn: some 50 µs.
 const FRAMES_AT_ONCE: u32 = 1 << 14;
@@ -67,20 +64,6 @@ impl Region {
         })
     }
 
-    /// Touches each page of these bytes: the kernel gives the memory of those that had none. What is in them stays,
-    /// whatever others do meanwhile.
-    fn touch(&self, bytes: std::ops::Range<usize>) {
-        assert!(bytes.end <= self.len);
-        let first = bytes.start - bytes.start % PAGE_SIZE;
-        for at in (first..bytes.end).step_by(PAGE_SIZE) {
-            // SAFETY: within the region, aligned to a page; every bit pattern is valid for atomics, and there is no access
-            // that is none, but for I/O.
-            let word = unsafe { &*self.base.add(at).cast::<AtomicU64>() };
-            // A write, or else the kernel would map its page of zeros; not of a value that another one may have replaced.
-            let _ = word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
-        }
-    }
-
     /// Gives the memory back; the bytes are zero from now on.
     fn discard(&self) {
         // Whole pages; what is rounded up lies in the mapping, behind the region's end.
@@ -107,10 +90,8 @@ pub(crate) struct Frames {
     pages: Region,
     headers: Region,
     count: u32,
-    /// Frames below this were used.
+    /// Frames below this were used; the others' memory was never touched.
     used: AtomicU32,
-    /// Frames below this have memory. So may others that were used.
-    has_memory_until: AtomicU32,
 }
 
 // SAFETY: the regions are fixed; all access goes through atomics, or through
@@ -133,7 +114,6 @@ impl Frames {
             headers,
             count,
             used: AtomicU32::new(0),
-            has_memory_until: AtomicU32::new(0),
         })
     }
 
@@ -161,23 +141,6 @@ impl Frames {
         let to = self.count.min(from.saturating_add(most));
         self.used.store(to, Ordering::Release);
         from..to
-    }
-
-    /// Frames below this have memory, whether they were used or not: a read into them waits for none.
-    #[inline]
-    pub(super) fn has_memory_until(&self) -> FrameId {
-        self.has_memory_until.load(Ordering::Relaxed)
-    }
-
-    /// Has the kernel give the memory for the next frames, those of one huge page; for one caller at a time.
-    pub(super) fn take_memory(&self) {
-        let from = self.has_memory_until();
-        let to = self.count.min(from.saturating_add(FRAMES_OF_A_HUGE_PAGE));
-        let bytes = |size: usize| from as usize * size..to as usize * size;
-        self.headers
-            .touch(bytes(std::mem::size_of::<FrameHeader>()));
-        self.pages.touch(bytes(PAGE_SIZE));
-        self.has_memory_until.store(to, Ordering::Relaxed);
     }
 
     /// Gives the memory back. From here on every latch is held exclusively, so that nothing that was read without

@@ -26,7 +26,6 @@ mod long_read;
 #[cfg(test)]
 mod long_read_tests;
 mod mapping;
-mod memory_ahead;
 mod page_miss;
 #[cfg(test)]
 mod page_miss_tests;
@@ -52,7 +51,6 @@ pub(crate) use replacement::Partition;
 pub(crate) use words::Words;
 
 use std::sync::Arc;
-use std::thread::Thread;
 
 use isobath_io::IoError;
 
@@ -63,7 +61,6 @@ use crate::shared::{Address, Shared};
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicBool;
 use crate::types::TreeId;
-use memory_ahead::MemoryAhead;
 use worker_frames::Own;
 
 /// Why an attempt on pages has to start over, holding nothing.
@@ -175,7 +172,6 @@ pub(crate) struct Buffer {
     /// Per worker: the replacement queues of the pages that it has read or made.
     partitions: Vec<Mutex<Partition>>,
     free_frames: Mutex<FreeFrames>,
-    memory_ahead: MemoryAhead,
     /// Per worker: some page that its tasks wait for was loaded elsewhere.
     page_news: Vec<AtomicBool>,
     read_buffers: ReadBuffers,
@@ -215,7 +211,6 @@ impl Buffer {
                 .map(|_| Mutex::new(Partition::new(frames / count)))
                 .collect(),
             free_frames: Mutex::default(),
-            memory_ahead: MemoryAhead::new(),
             page_news: (0..count).map(|_| AtomicBool::new(false)).collect(),
             read_buffers: ReadBuffers::default(),
             dirty_waiters,
@@ -249,21 +244,6 @@ impl Buffer {
         } else {
             self.load_completed(worker, token as u32, result);
         }
-    }
-
-    /// Takes memory for frames before they are used; for a thread of its own, which returns after [`Buffer::end_taking_memory`].
-    pub(crate) fn take_memory_ahead(&self) {
-        self.memory_ahead.run(&self.pool.frames);
-    }
-
-    /// The thread of [`Buffer::take_memory_ahead`], which workers wake.
-    pub(crate) fn set_memory_thread(&self, thread: Thread) {
-        self.memory_ahead.set_thread(thread);
-    }
-
-    /// Has [`Buffer::take_memory_ahead`] return.
-    pub(crate) fn end_taking_memory(&self) {
-        self.memory_ahead.end();
     }
 
     /// Gives the memory back, once the store is closed, whatever handles remain.

@@ -89,7 +89,6 @@ impl Buffer {
             let mut global = self.free_frames.lock();
             global.take(&self.pool.frames, missing, &mut free);
         }
-        self.memory_ahead.call(&self.pool.frames);
         let before = free.len();
         let workers = self.partitions.len();
         // A worker that holds less than its share takes from one that holds more.

@@ -110,7 +110,6 @@ pub(crate) struct Runtime {
     pub(crate) engine: Arc<Engine>,
     pub(crate) pool: PoolHandle,
     workers: Arc<WorkerPool>,
-    /// The workers', and the one that takes memory for the pool.
     threads: Mutex<Vec<JoinHandle<()>>>,
     next_worker: AtomicUsize,
     /// The workers have no threads: a simulation steps them.
@@ -138,7 +137,6 @@ impl Runtime {
                 return Err(error);
             }
         }
-        runtime.start_taking_memory();
         Ok(runtime)
     }
 
@@ -195,19 +193,6 @@ impl Runtime {
             })?;
         self.threads.lock().push(thread);
         started.recv().unwrap_or(Err(Error::Closed))
-    }
-
-    /// Starts the thread that takes memory for the pool's frames before they are used. Without it reads wait for that memory.
-    fn start_taking_memory(&self) {
-        let buffer = Arc::clone(&self.engine.buffer);
-        let thread = std::thread::Builder::new()
-            .name("isobath-memory".to_owned())
-            .spawn(move || buffer.take_memory_ahead());
-        if let Ok(thread) = thread {
-            let buffer = &self.engine.buffer;
-            buffer.set_memory_thread(thread.thread().clone());
-            self.threads.lock().push(thread);
-        }
     }
 
     /// Whether this is a child that was forked from the process that has the workers' threads.
@@ -490,7 +475,6 @@ impl Runtime {
         if self.simulated {
             crate::sync::drive_to_end();
         }
-        self.engine.buffer.end_taking_memory();
         for thread in self.threads.lock().drain(..) {
             // A worker's panic was printed by its thread; there is no result to take.
             let _ = thread.join();
