@@ -263,10 +263,16 @@ fn advise_answers_for_every_example_and_writes_its_files() {
             .run(&["advise", "p.json", "w.toml", option, path])
             .fails(2, "would replace");
     }
-    let one = ["--html", "both", "--options-file", "./both"];
-    place
-        .run(&[&["advise", "p.json", "w.toml"][..], &one].concat())
-        .fails(2, "would replace");
+    std::fs::create_dir(place.path("d")).unwrap();
+    std::os::unix::fs::symlink(".", place.path("here")).unwrap();
+    for other in ["both", "./both", "d/../both", "here/both"] {
+        let one = ["--html", "both", "--options-file", other];
+        place
+            .run(&[&["advise", "p.json", "w.toml"][..], &one].concat())
+            .fails(2, "would replace");
+    }
+    std::fs::remove_dir(place.path("d")).unwrap();
+    std::fs::remove_file(place.path("here")).unwrap();
     place
         .run(&["model", "p.json", "--html", "p.json"])
         .fails(2, "would replace");

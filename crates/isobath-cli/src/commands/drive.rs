@@ -500,10 +500,18 @@ fn keeps_inputs(
     outputs: &[(&str, &Option<PathBuf>)],
     inputs: &[&Option<PathBuf>],
 ) -> Result<(), Failure> {
-    // Of files that are not there yet, too.
+    // Of files that are not there yet, too, by whatever name of their directory.
     let place = |path: &Path| {
-        let found = path.canonicalize().or_else(|_| std::path::absolute(path));
-        found.unwrap_or_else(|_| path.to_owned())
+        let in_directory = || {
+            let directory = std::path::absolute(path)
+                .ok()?
+                .parent()?
+                .canonicalize()
+                .ok()?;
+            Some(directory.join(path.file_name()?))
+        };
+        let found = path.canonicalize().ok().or_else(in_directory);
+        found.unwrap_or_else(|| path.to_owned())
     };
     let mut taken: Vec<PathBuf> = inputs
         .iter()
