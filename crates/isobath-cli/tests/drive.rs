@@ -316,6 +316,16 @@ fn nonsense_in_a_workload_is_named_by_line_and_field() {
             "data.record_count",
         ),
         (
+            "record_count = 64_000_000",
+            "record_count = 1e300",
+            "data.record_count",
+        ),
+        (
+            "memory_bytes = 4_294_967_296",
+            "memory_bytes = 1e300",
+            "machine.memory_bytes",
+        ),
+        (
             "updates = 0.05",
             "updates = 0.01",
             "0.96 is the sum of the shares",

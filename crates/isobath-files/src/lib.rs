@@ -65,7 +65,7 @@ pub use layout::{
 pub use mount::{MountOptions, serve};
 pub use reader::{FileReader, Span};
 pub use tree::FileTree;
-pub use unmount::{is_mounted, unmount};
+pub use unmount::{is_mounted, resolve, unmount};
 pub use view::{Attributes, Entry, FileView, Stat, Walk};
 pub use writer::FileWriter;
 

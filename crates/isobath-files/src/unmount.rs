@@ -19,13 +19,15 @@ pub(crate) const SOURCE_PREFIX: &str = "isobath-files:";
 pub fn is_mounted(path: &Path) -> bool {
     // Bytes: a mount point, of anything on the machine, need not be UTF-8.
     let list = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let path = place(path);
+    let path = resolve(path);
     let mut lines = list.split(|byte| *byte == b'\n').filter_map(mount_point);
     lines.any(|at| at == path)
 }
 
-/// A path that leads to the mount point also where nothing below it answers any more.
-fn place(path: &Path) -> PathBuf {
+/// The absolute path without symbolic links, also of what is not there yet or does not answer any more, as the mount point of a
+/// process that was killed: then of its directory. Two names of one file have the same, but for hard links.
+#[must_use]
+pub fn resolve(path: &Path) -> PathBuf {
     // The kernel follows symbolic links to the mount point without asking what is mounted there.
     if let Ok(real) = std::fs::canonicalize(path) {
         return real;
@@ -82,7 +84,7 @@ pub fn unmount(path: &Path) -> Result<(), FilesError> {
     if !is_mounted(path) {
         return Err(FilesError::refused(path, "no files are mounted there"));
     }
-    let at = place(path);
+    let at = resolve(path);
     let mut done = rustix::mount::unmount(&at, UnmountFlags::empty());
     if done == Err(Errno::BUSY) && is_dead(path) {
         done = rustix::mount::unmount(&at, UnmountFlags::DETACH);
@@ -155,8 +157,11 @@ mod tests {
         std::fs::create_dir_all(root.join("mnt/photos")).unwrap();
         std::os::unix::fs::symlink("mnt/photos", root.join("link")).unwrap();
         for path in ["mnt/photos", "mnt/photos/", "link", "mnt/../mnt/photos/."] {
-            assert_eq!(place(&root.join(path)), root.join("mnt/photos"), "{path}");
+            assert_eq!(resolve(&root.join(path)), root.join("mnt/photos"), "{path}");
         }
-        assert_eq!(place(&root.join("link/none")), root.join("mnt/photos/none"));
+        assert_eq!(
+            resolve(&root.join("link/none")),
+            root.join("mnt/photos/none")
+        );
     }
 }

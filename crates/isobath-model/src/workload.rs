@@ -160,7 +160,12 @@ impl Workload {
         let file: File = toml::from_str(text).map_err(|error| syntax(text, &error))?;
         let check = Check { text };
         let (d, o, m) = (&file.data, &file.operations, &file.machine);
-        let record_count = check.at_least_one("data.record_count", &d.record_count)?;
+        let record_count = check.holds(
+            "data.record_count",
+            &d.record_count,
+            |v| (1.0..=RECORDS_MAX).contains(&v),
+            "is not within 1..=1e15",
+        )?;
         let workload = Self {
             record_count,
             key_bytes: check.holds(
@@ -197,8 +202,8 @@ impl Workload {
             memory_bytes: check.holds(
                 "machine.memory_bytes",
                 &m.memory_bytes,
-                |v| v >= MEMORY_BYTES_MIN,
-                "is less than 134217728 (128 MiB), too little for any engine",
+                |v| (MEMORY_BYTES_MIN..=MEMORY_BYTES_MAX).contains(&v),
+                "is not within 134217728 (128 MiB, less is too little for any engine)..=1e15",
             )?,
             core_count: check.count("machine.core_count", &m.core_count)?,
             target_operations_per_s: check.optional(
@@ -270,6 +275,9 @@ const DEFAULT_SCAN_RECORDS: f64 = 100.0;
 const DEFAULT_LIFETIME_YEARS: f64 = 5.0;
 /// What shares may be off by together, of rounding.
 const SHARES_TOLERANCE: f64 = 1e-6;
+/// More than any machine or drive has; what follows from it stays a number.
+const RECORDS_MAX: f64 = 1e15;
+const MEMORY_BYTES_MAX: f64 = 1e15;
 const MEMORY_BYTES_MIN: f64 = 128.0 * 1024.0 * 1024.0;
 
 #[derive(Deserialize)]

@@ -190,3 +190,21 @@ fn a_store_that_takes_more_memory_than_there_is_is_named() {
     assert_eq!(warned(134_217_728.0, 8e9), (true, true));
     assert_eq!(warned(64e9, 8e9), (false, false));
 }
+
+/// Shares that add up to 1 but for rounding leave no lookups over, for which RocksDB would need filters.
+#[test]
+fn rounded_shares_ask_for_no_filter() {
+    // 0.6 + 0.3 is less than 1 - 0.1 in binary.
+    for operations in [
+        "updates = 0.6\ninserts = 0.3\nscans = 0.1",
+        "updates = 0.9\nscans = 0.1",
+    ] {
+        let advice = advisor().advise(&workload(operations, "")).unwrap();
+        assert_eq!(
+            advice.rocksdb.settings.filter_bits_per_key, 0,
+            "{operations}"
+        );
+    }
+    let with = advisor().advise(&workload("point_reads = 0.1\nupdates = 0.9", ""));
+    assert_eq!(with.unwrap().rocksdb.settings.filter_bits_per_key, 10);
+}

@@ -500,32 +500,20 @@ fn keeps_inputs(
     outputs: &[(&str, &Option<PathBuf>)],
     inputs: &[&Option<PathBuf>],
 ) -> Result<(), Failure> {
-    // Of files that are not there yet, too, by whatever name of their directory.
-    let place = |path: &Path| {
-        let in_directory = || {
-            let directory = std::path::absolute(path)
-                .ok()?
-                .parent()?
-                .canonicalize()
-                .ok()?;
-            Some(directory.join(path.file_name()?))
-        };
-        let found = path.canonicalize().ok().or_else(in_directory);
-        found.unwrap_or_else(|| path.to_owned())
-    };
     let mut taken: Vec<PathBuf> = inputs
         .iter()
-        .filter_map(|p| Some(place(p.as_deref()?)))
+        .filter_map(|p| Some(isobath_files::resolve(p.as_deref()?)))
         .collect();
     for (option, path) in outputs {
         let Some(path) = path else { continue };
-        if taken.contains(&place(path)) {
+        let place = isobath_files::resolve(path);
+        if taken.contains(&place) {
             return Err(Failure::Usage(format!(
                 "{option} {} would replace another file of this command; name another one",
                 path.display()
             )));
         }
-        taken.push(place(path));
+        taken.push(place);
     }
     Ok(())
 }

@@ -416,7 +416,7 @@ const RATE_TIE_SHARE_BY_RUNS: f64 = EngineModel::TIE_SHARE;
 
 fn settings(workload: &Workload, layout: Layout) -> RocksdbSettings {
     let jobs = workload.core_count.max(2);
-    let point_queries = workload.point_reads > 0.0 || workload.writes() < 1.0 - workload.scans;
+    let point_queries = workload.point_reads > 0.0;
     let single = layout == Layout::SingleLevel;
     // A single level merges whatever has gathered in L0 with everything: the more at once, the less is rewritten.
     let (trigger, slowdown, stop) = if single {
