@@ -24,7 +24,7 @@ typedef enum {
   KVS_ERR_PARAM_INVALID = 0x012,            /* a parameter is NULL, or makes no sense */
   KVS_ERR_SYS_IO = 0x013,                   /* the store failed; kvs_isobath_last_error() says how */
   KVS_ERR_VALUE_LENGTH_INVALID = 0x014,     /* the value is too long */
-  KVS_ERR_VALUE_OFFSET_INVALID = 0x015,     /* the offset is behind the value's end */
+  KVS_ERR_VALUE_OFFSET_INVALID = 0x015,     /* the offset is not less than the value's length */
   KVS_ERR_VALUE_OFFSET_MISALIGNED = 0x016,  /* the offset is no multiple of KVS_ALIGNMENT_UNIT */
   KVS_ERR_VALUE_UPDATE_NOT_ALLOWED = 0x017, /* the key exists, and was not to be overwritten */
   KVS_ERR_DEV_NOT_OPENED = 0x018            /* the device was closed */

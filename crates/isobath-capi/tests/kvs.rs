@@ -80,7 +80,15 @@ fn large_values_come_in_parts_and_short_buffers_say_so() {
             KVS_ERR_VALUE_OFFSET_INVALID
         );
     }
-    // What does not fit is not deleted.
+    // What does not fit is not deleted, nor is what lies before an offset at the value's end.
+    for offset in [2 << 20, (2 << 20) + 512] {
+        for (room, deletes) in [(0, false), (9, false), (9, true)] {
+            assert_eq!(
+                retrieve(space, b"large", room, offset, deletes).0,
+                KVS_ERR_VALUE_OFFSET_INVALID
+            );
+        }
+    }
     let (code, _, whole) = retrieve(space, b"large", 512, 0, true);
     assert_eq!((code, whole), (KVS_ERR_BUFFER_SMALL, 2 << 20));
     let (code, value, _) = retrieve(space, b"large", 2 << 20, 0, true);
@@ -90,6 +98,13 @@ fn large_values_come_in_parts_and_short_buffers_say_so() {
         KVS_ERR_KEY_NOT_EXIST
     );
     assert_eq!(get(space, b"large"), None);
+    // A value without bytes has an offset 0 and no other.
+    assert_eq!(store(space, b"empty", b""), KVS_SUCCESS);
+    let at = |offset| retrieve(space, b"empty", 9, offset, false).0;
+    assert_eq!(
+        (at(0), at(512)),
+        (KVS_SUCCESS, KVS_ERR_VALUE_OFFSET_INVALID)
+    );
     assert_eq!(kvs_close_device(device), KVS_SUCCESS);
 }
 

@@ -54,7 +54,7 @@ pub(crate) fn sentence(code: Code) -> &'static CStr {
         KVS_ERR_SYS_IO => c"the operation has failed",
         KVS_ERR_VALUE_LENGTH_INVALID => c"the value has more bytes than the device's max_value",
         KVS_ERR_VALUE_OFFSET_INVALID => {
-            c"the offset is behind the value's end, or not 0 where a value is stored"
+            c"the offset is not less than the value's length, or not 0 for storing"
         }
         KVS_ERR_VALUE_OFFSET_MISALIGNED => c"the offset is no multiple of 512",
         KVS_ERR_VALUE_UPDATE_NOT_ALLOWED => c"the key has a value already",

@@ -294,10 +294,7 @@ impl Space {
         let mut reader = reader.ok_or(KVS_ERR_KEY_NOT_EXIST)?;
         let whole = reader.len();
         let skipped = u64::from(offset);
-        if skipped > whole {
-            return Err(KVS_ERR_VALUE_OFFSET_INVALID);
-        }
-        let copied = (whole - skipped).min(into.len() as u64);
+        let copied = rest_bytes(whole, offset)?.min(into.len() as u64);
         let read = std::io::copy(&mut reader.by_ref().take(skipped), &mut std::io::sink())
             .and_then(|_| reader.read_exact(&mut into[..copied as usize]));
         Ok(read.ok().map(|()| Retrieved {
@@ -392,11 +389,20 @@ impl Space {
     }
 }
 
+/// Bytes from `offset` to the end of a value of `whole` bytes. An offset names a byte of the value,
+/// or is 0: a value without bytes can be retrieved, the end of another one is out of range.
+fn rest_bytes(whole: u64, offset: u32) -> Result<u64, Code> {
+    match u64::from(offset) {
+        0 => Ok(whole),
+        offset if offset < whole => Ok(whole - offset),
+        _ => Err(KVS_ERR_VALUE_OFFSET_INVALID),
+    }
+}
+
 /// Copies what of `value` lies behind `offset`, as far as it fits.
 fn copy(value: &[u8], offset: u32, into: &mut [u8]) -> Result<Retrieved, Code> {
-    let rest = value
-        .get(offset as usize..)
-        .ok_or(KVS_ERR_VALUE_OFFSET_INVALID)?;
+    rest_bytes(value.len() as u64, offset)?;
+    let rest = &value[offset as usize..];
     let copied = rest.len().min(into.len());
     into[..copied].copy_from_slice(&rest[..copied]);
     Ok(Retrieved {

@@ -51,6 +51,21 @@ pub(super) fn process_seconds() -> f64 {
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
+/// Allocations of so many bytes have pages of their own once [`return_freed_values`] was called.
+const OWN_PAGES_BYTES: libc::c_int = 64 << 10;
+
+/// Makes the allocator give freed values back to the kernel at once. By default glibc raises the
+/// size from which allocations have pages of their own to the largest one freed so far; it then
+/// keeps freed values in an arena for each thread, which can be as much memory again as the values
+/// in use. Each large allocation then costs a system call and a page fault per page.
+pub(super) fn return_freed_values() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: sets one parameter of the allocator, which takes its own lock.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, OWN_PAGES_BYTES);
+    }
+}
+
 /// A control group that has a limit.
 #[derive(Debug, PartialEq, Eq)]
 struct Group {
@@ -114,6 +129,11 @@ impl Memory {
         let machine = Machine::read(&root).map_or(u64::MAX, |machine| machine.bytes);
         groups.retain(|group| group.limit < machine);
         Memory { root, groups }
+    }
+
+    /// Whether a control group limits this process further than the machine does.
+    pub(super) fn is_grouped(&self) -> bool {
+        !self.groups.is_empty()
     }
 
     /// Bytes that there are and that are used, of the machine and of each group.
@@ -215,6 +235,24 @@ mod tests {
             fs::write(path, text).unwrap();
         }
         Memory::below(&root.keep())
+    }
+
+    /// The allocator keeps an arena for each thread and raises its threshold as values are freed:
+    /// 2 MB values of 64 data tasks took 128 MiB, half of it freed.
+    #[cfg(target_env = "gnu")]
+    #[test]
+    fn freed_values_are_given_back() {
+        return_freed_values();
+        // SAFETY: reads the allocator's statistics.
+        let mapped = || unsafe { libc::mallinfo2() }.hblks;
+        // Freeing a large value raises the threshold, unless it was set.
+        drop(std::hint::black_box(vec![1u8; 8 << 20]));
+        let before = mapped();
+        let values: Vec<Vec<u8>> = (0..100)
+            .map(|at| vec![at; 2 * OWN_PAGES_BYTES as usize])
+            .collect();
+        assert!(mapped() >= before + 90, "{} of 100", mapped() - before);
+        drop(values);
     }
 
     #[test]

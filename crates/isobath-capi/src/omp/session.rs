@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::controller::{Controller, Decision, Sample};
 use super::log::Log;
-use super::machine::{Memory, Ticks, process_seconds};
+use super::machine::{self, Memory, Ticks, process_seconds};
 use super::room::Room;
 use super::settings::{Mode, Settings};
 use super::transfer::Spent;
@@ -135,6 +135,9 @@ impl Session {
             active.marks = marks;
         }
         self.apply(&state.devices);
+        if self.memory.is_grouped() {
+            machine::return_freed_values();
+        }
         // What the limit leaves once all pools and caches are full.
         let devices = state.devices.iter();
         let devices = devices.filter_map(|device| registry::device(*device as *mut _).ok());
