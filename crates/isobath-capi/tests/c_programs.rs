@@ -4,6 +4,9 @@
 
 mod support;
 
+#[path = "../../../xtask/skipped.rs"]
+mod skipped;
+
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -20,7 +23,7 @@ fn root() -> PathBuf {
 fn has(tool: &str) -> bool {
     let there = Command::new(tool).arg("--version").output().is_ok();
     if !there {
-        eprintln!("skipped: there is no {tool}");
+        skipped::skipped(&format!("there is no {tool}"));
     }
     there
 }

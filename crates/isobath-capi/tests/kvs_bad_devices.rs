@@ -6,6 +6,9 @@
 
 mod support;
 
+#[path = "../../../xtask/skipped.rs"]
+mod skipped;
+
 use std::ffi::c_void;
 use std::path::Path;
 use std::process::Command;
@@ -204,7 +207,7 @@ impl Drop for Mounted {
 #[test]
 fn a_drive_without_space() {
     let Some(mounted) = Mounted::new("64m") else {
-        eprintln!("skipped: no file system can be mounted");
+        skipped::skipped("no file system can be mounted");
         return;
     };
     fill(mounted.0.path(), "&log=4MiB");

@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "../../../xtask/skipped.rs"]
+mod skipped;
+
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
@@ -329,7 +332,7 @@ fn the_header_has_the_25_result_codes() {
 fn has_compiler() -> bool {
     let there = Command::new("gcc").arg("--version").output().is_ok();
     if !there {
-        eprintln!("skipped: there is no gcc");
+        skipped::skipped("there is no gcc");
     }
     there
 }

@@ -4,6 +4,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "../../../xtask/skipped.rs"]
+mod skipped;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -241,7 +244,7 @@ fn is_pointer(kind: &str) -> bool {
 #[test]
 fn pointers_that_are_null() {
     if Command::new("gcc").arg("--version").output().is_err() {
-        eprintln!("skipped: there is no gcc");
+        skipped::skipped("there is no gcc");
         return;
     }
     let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");

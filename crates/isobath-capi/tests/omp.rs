@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "../../../xtask/skipped.rs"]
+mod skipped;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -41,7 +44,7 @@ fn programs() -> Option<&'static Path> {
     static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
         if let Some(what) = lacks() {
-            eprintln!("skipped: there is no {what}");
+            skipped::skipped(&format!("there is no {what}"));
             return None;
         }
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("omp");
@@ -240,7 +243,7 @@ fn programs_end_under_valgrind() {
         return;
     };
     if Command::new("valgrind").arg("--version").output().is_err() {
-        eprintln!("skipped: there is no valgrind");
+        skipped::skipped("there is no valgrind");
         return;
     }
     bench.generate(&["images", "4", "--width", "24", "--height", "16"]);
@@ -332,7 +335,7 @@ fn matrices_have_the_same_product() {
 #[test]
 fn the_header_is_for_c_with_openmp_and_without() {
     if Command::new("gcc").arg("--version").output().is_err() {
-        eprintln!("skipped: there is no gcc");
+        skipped::skipped("there is no gcc");
         return;
     }
     let deps = std::env::current_exe().unwrap();
@@ -377,7 +380,7 @@ fn the_header_is_for_c_with_openmp_and_without() {
 #[test]
 fn the_evaluation_reads_what_tools_print() {
     if Command::new("python3").arg("--version").output().is_err() {
-        eprintln!("skipped: there is no python3");
+        skipped::skipped("there is no python3");
         return;
     }
     let text = r#"

@@ -5,6 +5,9 @@
 mod campaigns;
 mod support;
 
+#[path = "../../../xtask/skipped.rs"]
+mod skipped;
+
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 

@@ -3,6 +3,9 @@
 
 mod support;
 
+#[path = "../../../xtask/skipped.rs"]
+mod skipped;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -34,7 +37,7 @@ impl Drive {
             ("a build with the feature vssd", cfg!(feature = "vssd")),
         ];
         if let Some((what, _)) = needs.iter().find(|(_, is_there)| !is_there) {
-            eprintln!("left out: a mounted virtual SSD needs {what}");
+            skipped::skipped(&format!("a mounted virtual SSD needs {what}"));
             return None;
         }
         let drive = Drive(Place::new());
@@ -453,7 +456,7 @@ fn without_root_it_says_what_is_missing() {
     let answer = match command.output() {
         Ok(output) => output,
         Err(error) => {
-            eprintln!("left out: another user cannot run the command: {error}");
+            skipped::skipped(&format!("another user cannot run the command: {error}"));
             return;
         }
     };

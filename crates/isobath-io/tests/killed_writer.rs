@@ -89,7 +89,7 @@ fn a_killed_writer_lets_the_next_one_in_also_in_a_namespace_of_processes() {
                 .status()
                 .is_ok_and(|status| status.success())
             {
-                eprintln!("skipped: no namespaces of processes here");
+                skipped("no namespaces of processes here");
                 return;
             }
             let words = [&apart[..], &itself(name, "killer", &p[0])].concat();

@@ -655,7 +655,7 @@ impl Loop {
                 Some(Loop { device, file })
             }
             _ => {
-                eprintln!("skipped: no loop devices here");
+                skipped("no loop devices here");
                 None
             }
         }

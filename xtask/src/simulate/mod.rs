@@ -20,11 +20,14 @@ mod watch;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use isobath::Canary;
 use plan::{FaultKind, Scenario, Shape};
 use run::{Failure, Report, run};
 use switching::Wanted;
 
+/// Seeds of a campaign without a limit.
+const DEFAULT_SEEDS: u64 = 100;
 /// Most seeds that one process runs: each power cut leaves the stacks of tasks behind, which no code can unwind.
 const PART: u64 = 1000;
 
@@ -32,9 +35,9 @@ const PART: u64 = 1000;
 #[derive(Debug, clap::Args)]
 #[command(args_override_self = true)]
 pub(crate) struct Args {
-    /// How many seeds to run, 1,000 to a process
-    #[arg(long, default_value_t = 100)]
-    seeds: u64,
+    /// How many seeds to run, 1,000 to a process; 100, or as many as `--minutes` allows
+    #[arg(long)]
+    seeds: Option<u64>,
     /// The first seed
     #[arg(long, default_value_t = 1)]
     from: u64,
@@ -78,7 +81,7 @@ impl Args {
         if self.no_faults {
             return Vec::new();
         }
-        let all = <FaultKind as clap::ValueEnum>::value_variants();
+        let all = FaultKind::value_variants();
         self.faults.clone().unwrap_or_else(|| all.to_vec())
     }
 }
@@ -89,7 +92,7 @@ pub(crate) fn campaign(args: &Args) -> bool {
         exhaustive(args)
     } else if args.every_place.is_some() {
         every_place(args)
-    } else if args.seed.is_none() && args.seeds > PART {
+    } else if args.seed.is_none() && args.count() > PART {
         in_parts(args)
     } else {
         seeds(args)
@@ -97,10 +100,44 @@ pub(crate) fn campaign(args: &Args) -> bool {
 }
 
 impl Args {
+    /// Seeds to run: without a number, time alone ends a campaign that has a limit of time.
+    fn count(&self) -> u64 {
+        let without = self.minutes.map_or(DEFAULT_SEEDS, |_| u64::MAX);
+        self.seeds.unwrap_or(without)
+    }
+
     /// The first seed, and how many.
     fn range(&self) -> std::ops::Range<u64> {
-        let (from, seeds) = self.seed.map_or((self.from, self.seeds), |seed| (seed, 1));
+        let (from, seeds) = self
+            .seed
+            .map_or((self.from, self.count()), |seed| (seed, 1));
         from..from.saturating_add(seeds)
+    }
+
+    /// What repeats one seed of this campaign: all options that decide what a seed does.
+    fn command_of(&self, seed: u64) -> String {
+        let mut words = vec![format!("cargo xtask simulate --seed {seed}")];
+        let name = |value: clap::builder::PossibleValue| value.get_name().to_owned();
+        if let Some(shape) = self.shape {
+            words.push(format!("--shape {}", shape.name()));
+        }
+        if let Some(faults) = &self.faults {
+            let faults = faults.iter().filter_map(ValueEnum::to_possible_value);
+            let faults: Vec<String> = faults.map(name).collect();
+            words.push(format!("--faults {}", faults.join(",")));
+        }
+        if self.no_faults {
+            words.push("--no-faults".to_owned());
+        }
+        if self.switches != Wanted::Drawn
+            && let Some(switches) = self.switches.to_possible_value()
+        {
+            words.push(format!("--switches {}", name(switches)));
+        }
+        if self.scale != 1 {
+            words.push(format!("--scale {}", self.scale));
+        }
+        words.join(" ")
     }
 }
 
@@ -221,7 +258,7 @@ fn seeds(args: &Args) -> bool {
             }
         }
     }
-    total.print(begin.elapsed());
+    total.print(args, begin.elapsed());
     total.failed.is_empty()
 }
 
@@ -257,7 +294,7 @@ mod tests {
     use super::*;
 
     fn all() -> Vec<FaultKind> {
-        <FaultKind as clap::ValueEnum>::value_variants().to_vec()
+        FaultKind::value_variants().to_vec()
     }
 
     #[test]
@@ -267,6 +304,55 @@ mod tests {
         assert!(first.operations > 0 && first.ios > 0);
         assert_eq!(first, report(5));
         assert_ne!(first.hash, report(6).hash);
+    }
+
+    fn args(words: &[&str]) -> Args {
+        #[derive(clap::Parser)]
+        struct Words {
+            #[command(flatten)]
+            args: Args,
+        }
+        let words = ["simulate"].iter().chain(words);
+        <Words as clap::Parser>::try_parse_from(words).unwrap().args
+    }
+
+    #[test]
+    fn what_is_said_of_a_failed_seed_repeats_it() {
+        for words in [
+            &[
+                "--shape",
+                "copied",
+                "--faults",
+                "power,slow",
+                "--scale",
+                "3",
+            ][..],
+            &["--no-faults", "--switches", "off"],
+            &[],
+        ] {
+            let said = args(words).command_of(20_008);
+            let again: Vec<&str> = said.split(' ').skip(3).collect();
+            let again = args(&again);
+            assert_eq!(again.seed, Some(20_008));
+            let kept = |args: &Args| (args.shape, args.kinds(), args.switches, args.scale);
+            assert_eq!(kept(&again), kept(&args(words)), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_campaign_with_a_limit_of_time_does_not_end_after_a_hundred_seeds() {
+        assert_eq!(args(&[]).count(), DEFAULT_SEEDS);
+        assert_eq!(args(&["--minutes", "5"]).count(), u64::MAX);
+        assert_eq!(args(&["--minutes", "5", "--seeds", "7"]).count(), 7);
+    }
+
+    #[test]
+    fn shapes_make_backups_only_where_nothing_fails() {
+        for seed in 20_000..20_040 {
+            let scenario = Scenario::draw(seed, &all()).shaped(Shape::Copied);
+            assert!(scenario.more.backups > 0);
+            assert!(scenario.faults.io.is_none() && scenario.faults.corruption.is_none());
+        }
     }
 
     #[test]
@@ -319,7 +405,7 @@ impl Totals {
         }
     }
 
-    fn print(&self, took: Duration) {
+    fn print(&self, args: &Args, took: Duration) {
         let seconds = took.as_secs_f64().max(1e-9);
         let all = self.passed + self.failed.len() as u64;
         println!(
@@ -346,11 +432,9 @@ impl Totals {
             sum.backups
         );
         println!("expected errors: {:?}", sum.errors);
-        if !self.failed.is_empty() {
-            println!(
-                "failed: {:?}; `cargo xtask simulate --seed N` repeats one",
-                self.failed
-            );
+        if let [first, ..] = self.failed[..] {
+            let again = args.command_of(first);
+            println!("failed: {:?}; `{again}` repeats the first", self.failed);
         }
     }
 }

@@ -413,6 +413,8 @@ impl Scenario {
         self.large_values = true;
         self.drops = true;
         self.limit_bytes = None;
+        // Where reading or writing fails, so does a backup.
+        (self.faults.io, self.faults.corruption) = (None, None);
         self.faults.full = false;
         self.log = true;
         self = self.with_more();

@@ -4,6 +4,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[path = "../../../../xtask/skipped.rs"]
+mod skipped;
+
 mod backup;
 mod bad_input;
 mod book;

@@ -7,12 +7,17 @@
     clippy::unwrap_used
 )]
 
+#[path = "../../../../xtask/skipped.rs"]
+mod skipped;
+
 use std::path::PathBuf;
 
 use isobath_io::{
     AlignedBuf, Backend, Channel, ChannelOptions, Completion, Io, IoError, Volume, VolumeOptions,
 };
 use tempfile::TempDir;
+
+pub use skipped::skipped;
 
 /// A directory on the file system that holds the build, so that O_DIRECT and real drives are met.
 pub fn scratch() -> TempDir {
@@ -38,7 +43,7 @@ pub const BACKENDS: &[Backend] = &[
     },
 ];
 
-/// Whether this machine lets us use io_uring at all; containers often do not.
+/// Whether this machine lets us use io_uring at all; containers often do not. Says so where it does not.
 pub fn uring_allowed() -> bool {
     let mut params = [0u8; 120];
     // SAFETY: one entry, and a zeroed `struct io_uring_params` (120 bytes) that the kernel fills in.
@@ -46,16 +51,14 @@ pub fn uring_allowed() -> bool {
     if fd >= 0 {
         // SAFETY: the descriptor was just returned to us.
         unsafe { libc::close(fd as i32) };
+    } else {
+        skipped("io_uring is not allowed here");
     }
     fd >= 0
 }
 
 fn usable(backend: Backend) -> bool {
-    let usable = !matches!(backend, Backend::IoUring { .. }) || uring_allowed();
-    if !usable {
-        eprintln!("skipped: io_uring is not allowed here");
-    }
-    usable
+    !matches!(backend, Backend::IoUring { .. }) || uring_allowed()
 }
 
 /// Volumes over every backend, on one and on three members with a small stripe unit, and in memory.
@@ -119,7 +122,7 @@ pub fn superuser() -> bool {
     use std::os::unix::fs::MetadataExt;
     let root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
     if !root {
-        eprintln!("skipped: needs the superuser");
+        skipped("needs the superuser");
     }
     root
 }

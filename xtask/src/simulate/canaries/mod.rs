@@ -6,7 +6,7 @@ mod table;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use isobath::Canary;
 use table::{FoundBy, Hunt, ROWS, Row};
@@ -26,7 +26,7 @@ pub(crate) struct Args {
     /// Only this one; says how it shows
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
-    /// Only so many of those that are found soon
+    /// Only so many of those that are found soon: other ones each day, until all had their turn
     #[arg(long, value_name = "N")]
     sample: Option<usize>,
     /// Where campaigns begin, if not at the row's own seed
@@ -79,10 +79,9 @@ pub(crate) fn campaign(args: &Args) -> bool {
 /// The rows that the options ask for.
 fn chosen(args: &Args) -> Option<Vec<&'static Row>> {
     let Some(name) = &args.only else {
-        let all = ROWS.iter();
         return Some(match args.sample {
-            None => all.collect(),
-            Some(most) => all.filter(|row| row.is_quick()).take(most).collect(),
+            None => ROWS.iter().collect(),
+            Some(most) => sample(most, today()),
         });
     };
     let row = ROWS.iter().find(|row| row.canary.name() == *name);
@@ -94,6 +93,20 @@ fn chosen(args: &Args) -> Option<Vec<&'static Row>> {
         );
     }
     row.map(|row| vec![row])
+}
+
+/// Days since 1970.
+fn today() -> usize {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| (now.as_secs() / 86_400) as usize)
+}
+
+/// `most` of the rows that are found soon, those of this day: the next day's follow them.
+fn sample(most: usize, day: usize) -> Vec<&'static Row> {
+    let quick: Vec<&Row> = ROWS.iter().filter(|row| row.is_quick()).collect();
+    let first = day.wrapping_mul(most) % quick.len().max(1);
+    let from_first = quick.iter().cycle().skip(first).take(most.min(quick.len()));
+    from_first.copied().collect()
 }
 
 impl Row {
@@ -207,6 +220,18 @@ mod tests {
     }
 
     #[test]
+    fn samples_of_some_days_have_every_quick_row() {
+        let quick = ROWS.iter().filter(|row| row.is_quick()).count();
+        let mut names: Vec<String> = (0..quick.div_ceil(6))
+            .flat_map(|day| sample(6, 20_000 + day))
+            .map(|row| row.canary.name())
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), quick);
+    }
+
+    #[test]
     fn every_row_names_a_record_that_exists() {
         let records = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/decisions");
         let names: Vec<String> = std::fs::read_dir(records)
@@ -267,7 +292,7 @@ mod tests {
             sample: None,
             seed: None,
         };
-        for row in ROWS.iter().filter(|row| row.is_quick()).take(6) {
+        for row in sample(6, today()) {
             let found = row.plant(&args);
             assert!(found.is_found, "{}: {}", row.canary.name(), found.story);
             if let FoundBy::Seeds(hunt) = &row.found_by {
