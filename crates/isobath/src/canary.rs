@@ -184,6 +184,8 @@ canaries! {
     ShowRootsEarly,
     /// A checkpoint releases the log of a large commit while what that replaced is not free yet.
     IgnoreEnding,
+    /// Tasks that wait for a segment are not woken when one is free.
+    FreeWithoutWaking,
 }
 
 #[cfg(any(test, feature = "simulation"))]

@@ -609,23 +609,22 @@ impl SegmentAllocator {
         }
     }
 
-    /// One write into `segment`, or its summary's, has completed. Returns
-    /// whether the segment became free because all that it holds is obsolete already.
-    pub(crate) fn written(&mut self, segment: u32) -> bool {
-        self.unpin(segment)
+    /// One write into `segment`, or its summary's, has completed. The segment becomes free
+    /// where all that it holds is obsolete already.
+    pub(crate) fn written(&mut self, segment: u32) {
+        self.unpin(segment);
     }
 
-    /// What was at `address` is there no longer. Returns whether its segment
-    /// became free.
-    pub(crate) fn invalidate(&mut self, address: Address) -> bool {
+    /// What was at `address` is there no longer. Its segment becomes free where nothing else is.
+    pub(crate) fn invalidate(&mut self, address: Address) {
         let segment = SegmentId(address.segment());
         self.table.invalidate(segment, address.length());
         self.policy.died(&self.table, segment, 0.0, self.now);
         self.count_dead(address.length());
-        self.free_if_empty(address.segment())
+        self.free_if_empty(address.segment());
     }
 
-    fn free_if_empty(&mut self, segment: u32) -> bool {
+    fn free_if_empty(&mut self, segment: u32) {
         let id = SegmentId(segment);
         let closed = matches!(
             self.table.state(id),
@@ -633,10 +632,10 @@ impl SegmentAllocator {
         );
         let waste = u32::from(self.waste[segment as usize] > 0);
         if !closed || self.table.live_pages(id) > waste || self.busy[segment as usize] > 0 {
-            return false;
+            return;
         }
         if self.keeps_dead {
-            return false;
+            return;
         }
         self.waste[segment as usize] = 0;
         if self.table.state(id) == SegmentState::Sealed {
@@ -648,9 +647,7 @@ impl SegmentAllocator {
         self.summaries[segment as usize] = 0;
         self.unsummarized.remove(&segment);
         self.bad.remove(&segment);
-        let before = self.free.len();
         self.put_free(segment);
-        self.free.len() > before
     }
 
     /// From now on no segment becomes free, so that obsolete pages can still be read, until [`SegmentAllocator::release_dead`].
@@ -663,7 +660,7 @@ impl SegmentAllocator {
         self.keeps_dead = false;
         self.restart_progress();
         for segment in 0..self.segments() {
-            let _ = self.free_if_empty(segment);
+            self.free_if_empty(segment);
         }
     }
 
@@ -688,11 +685,11 @@ impl SegmentAllocator {
     }
 
     /// Ends a pin of a sealed segment.
-    pub(crate) fn unpin(&mut self, segment: u32) -> bool {
+    pub(crate) fn unpin(&mut self, segment: u32) {
         let busy = &mut self.busy[segment as usize];
         *busy -= 1;
         if *busy > 0 {
-            return false;
+            return;
         }
         if self.table.state(SegmentId(segment)) == SegmentState::Open {
             // The pin outlasted the open segment's last write.
@@ -703,7 +700,7 @@ impl SegmentAllocator {
                 self.table.begin_cleaning(id);
             }
         }
-        self.free_if_empty(segment)
+        self.free_if_empty(segment);
     }
 
     /// What fills the volume, to explain why nothing is free.

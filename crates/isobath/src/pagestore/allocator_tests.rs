@@ -117,9 +117,11 @@ fn as_many_victims_are_cleaned_at_a_time_as_users_leave_segments_free() {
         let (mut space, seqs) = space();
         let addresses = fill(&mut space, &seqs, &mut 1);
         // A page in each of them becomes obsolete, so that all can be cleaned and none is free.
+        let free = space.free_segments();
         for address in addresses.iter().filter(|address| address.offset() == 0) {
-            assert!(!space.invalidate(*address));
+            space.invalidate(*address);
         }
+        assert_eq!(space.free_segments(), free);
         space.reserve_for_checkpoint(keeps);
         let left = if keeps { space.reserve() } else { MIN_OPEN };
         // User writes may take what is free beyond these before the victims are moved.
@@ -147,7 +149,7 @@ fn checkpoint_beside_victims() -> (usize, usize, bool) {
     for (page, address) in live {
         if chosen.contains(&address.segment()) {
             match write(&mut space, &seqs, page, Cause::Relocated) {
-                Some(_) => drop(space.invalidate(address)),
+                Some(_) => space.invalidate(address),
                 None => is_whole = false,
             }
         }
@@ -184,7 +186,7 @@ fn cleaning_ends_where_it_has_moved_everything_for_nothing() {
     let mut addresses = fill(&mut space, &seqs, &mut page);
     // One cannot be cleaned: that ends without having moved anything.
     let victim = begin(&mut space);
-    assert!(!space.end_cleaning(victim, CleaningEnd::Bad));
+    space.end_cleaning(victim, CleaningEnd::Bad);
     assert_eq!(space.bad_segments(), 1);
     addresses.retain(|a| a.segment() != victim);
     for _ in 0..2 {
@@ -241,7 +243,7 @@ fn cleaning_after_opening_is_judged_by_what_lives_there() {
     opened.restore(before.now, &words, &live, 0, &seqs);
 
     let victim = begin(&mut opened);
-    assert!(!opened.end_cleaning(victim, CleaningEnd::Bad));
+    opened.end_cleaning(victim, CleaningEnd::Bad);
     assert_eq!(opened.bad_segments(), 1);
     addresses.retain(|a| a.segment() != victim);
     move_all(&mut opened, &seqs, &mut addresses);
@@ -358,10 +360,11 @@ fn a_segment_that_was_emptied_but_is_needed_still_is_no_bad_one() {
     assert_eq!(space.begin_cleaning(), Victim::Wait);
     for address in addresses.iter().filter(|a| a.segment() == victim) {
         write(&mut space, &seqs, 1, Cause::Relocated).unwrap();
-        assert!(!space.invalidate(*address));
+        space.invalidate(*address);
     }
-    assert!(!space.end_cleaning(victim, CleaningEnd::Emptied));
+    space.end_cleaning(victim, CleaningEnd::Emptied);
     assert_eq!(space.bad_segments(), 0);
+    assert_ne!(space.table.state(SegmentId(victim)), SegmentState::Free);
     space.release_dead();
     assert_eq!(space.table.state(SegmentId(victim)), SegmentState::Free);
 }

@@ -118,7 +118,7 @@ impl PageStore {
         // The next page that becomes obsolete, or segment that is sealed, asks for cleaning again, also while the volume
         // grows.
         self.cleaning_wanted.store(false, Release);
-        if self.grow_beyond(worker, segments).is_ok() {
+        if self.grow_beyond(worker, segments).is_ok() || self.overrun_readers_for_space() {
             self.cleaning_wanted.store(true, Release);
         }
     }
@@ -131,7 +131,7 @@ impl PageStore {
             _ => CleaningEnd::Bad,
         };
         let mut space = self.space.lock();
-        let freed = space.end_cleaning(segment, end);
+        space.end_cleaning(segment, end);
         let spare = space.spare_segments();
         drop(space);
         let counters = &self.lower.shared.counters;
@@ -153,7 +153,7 @@ impl PageStore {
             }
             Err(Failed::Write(error)) => self.lower.shared.poison(error),
         }
-        self.after_space_change(freed, spare);
+        self.clean_if_few(spare);
         self.await_pending_frees(worker);
     }
 
@@ -407,13 +407,13 @@ impl PageStore {
             .changes
             .batch_moved(batch.slot, record, late_since);
         self.defer_free(record, moved.into_iter());
-        let (freed, spare) = self.writes_ended(&batch.placed, &dead, &batch.closing);
+        let spare = self.writes_ended(&batch.placed, &dead, &batch.closing);
         Counters::add(
             &self.lower.shared.counters.relocated,
             batch.placed.len() as u64,
         );
         Counters::add(&self.lower.shared.counters.cleaning_bytes, bytes);
-        self.after_space_change(freed, spare);
+        self.clean_if_few(spare);
         let _ = self.drain_pending_frees();
     }
 

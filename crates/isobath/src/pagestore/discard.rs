@@ -61,7 +61,6 @@ impl PageStore {
             });
             cursor += batch.len();
             self.space.lock().give_spare(cursor, batch);
-            self.segment_waiters.wake_all();
             result.map_err(Error::Io)?;
         }
     }

@@ -212,11 +212,7 @@ impl PageStore {
         if !self.retains || !self.growth_was_refused() {
             return false;
         }
-        let freed = self.space.lock().overrun_readers();
-        if freed {
-            self.segment_waiters.wake_all();
-        }
-        freed
+        self.space.lock().overrun_readers()
     }
 
     /// Hands out the segments of a volume that has become `segments` segments long.
@@ -224,8 +220,6 @@ impl PageStore {
         let mut space = self.space.lock();
         space.grow(segments);
         self.update_capacity(&space);
-        drop(space);
-        self.segment_waiters.wake_all();
     }
 
     // ---- reservations --------------------------------------------------------
@@ -355,10 +349,6 @@ impl PageStore {
         debug_assert!(taken, "new segments are free");
         self.lower.log_tasks.count_segments(run);
         self.update_capacity(&space);
-        drop(space);
-        if first > before {
-            self.segment_waiters.wake_all();
-        }
         Ok(run)
     }
 
@@ -395,7 +385,6 @@ impl PageStore {
     fn grow_by_step(&self, worker: &Worker, turn: &Turn<'_>, bytes: u64) -> Result<(), NotGrown> {
         if self.space.lock().unfence() {
             // What was to be given back is needed.
-            self.segment_waiters.wake_all();
             return Ok(());
         }
         self.growth.goes_on.store(true, Ordering::Relaxed);

@@ -16,6 +16,7 @@ mod pins;
 mod provisional;
 mod resize;
 mod shrink;
+mod space;
 mod stall;
 mod summary;
 mod trace;

@@ -11,6 +11,7 @@ use super::pending_frees::PendingFrees;
 use super::provisional::Provisional;
 use super::resize::Resizing;
 use super::shrink::Shrinking;
+use super::space::Space;
 use super::stall::Stall;
 use super::worker_tasks::Own;
 use super::{
@@ -20,14 +21,14 @@ use crate::Error;
 use crate::buffer::{Buffer, MappingTable};
 use crate::log::{Log, LogTasks};
 use crate::page::{PAGE_SIZE, PageId};
-use crate::runtime::{PerWorker, WaitQueue, WorkerPool};
+use crate::runtime::{PerWorker, WorkerPool};
 use crate::shared::{Address, ReservedWords, Run, Shared};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{HashMap, Mutex};
 
 /// Room on the volume.
 pub(crate) struct PageStore {
-    pub(super) space: Mutex<SegmentAllocator>,
+    pub(super) space: Space,
     pub(super) ids: Mutex<PageIds>,
     /// Bytes of all pages and chunks that exist, whether written yet or not.
     pub(super) allocated_bytes: AtomicU64,
@@ -45,7 +46,6 @@ pub(crate) struct PageStore {
     pub(super) resizing: Resizing,
     pub(super) shrinking: Shrinking,
     pub(super) stall: Stall,
-    pub(super) segment_waiters: Arc<WaitQueue>,
     /// Free segments run low: cleaners work.
     pub(super) cleaning_wanted: AtomicBool,
     /// Dirty pages are to be written however few there are.
@@ -76,13 +76,10 @@ impl PageStore {
         limit: u32,
         retains: bool,
     ) -> PageStore {
-        let segment_waiters = Arc::new(WaitQueue::new());
         let resizing = Resizing::new();
         resizing.wake_on_poison(&lower.shared);
-        let waiters = Arc::clone(&segment_waiters);
-        lower.shared.on_poison(move || waiters.wake_all());
         PageStore {
-            space: Mutex::new(space),
+            space: Space::new(space, &lower.shared),
             ids: Mutex::new(ids),
             allocated_bytes: AtomicU64::new(allocated),
             reserved_bytes: AtomicU64::new(reserved),
@@ -95,7 +92,6 @@ impl PageStore {
             resizing,
             shrinking: Shrinking::default(),
             stall: Stall::default(),
-            segment_waiters,
             cleaning_wanted: AtomicBool::new(false),
             flush_all: AtomicBool::new(false),
             retains,
@@ -306,8 +302,6 @@ impl PageStore {
             space.pin(segment);
         }
         space.release_dead();
-        drop(space);
-        self.segment_waiters.wake_all();
     }
 
     /// Ends what [`PageStore::retain_obsolete`] began, or [`PageStore::retain_only`] where `segments` are given.
@@ -315,14 +309,12 @@ impl PageStore {
         let mut space = self.space.lock();
         match segments {
             Some(segments) => {
-                for segment in segments {
-                    let _ = space.unpin(segment);
-                }
+                segments
+                    .into_iter()
+                    .for_each(|segment| space.unpin(segment));
             }
             None => space.release_dead(),
         }
-        drop(space);
-        self.segment_waiters.wake_all();
     }
 
     /// Segments whose live bytes are not those that `counted` has for each, with what they count.
@@ -386,8 +378,6 @@ impl PageStore {
             }
             !free
         });
-        drop(space);
-        self.segment_waiters.wake_all();
     }
 
     /// Calls `look` with what says whether a segment is being emptied, if any is.
@@ -407,7 +397,7 @@ impl PageStore {
 
     /// The summary of `segment` was written, once the workers have ended.
     pub(crate) fn summary_written(&self, segment: u32) {
-        let _ = self.space.lock().written(segment);
+        self.space.lock().written(segment);
     }
 
     /// The log does not lie in `run`, or no longer.
@@ -416,8 +406,6 @@ impl PageStore {
         let mut space = self.space.lock();
         space.release_run(run);
         self.update_capacity(&space);
-        drop(space);
-        self.segment_waiters.wake_all();
     }
 
     // ---- what is wanted of the cleaners, and who waits -------------------------
@@ -452,7 +440,7 @@ impl PageStore {
 
     /// The allocator of segments.
     #[cfg(test)]
-    pub(crate) fn space(&self) -> &Mutex<SegmentAllocator> {
+    pub(crate) fn space(&self) -> &Space {
         &self.space
     }
 

@@ -60,15 +60,12 @@ impl PageStore {
         }
         let count = dead.len();
         let mut space = self.space.lock();
-        let mut freed = false;
-        for address in dead {
-            freed |= space.invalidate(address);
-        }
+        dead.into_iter().for_each(|dead| space.invalidate(dead));
         // Under the lock: what finds none pending and locks afterwards finds all of them free.
         self.pending_frees.count.fetch_sub(count, Relaxed);
         let spare = space.spare_segments();
         drop(space);
-        self.after_space_change(freed, spare);
+        self.clean_if_few(spare);
         true
     }
 }

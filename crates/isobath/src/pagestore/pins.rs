@@ -32,22 +32,19 @@ impl PageStore {
     /// Ends a pin.
     pub(crate) fn unpin(&self, address: Address) {
         let mut space = self.space.lock();
-        let freed = space.unpin(address.segment());
+        space.unpin(address.segment());
         let spare = space.spare_segments();
         drop(space);
-        self.after_space_change(freed, spare);
+        self.clean_if_few(spare);
     }
 
     /// Ends pins of segments.
     pub(crate) fn unpin_all(&self, segments: impl Iterator<Item = u32>) {
         let mut space = self.space.lock();
-        let mut freed = false;
-        for segment in segments {
-            freed |= space.unpin(segment);
-        }
+        segments.for_each(|segment| space.unpin(segment));
         let spare = space.spare_segments();
         drop(space);
-        self.after_space_change(freed, spare);
+        self.clean_if_few(spare);
     }
 
     /// The page at `address`, if that is one, becomes obsolete once the record at `record` is durable.
@@ -65,9 +62,9 @@ impl PageStore {
     /// What was at `address` is there no longer, and no log record says that it is.
     pub(crate) fn invalidate(&self, address: Address) {
         let mut space = self.space.lock();
-        let freed = space.invalidate(address);
+        space.invalidate(address);
         let spare = space.spare_segments();
         drop(space);
-        self.after_space_change(freed, spare);
+        self.clean_if_few(spare);
     }
 }

@@ -53,7 +53,6 @@ impl Drop for ShrinkTurn<'_> {
         let pagestore = self.0;
         pagestore.shrinking.give_up_goal();
         pagestore.lift_fence();
-        pagestore.segment_waiters.wake_all();
         let is_running = &pagestore.shrinking.is_running;
         is_running.store(false, Ordering::SeqCst);
     }

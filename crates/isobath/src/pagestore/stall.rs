@@ -95,6 +95,8 @@ impl PageStore {
             return None;
         }
         self.lower.shared.watch_for_space();
+        // Readers in other processes end without a word.
+        self.space.lock().release_retained();
         let looked = Seen::after(seen.as_ref(), self.progress(), now);
         let (room, all) = (now - looked.room_since, now - looked.all_since);
         *seen = Some(looked);
@@ -112,7 +114,7 @@ impl PageStore {
 
     /// Whether a task waits for a segment, for log space, or for the end of a cleaning.
     fn waits_for_room(&self) -> bool {
-        self.segment_waiters.has_waiters()
+        self.space.has_waiters()
             || self.lower.log.has_reservation_waiters()
             || self.space.lock().cleaning() > 0
     }
@@ -137,7 +139,7 @@ impl PageStore {
 
     /// Why no cleaning will give the tasks that wait a segment; `None` if it may.
     fn why_no_room(&self) -> Option<String> {
-        if !self.segment_waiters.has_waiters() {
+        if !self.space.has_waiters() {
             return None;
         }
         let space = self.space.lock();

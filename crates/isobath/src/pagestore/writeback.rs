@@ -449,7 +449,7 @@ impl PageStore {
             let since = is_late.then_some(batch.ends_from);
             buffer.changes.batch_written(batch.slot, record, since);
         }
-        let (freed_segment, spare) = self.writes_ended(&batch.placed, &dead, &batch.closing);
+        let spare = self.writes_ended(&batch.placed, &dead, &batch.closing);
         for (frame, page, freed) in listed {
             if freed {
                 buffer.release_frame(worker, frame);
@@ -459,30 +459,29 @@ impl PageStore {
         }
         buffer.frames_written_back(count, || self.stored());
         Counters::add(&self.lower.shared.counters.page_writes, count as u64);
-        self.after_space_change(freed_segment, spare);
+        self.clean_if_few(spare);
         let _ = self.drain_pending_frees();
     }
 
-    /// Writes to places and of summaries have ended, and what is at `dead` counts no longer: whether a segment is free by
-    /// that, and how many are spare.
+    /// Writes to places and of summaries have ended, and what is at `dead` counts no longer; how many segments are spare
+    /// then.
     pub(super) fn writes_ended(
         &self,
         placed: &[Placement],
         dead: &[Address],
         closing: &[SealedSegment],
-    ) -> (bool, u32) {
+    ) -> u32 {
         let mut space = self.space.lock();
-        let mut freed = false;
         for placed in placed {
-            freed |= space.written(placed.address.segment());
+            space.written(placed.address.segment());
         }
         for &address in dead {
-            freed |= space.invalidate(address);
+            space.invalidate(address);
         }
         for closing in closing {
-            freed |= space.written(closing.segment);
+            space.written(closing.segment);
         }
-        (freed, space.spare_segments())
+        space.spare_segments()
     }
 
     /// Tells the trace of a batch's pages while their frames are still claimed. A page is marked
@@ -566,8 +565,8 @@ impl PageStore {
             }
         }
         let since = Instant::now();
-        let waited = self.segment_waiters.wait(worker, 0, || {
-            let is_over = self.space.lock().spare_segments() > 0 || self.lower.shared.is_poisoned();
+        let waited = self.space.wait_for_spare(worker, || {
+            let is_over = self.lower.shared.is_poisoned();
             if !is_over {
                 self.lower.shared.watch_for_space();
             }
@@ -655,8 +654,8 @@ impl PageStore {
         if let Some(install) = install.filter(|_| result.is_ok()) {
             install();
         }
-        let (freed, spare) = self.writes_ended(&chunks.placed, &[], &chunks.closing);
-        self.after_space_change(freed, spare);
+        let spare = self.writes_ended(&chunks.placed, &[], &chunks.closing);
+        self.clean_if_few(spare);
         result
     }
 
@@ -667,9 +666,9 @@ impl PageStore {
         closing: &mut Vec<SealedSegment>,
     ) -> Result<(), Error> {
         let closed = self.write_out(worker, &AlignedBuf::new(64), &[], closing);
-        let (freed, spare) = self.writes_ended(&[], &[], closing);
+        let spare = self.writes_ended(&[], &[], closing);
         closing.clear();
-        self.after_space_change(freed, spare);
+        self.clean_if_few(spare);
         closed
     }
 }
@@ -709,11 +708,9 @@ impl PageStore {
 }
 
 impl PageStore {
-    /// Wakes the tasks that wait for space, or starts freeing some.
-    pub(super) fn after_space_change(&self, freed_segment: bool, spare: u32) {
-        if freed_segment {
-            self.segment_waiters.wake_all();
-        }
+    /// Sets the cleaners to work where few segments are spare. After each change of what is obsolete: the cleaners may have
+    /// found nothing to clean before.
+    pub(super) fn clean_if_few(&self, spare: u32) {
         if spare < LOW_WATER {
             self.request_cleaning();
         }

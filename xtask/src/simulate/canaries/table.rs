@@ -353,4 +353,6 @@ pub(super) const ROWS: &[Row] = &[
     test(Canary::IgnoreEnding, "0033", "A checkpoint keeps the log of a large commit until what that replaced is free.",
         ("isobath", None, "checkpoint::tests::beside_loads::a_checkpoint_while_a_large_commit_frees_pages_leaves_none_behind"),
         "a checkpoint has to begin and end while pages are freed one after another, and the power has to go soon after"),
+    row(Canary::FreeWithoutWaking, "0029", "Tasks that wait for a segment are woken when one is free, whatever made it free.",
+        campaign(&[]).shape(Shape::Crowded).quick()),
 ];

@@ -107,13 +107,13 @@ impl SegmentAllocator {
     }
 
     /// Cleaning of `segment` has ended. A bad one stays as it is, and is not
-    /// chosen again. Returns whether the segment became free.
-    pub(crate) fn end_cleaning(&mut self, segment: u32, end: CleaningEnd) -> bool {
+    /// chosen again.
+    pub(crate) fn end_cleaning(&mut self, segment: u32, end: CleaningEnd) {
         self.cleaning -= 1;
         if end == CleaningEnd::Bad {
             self.bad.insert(segment);
         }
-        self.unpin(segment)
+        self.unpin(segment);
     }
 
     /// Victims that are being cleaned now.
