@@ -254,6 +254,14 @@ pub trait Device: Send + Sync {
         false
     }
 
+    /// See [`Volume::refresh_len`](crate::Volume::refresh_len).
+    ///
+    /// # Errors
+    /// Any of reading the labels.
+    fn refresh_len(&self) -> Result<(), VolumeError> {
+        Ok(())
+    }
+
     /// See [`Volume::has_writer`](crate::Volume::has_writer).
     fn has_writer(&self) -> bool {
         false

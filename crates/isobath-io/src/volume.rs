@@ -184,6 +184,14 @@ impl Volume {
         self.0.is_pinned(numbers)
     }
 
+    /// Takes over the length that a writer in another process has given the volume since this one was opened for reading.
+    ///
+    /// # Errors
+    /// What is wrong with the labels, as for [`open`](Self::open); the length is unchanged then.
+    pub fn refresh_len(&self) -> Result<(), VolumeError> {
+        self.0.refresh_len()
+    }
+
     /// Whether another opening may write, as far as the system reports.
     pub fn has_writer(&self) -> bool {
         self.0.has_writer()

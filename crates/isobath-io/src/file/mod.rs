@@ -149,33 +149,26 @@ impl FileDevice {
         for path in paths {
             members.push(Member::open(path, options)?);
         }
-        let mut labels = Vec::new();
-        for member in &members {
-            labels.push(member.read_label()?);
-        }
-        check_set(paths, &labels)?;
-        // After a crash during growth some labels are newer; what was not acknowledged does not count.
-        let label = Label {
-            len: labels.iter().map(|l| l.len).min().unwrap_or(0),
-            ..labels[0]
-        };
-        let map = map_of(&label);
-        for (index, member) in members.iter().enumerate() {
-            let share = map.share_len(index as u32, label.len);
-            let expected = if share == 0 {
-                0
-            } else {
-                map.data_offset + share
-            };
-            let found = member.size()?;
-            if found < expected {
-                truncated(VolumeError::Truncated {
-                    path: member.path.clone(),
-                    expected,
-                    found,
-                })?;
+        let mut labels = read_labels(&members)?;
+        let (label, missing) = loop {
+            check_set(paths, &labels)?;
+            let label = common_label(&labels);
+            #[cfg(test)]
+            tests::overtake();
+            let missing = find_truncated(&members, &label)?;
+            if missing.is_empty() {
+                break (label, missing);
             }
-        }
+            // A writer beside this reader says how short the files will be before it cuts them. What was cut in between is
+            // missing only if the labels, which were read before, say the same afterwards. Bound: each other round finds
+            // that the writer has given the volume another length.
+            let again = read_labels(&members)?;
+            if again == labels {
+                break (label, missing);
+            }
+            labels = again;
+        };
+        missing.into_iter().try_for_each(&mut truncated)?;
         let generations = labels.iter().map(|label| label.generation).collect();
         FileDevice::assemble(members, label, generations, options)
     }
@@ -488,6 +481,23 @@ impl Device for FileDevice {
         self.members[0].is_pinned(numbers)
     }
 
+    fn refresh_len(&self) -> Result<(), VolumeError> {
+        let mut labels = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
+        // The locks of all others keep writers out.
+        if self.options.access != Access::Beside {
+            return Ok(());
+        }
+        let found = read_labels(&self.members)?;
+        let ours = labels.label;
+        if let Some(other) = found.iter().position(|label| label.uuid != ours.uuid) {
+            let path = self.members[other].path.clone();
+            return Err(VolumeError::LabelCorrupt { path });
+        }
+        labels.label.len = common_label(&found).len;
+        self.len.store(labels.label.len, Ordering::Release);
+        Ok(())
+    }
+
     fn has_writer(&self) -> bool {
         self.members[0].has_writer()
     }
@@ -596,6 +606,40 @@ fn map_of(label: &Label) -> StripeMap {
     }
 }
 
+fn read_labels(members: &[Member]) -> Result<Vec<Label>, VolumeError> {
+    members.iter().map(Member::read_label).collect()
+}
+
+/// What the labels of all members say together. After a crash during growth some are newer; what was not acknowledged
+/// does not count.
+fn common_label(labels: &[Label]) -> Label {
+    Label {
+        len: labels.iter().map(|label| label.len).min().unwrap_or(0),
+        ..labels[0]
+    }
+}
+
+/// The members that are shorter than `label` says.
+fn find_truncated(members: &[Member], label: &Label) -> Result<Vec<VolumeError>, VolumeError> {
+    let map = map_of(label);
+    let mut truncated = Vec::new();
+    for (index, member) in members.iter().enumerate() {
+        let expected = match map.share_len(index as u32, label.len) {
+            0 => 0,
+            share => map.data_offset + share,
+        };
+        let found = member.size()?;
+        if found < expected {
+            truncated.push(VolumeError::Truncated {
+                path: member.path.clone(),
+                expected,
+                found,
+            });
+        }
+    }
+    Ok(truncated)
+}
+
 fn check_count(paths: &[PathBuf]) -> Result<(), VolumeError> {
     if paths.is_empty() || paths.len() > MAX_MEMBERS {
         return Err(VolumeError::BadOption {
@@ -698,4 +742,46 @@ fn sync_directories<'p>(made: impl Iterator<Item = &'p Path>) -> Result<(), Volu
             .map_err(|e| os(parent, "sync", e))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    thread_local! {
+        /// What a writer does once an opening has read the labels.
+        static OVERTAKE: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+    }
+
+    pub(super) fn overtake() {
+        if let Some(work) = OVERTAKE.take() {
+            work();
+        }
+    }
+
+    #[test]
+    fn a_volume_that_becomes_shorter_while_it_is_opened_is_not_truncated() {
+        let directory = tempfile::tempdir().unwrap();
+        let paths = [directory.path().join("v")];
+        let options = VolumeOptions::new();
+        let writer = Arc::new(FileDevice::create(&paths, &options).unwrap());
+        writer.grow(1 << 20).unwrap();
+        let beside = options.access(Access::Beside);
+        let shortened = Arc::clone(&writer);
+        OVERTAKE.set(Some(Box::new(move || shortened.shrink(64 << 10).unwrap())));
+        let reader = FileDevice::open(&paths, &beside).unwrap();
+        assert_eq!(reader.len(), 64 << 10);
+        // What a writer says later counts once the reader looks.
+        writer.grow(2 << 20).unwrap();
+        assert_eq!(reader.len(), 64 << 10);
+        reader.refresh_len().unwrap();
+        assert_eq!(reader.len(), 2 << 20);
+        // Files that are cut by others are truncated.
+        let file = fs::File::options().write(true).open(&paths[0]).unwrap();
+        file.set_len(1 << 20).unwrap();
+        let refused = FileDevice::open(&paths, &beside).map(drop);
+        assert!(matches!(refused, Err(VolumeError::Truncated { .. })));
+    }
 }

@@ -1,6 +1,7 @@
 //! Opening: what the superblocks, the last checkpoint and the log behind it say (docs/decisions/0014); bringing the pages
 //! up to that is `replay`'s.
 
+mod as_far;
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) mod compare;
 pub(crate) mod open;
@@ -9,6 +10,7 @@ mod readers;
 pub(crate) mod scan;
 pub(crate) mod unflushed_chunks;
 
+pub(crate) use as_far::AsFar;
 pub(crate) use open::{EngineParts, create, open, read_superblock};
 pub(crate) use opening::Opening;
 use readers::Beside;

@@ -122,6 +122,8 @@ fn keep_superblock(overlay: &OverlayDevice, superblock: &Superblock) -> Result<(
 fn find_copy(volume: &Volume, id: PageId) -> Result<Option<(Address, u64)>, Error> {
     for _ in 0..ATTEMPTS {
         let superblock = read_superblock(volume, &[])?;
+        // What it names may lie behind the end that the volume had when it was opened.
+        volume.refresh_len()?;
         #[cfg(test)]
         tests::overtake();
         let found = copy_in(volume, &superblock, id);
@@ -159,8 +161,10 @@ fn copy_in(
             provisional: &loaded.provisional,
             has: &|page| pool.mapping.place(page) != Place::Free,
         };
-        // As far as it can be read: it holds what was durable before, and that is enough.
-        let (scan, _) = LogScan::read_as_far(volume, &area, superblock, &base);
+        // Twice, as in `keep_log`: the second reading has to find what was durable when the first one ended.
+        let reached = find_end(volume, &area, superblock)?;
+        let durable = reached.max(Lsn(superblock.log_durable));
+        let scan = LogScan::read_until(volume, &area, superblock, &base, durable).whole()?;
         for (&segment, &seq) in &scan.seqs {
             if let Some(known) = seqs.get_mut(segment as usize) {
                 *known = seq.max(*known);
@@ -207,10 +211,8 @@ impl Opening {
         let expected = Some((address, self.shared.seq_of(address)));
         let moved = match find_copy(&beside.volume, id) {
             Ok(found) => found != expected,
-            // What a writer replaces meanwhile cannot be read.
-            // Writers overtook every look at the newest state.
-            Err(Error::ReaderOverrun { .. }) => true,
-            Err(_) => beside.volume.has_writer(),
+            // Without the newest state no one knows whether the page is there still. The next opening says what is wrong.
+            Err(_) => true,
         };
         match moved {
             true => Error::ReaderOverrun {
@@ -246,6 +248,46 @@ mod tests {
         if let Some(work) = OVERTAKE.take() {
             work();
         }
+    }
+
+    /// The writer makes the volume longer, and moves the log and pages behind the end that it had for the reader.
+    #[test]
+    fn a_look_finds_what_lies_behind_the_end_that_the_volume_had() {
+        let directory = tempfile::tempdir().unwrap();
+        let paths = [directory.path().join("s")];
+        let options = Options::new()
+            .pool_bytes(4 << 20)
+            .workers(1)
+            .segment_bytes(64 << 10)
+            .durability(Durability::None);
+        let store = Store::create(&paths[0], &options).unwrap();
+        let tree = store.create_tree("t").unwrap();
+        let write_all = |value: u8| {
+            for n in 0..6000 {
+                tree.insert(format!("{n:04}"), [value; 1000]).unwrap();
+            }
+        };
+        tree.insert("0", "").unwrap();
+        store.checkpoint().unwrap();
+        let reading = options.read_only(true);
+        let volume = Volume::open(&paths, &reading.volume_options()).unwrap();
+        let length = volume.len();
+        (0..4).for_each(write_all);
+        store.checkpoint().unwrap();
+        // These are in the log alone, with the places that pages get meanwhile.
+        write_all(9);
+        let log = read_superblock(&volume, &paths).unwrap();
+        let log_at = log.sizes.start_of(log.log_first);
+        assert!(log_at > length, "the log did not move behind the end");
+        let now = Volume::open(&paths, &reading.volume_options()).unwrap();
+        let look = |volume: &Volume| {
+            let ids = (8..1000).step_by(40).map(PageId);
+            ids.map(|id| find_copy(volume, id).unwrap())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(look(&volume), look(&now));
+        drop(tree);
+        store.close().unwrap();
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::checkpoint::Superblock;
 use crate::log::record::{Body, Copied, Kind, Mapped, Operation, Token, decode};
 use crate::log::{LogArea, LogEnd, Reader};
 use crate::page::{Lsn, PageId};
+use crate::recovery::AsFar;
 use crate::recovery::unflushed_chunks::{UnflushedChunks, find_end};
 use crate::shared::Address;
 use crate::sync::{HashMap, HashSet};
@@ -175,41 +176,46 @@ impl Scan {
         base: &Base<'_>,
     ) -> Result<Scan, Error> {
         let mut log = reader(volume, area, superblock);
-        let (scan, failed) = Scan::read_with(&mut log, superblock, base);
-        if let Some(error) = failed {
-            return Err(error);
-        }
+        let scan = Scan::read_with(&mut log, superblock, base).whole()?;
         let missing = scan.unflushed.first_missing(volume, superblock, &log)?;
         if missing.is_none() {
             return Ok(scan);
         }
         let cut = find_end(volume, area, superblock)?;
         let mut log = reader(volume, area, superblock).until(cut);
-        let (mut shorter, failed) = Scan::read_with(&mut log, superblock, base);
-        shorter.end = LogEnd {
+        let shorter = Scan::read_with(&mut log, superblock, base).whole()?;
+        let end = LogEnd {
             lsn: cut,
             is_cut: cut < scan.end.lsn,
             ..scan.end
         };
-        failed.map_or(Ok(shorter), Err)
+        Ok(Scan { end, ..shorter })
     }
 
-    /// As [`Scan::read`], up to where the log cannot be read any further, and why not; whatever it says of chunks is taken
-    /// for true.
+    /// As [`Scan::read`], up to where the log cannot be read any further; whatever it says of chunks is taken for true.
     pub(crate) fn read_as_far(
         volume: &Volume,
         area: &LogArea,
         superblock: &Superblock,
         base: &Base<'_>,
-    ) -> (Scan, Option<Error>) {
+    ) -> AsFar<Scan> {
         Scan::read_with(&mut reader(volume, area, superblock), superblock, base)
     }
 
-    fn read_with(
-        reader: &mut Reader<'_>,
+    /// As [`Scan::read_as_far`], but no further than to `end`, where an earlier reading has found the log's end: a writer may
+    /// be writing what lies behind it.
+    pub(crate) fn read_until(
+        volume: &Volume,
+        area: &LogArea,
         superblock: &Superblock,
         base: &Base<'_>,
-    ) -> (Scan, Option<Error>) {
+        end: Lsn,
+    ) -> AsFar<Scan> {
+        let mut log = reader(volume, area, superblock).until(end);
+        Scan::read_with(&mut log, superblock, base)
+    }
+
+    fn read_with(reader: &mut Reader<'_>, superblock: &Superblock, base: &Base<'_>) -> AsFar<Scan> {
         let mut scan = Scan::empty(reader.end());
         scan.start = Lsn(superblock.log_start);
         scan.provisional_before(base.provisional);
@@ -230,7 +236,7 @@ impl Scan {
                 durable: superblock.log_durable,
             },
         ));
-        (scan, failed)
+        AsFar::new(scan, failed)
     }
 
     /// Takes what nothing has confirmed so far for confirmed.

@@ -202,7 +202,8 @@ impl<'v> Source<'v> {
             provisional: &provisional,
             has: &|_| true,
         };
-        let (mut scan, failed) = LogScan::read_as_far(self.volume, &area, superblock, &base);
+        let read = LogScan::read_as_far(self.volume, &area, superblock, &base);
+        let (mut scan, failed) = read.with_reason();
         if failed.is_some() {
             // What cannot be read may have confirmed them.
             scan.keep_provisional();
