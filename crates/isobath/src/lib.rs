@@ -199,10 +199,10 @@ mod txn;
 mod types;
 
 pub use api::{
-    CheckReport, Compaction, CompareAndSwapError, EncodeKey, Isolation, Key, Loader, Options,
-    Progress, Range, RangeStream, Savepoint, Snapshot, Stat, StatKind, Stats, Store, Transaction,
-    TransactionOptions, TransactionRange, TransactionWriter, Tree, TreeInfo, TreeStats, TypedRange,
-    TypedTree, Value, ValueReader, ValueWriter, WriteBatch,
+    CheckReport, Compaction, CompareAndSwapError, EncodeKey, ExtractIf, Isolation, Key, Loader,
+    Options, Progress, Range, RangeStream, Savepoint, Snapshot, Stat, StatKind, Stats, Store,
+    Transaction, TransactionExtractIf, TransactionOptions, TransactionRange, TransactionWriter,
+    Tree, TreeInfo, TreeStats, TypedRange, TypedTree, Value, ValueReader, ValueWriter, WriteBatch,
 };
 pub use backup::{BackupOptions, BackupReport, RestoreReport, Watch};
 pub use bounds::KeyRange;

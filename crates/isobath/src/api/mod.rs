@@ -32,12 +32,12 @@ pub use range::Range;
 pub use stats::{Stat, StatKind, Stats};
 pub use store::{Progress, Store, TreeInfo};
 pub use transaction::{
-    Isolation, Savepoint, Snapshot, Transaction, TransactionOptions, TransactionRange,
-    TransactionWriter,
+    Isolation, Savepoint, Snapshot, Transaction, TransactionExtractIf, TransactionOptions,
+    TransactionRange, TransactionWriter,
 };
 pub use tree::Tree;
 pub use tree_stats::TreeStats;
 pub use typed::{EncodeKey, Key, TypedRange, TypedTree, Value};
-pub use update::CompareAndSwapError;
+pub use update::{CompareAndSwapError, ExtractIf};
 pub use upkeep::Compaction;
 pub use value::{ValueReader, ValueWriter};

@@ -210,6 +210,11 @@ impl Range {
         }
     }
 
+    /// Gives nothing more.
+    pub(crate) fn end(&mut self) {
+        self.ended = true;
+    }
+
     fn within(&self, key: &[u8]) -> bool {
         let above = match &self.lower {
             Bound::Included(lower) => key >= lower.as_slice(),

@@ -1,10 +1,14 @@
 //! Operations of a tree that read and change in one step, and those on its ends and ranges.
 
+use std::iter::FusedIterator;
+use std::ops::Bound;
 use std::sync::Arc;
 
+use crate::api::range::Range;
 use crate::api::record::{Newest, read_newest};
+use crate::api::transaction::{Most, TransactionOptions, transact};
 use crate::api::tree::{Tree, TreeState, check_key, check_value};
-use crate::bounds::KeyRange;
+use crate::bounds::{self, KeyRange};
 use crate::btree::{self, ValueKind, ValueRef};
 use crate::context::InlineContext;
 use crate::engine::WorkerState;
@@ -22,6 +26,9 @@ pub struct CompareAndSwapError {
 
 /// Keys that [`Tree::remove_range`] removes in one commit.
 const REMOVED_AT_ONCE: usize = 256;
+/// Records that [`Tree::retain`] removes in one commit, and those that it looks at for one.
+const RETAINED_AT_ONCE: usize = 256;
+const LOOKED_AT_ONCE: usize = 4096;
 
 /// What was read of a key, to be compared with what it has when it is changed.
 struct Read {
@@ -171,6 +178,81 @@ impl Tree {
         Ok(None)
     }
 
+    /// Keeps those records within `bounds` for which `keep` returns `true`, and removes the others; returns how many it has removed.
+    /// Each commit takes some hundred records: this is not atomic as a whole, but a record goes only while it has the value that
+    /// `keep` was shown. [`Transaction::retain`](crate::Transaction::retain) is atomic.
+    ///
+    /// `keep` runs on the calling thread, holds no lock, and is called again for some records where others have changed one of them.
+    ///
+    /// ```
+    /// # use isobath::{Options, Store};
+    /// # let store = Store::in_memory(&Options::new().pool_bytes(8 << 20).workers(1))?;
+    /// # let tree = store.create_tree("t")?;
+    /// # for (key, value) in [("a", "1"), ("b", ""), ("c", "")] { tree.insert(key, value)?; }
+    /// assert_eq!(tree.retain(.., |_, value| !value.is_empty())?, 2);
+    /// # store.close()?;
+    /// # Ok::<(), isobath::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::insert`]; the records of a first part of the range are gone then.
+    pub fn retain(
+        &self,
+        bounds: impl KeyRange,
+        mut keep: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<u64, Error> {
+        let (mut lower, upper) = bounds::owned(&bounds);
+        let mut removed = 0;
+        // Each attempt but the last finds that another change of one of its records has succeeded.
+        let options = TransactionOptions::new().attempts(u32::MAX);
+        loop {
+            let mut removed_most = 2 * RETAINED_AT_ONCE;
+            let part = transact(&self.runtime, options, |transaction| {
+                removed_most = removed_most.div_ceil(2);
+                let most = Most {
+                    removed: removed_most,
+                    passed: LOOKED_AT_ONCE,
+                };
+                let bounds = (lower.clone(), upper.clone());
+                transaction.retain_part(self, bounds, most, &mut keep)
+            })?;
+            removed += part.removed;
+            match part.last {
+                Some(last) => lower = Bound::Excluded(last),
+                None => return Ok(removed),
+            }
+        }
+    }
+
+    /// The records within `bounds` for which `is_extracted` returns `true`, by ascending keys: each is removed, in a commit of its own,
+    /// as the iterator gives it, and only while it has the value that `is_extracted` was shown. Of many records
+    /// [`Transaction::extract_if`](crate::Transaction::extract_if) makes one commit.
+    ///
+    /// ```
+    /// # use isobath::{Options, Store};
+    /// # let store = Store::in_memory(&Options::new().pool_bytes(8 << 20).workers(1))?;
+    /// # let tree = store.create_tree("t")?;
+    /// # for (key, value) in [("a", "done"), ("b", ""), ("c", "done")] { tree.insert(key, value)?; }
+    /// let mut done = Vec::new();
+    /// for record in tree.extract_if(.., |_, value| value == b"done") {
+    ///     done.push(record?.0);
+    /// }
+    /// assert_eq!(done, [b"a", b"c"]);
+    /// # store.close()?;
+    /// # Ok::<(), isobath::Error>(())
+    /// ```
+    pub fn extract_if<P>(&self, bounds: impl KeyRange, is_extracted: P) -> ExtractIf<P>
+    where
+        P: FnMut(&[u8], &[u8]) -> bool,
+    {
+        ExtractIf {
+            tree: self.clone(),
+            range: self.range(bounds),
+            is_extracted,
+        }
+    }
+
     /// Counts the records whose keys lie within `bounds`, by reading every leaf of the range.
     ///
     /// # Errors
@@ -215,7 +297,7 @@ impl Tree {
                 return Ok(removed);
             };
             removed += self.run(|local| remove_all(local, &self.state, &keys))?;
-            lower = std::ops::Bound::Excluded(last);
+            lower = Bound::Excluded(last);
         }
     }
 
@@ -289,6 +371,66 @@ impl Tree {
         self.run(|local| replace_in_task(local, &self.state, key, read, new))
     }
 }
+
+/// Records that are removed as they are taken, from [`Tree::extract_if`]. After an error it ends; dropping it leaves the rest.
+pub struct ExtractIf<P> {
+    tree: Tree,
+    range: Range,
+    is_extracted: P,
+}
+
+impl<P> std::fmt::Debug for ExtractIf<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ExtractIf")
+            .field("range", &self.range)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<P: FnMut(&[u8], &[u8]) -> bool> ExtractIf<P> {
+    /// Removes `key` if it has a value that is to be extracted still, and gives that.
+    fn extract(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        // Bound: each round but the last finds that another change of the key has succeeded.
+        loop {
+            let read = self.tree.read_to_change(key)?;
+            match read.value() {
+                Some(value) if (self.is_extracted)(key, value) => {}
+                _ => return Ok(None),
+            }
+            if self.tree.replace(key, &read, None)? {
+                return Ok(Some(read.value));
+            }
+        }
+    }
+}
+
+impl<P: FnMut(&[u8], &[u8]) -> bool> Iterator for ExtractIf<P> {
+    type Item = Result<Record, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        // Bound: each round passes a record.
+        loop {
+            let (key, value) = match self.range.next()? {
+                Ok(record) => record,
+                Err(error) => return Some(Err(error)),
+            };
+            if !(self.is_extracted)(&key, &value) {
+                continue;
+            }
+            match self.extract(&key) {
+                Ok(None) => {}
+                Ok(Some(value)) => return Some(Ok((key, value))),
+                Err(error) => {
+                    self.range.end();
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+}
+
+/// After the end, and after an error, there is nothing more.
+impl<P: FnMut(&[u8], &[u8]) -> bool> FusedIterator for ExtractIf<P> {}
 
 fn replace_in_task(
     local: &WorkerState,

@@ -70,6 +70,117 @@ impl Open {
     }
 }
 
+/// What [`Transaction::retain`] keeps.
+fn is_kept(key: &[u8]) -> bool {
+    key.iter().map(|byte| u32::from(*byte)).sum::<u32>() % 3 > 0
+}
+
+impl Open {
+    fn read_range(&mut self, tree: usize, from: Vec<u8>, to: Vec<u8>) {
+        self.has_read[tree] = true;
+        self.ranges_read.push((tree, from, to));
+    }
+
+    /// The operations that change what they read.
+    fn read_and_change(
+        &mut self,
+        handle: &Tree,
+        tree: usize,
+        (from, to): (Vec<u8>, Vec<u8>),
+        tag: u64,
+    ) {
+        let map = self.map(tree);
+        let bounds = (Bound::Included(&from[..]), Bound::Included(&to[..]));
+        let within = || map.range(from.clone()..=to.clone());
+        let transaction = &mut self.transaction;
+        let found = |record: Option<(&Vec<u8>, &u64)>| {
+            record.map(|(key, tag)| (key.clone(), value_of(*tag)))
+        };
+        let removed: Vec<Vec<u8>> = match tag % 7 {
+            0 | 1 => {
+                let is_first = tag % 7 == 0;
+                let (popped, wanted) = match is_first {
+                    true => (transaction.pop_first(handle), map.iter().next()),
+                    false => (transaction.pop_last(handle), map.iter().next_back()),
+                };
+                assert!(popped.unwrap() == found(wanted), "a popped record differs");
+                let end = wanted.map(|(key, _)| key.clone());
+                let (low, high) = match (is_first, end.clone()) {
+                    (true, Some(end)) => (Vec::new(), end),
+                    (false, Some(end)) => (end, vec![255]),
+                    (_, None) => (Vec::new(), vec![255]),
+                };
+                self.read_range(tree, low, high);
+                end.into_iter().collect()
+            }
+            2 => {
+                let gone: Vec<_> = within().map(|(key, _)| key.clone()).collect();
+                let count = transaction.remove_range(handle, bounds).unwrap();
+                assert_eq!(count, gone.len() as u64);
+                self.read_range(tree, from, to);
+                gone
+            }
+            3 => {
+                let gone = within().filter(|(key, _)| !is_kept(key));
+                let gone: Vec<_> = gone.map(|(key, _)| key.clone()).collect();
+                let keep = |key: &[u8], value: &[u8]| {
+                    assert!(value == value_of(map[key]), "a retained value differs");
+                    is_kept(key)
+                };
+                let count = transaction.retain(handle, bounds, keep).unwrap();
+                assert_eq!(count, gone.len() as u64);
+                self.read_range(tree, from, to);
+                gone
+            }
+            4 => {
+                let extracted = transaction.extract_if(handle, bounds, |key, _| !is_kept(key));
+                let extracted: Vec<_> = extracted.unwrap().take(3).map(Result::unwrap).collect();
+                let wanted = within().filter(|(key, _)| !is_kept(key)).take(3);
+                let wanted: Vec<_> = wanted.filter_map(|record| found(Some(record))).collect();
+                assert!(extracted == wanted, "an extracted record differs");
+                match extracted.last() {
+                    Some((last, _)) if extracted.len() == 3 => {
+                        self.read_range(tree, from, last.clone());
+                    }
+                    _ => self.read_range(tree, from, to),
+                }
+                extracted.into_iter().map(|(key, _)| key).collect()
+            }
+            5 => {
+                let old = map.get(&from).map(|tag| value_of(*tag));
+                let new = (tag % 2 == 0).then(|| value_of(tag));
+                let update = |seen: Option<&[u8]>| {
+                    assert!(seen == old.as_deref(), "an updated value differs");
+                    new.clone()
+                };
+                transaction.update(handle, &from, update).unwrap();
+                self.note_key(tree, &from);
+                if new.is_some() || old.is_some() {
+                    self.writes[tree].insert(from, new.map(|_| tag));
+                }
+                Vec::new()
+            }
+            _ => {
+                let current = map.get(&from).map(|tag| value_of(*tag));
+                let old = (tag % 3 > 0).then(|| current.clone()).flatten();
+                let new = value_of(tag);
+                let swapped =
+                    transaction.compare_and_swap(handle, &from, old.as_deref(), Some(&new));
+                self.note_key(tree, &from);
+                match swapped.unwrap() {
+                    Ok(()) => {
+                        assert!(old == current);
+                        self.writes[tree].insert(from, Some(tag));
+                    }
+                    Err(error) => assert!(error.current == current && old != current),
+                }
+                Vec::new()
+            }
+        };
+        self.writes[tree].extend(removed.into_iter().map(|key| (key, None)));
+    }
+}
+
 struct World {
     random: Random,
     trees: Vec<Tree>,
@@ -117,7 +228,13 @@ impl World {
         let writes: Changes = (0..TREES)
             .flat_map(|tree| open.writes[tree].keys().map(move |key| (tree, key.clone())))
             .collect();
-        let loses = writes.iter().any(|write| changed.contains(write));
+        // A record that it has inserted and removed again may be no change.
+        let is_nothing = |(tree, key): &(usize, Vec<u8>)| {
+            open.writes[*tree][key].is_none() && !open.view[*tree].contains_key(key)
+        };
+        let (nothing, real): (Changes, Changes) = writes.iter().cloned().partition(is_nothing);
+        let loses = real.iter().any(|write| changed.contains(write));
+        let may_lose = nothing.iter().any(|write| changed.contains(write));
         let read_key = open.keys_read.iter().any(|read| changed.contains(read));
         let read_range = changed.iter().any(|(tree, key)| {
             let covers = |(of, from, to): &(usize, Vec<u8>, Vec<u8>)| {
@@ -126,24 +243,23 @@ impl World {
             open.ranges_read.iter().any(covers)
         });
         let must_fail = loses || open.serializable && (read_key || read_range);
-        let may_fail = changed
-            .iter()
-            .any(|(tree, _)| open.serializable && open.has_read[*tree]);
+        let may_fail = may_lose
+            || changed
+                .iter()
+                .any(|(tree, _)| open.serializable && open.has_read[*tree]);
         match open.transaction.commit() {
             Ok(()) => {
-                assert!(writes.is_empty() || !must_fail, "it should have failed");
-                if writes.is_empty() {
-                    return;
+                assert!(real.is_empty() || !must_fail, "it should have failed");
+                for (tree, key) in &real {
+                    match open.writes[*tree][key] {
+                        Some(tag) => self.state[*tree].insert(key.clone(), tag),
+                        None => self.state[*tree].remove(key),
+                    };
                 }
-                for (tree, writes) in open.writes.into_iter().enumerate() {
-                    for (key, tag) in writes {
-                        match tag {
-                            Some(tag) => self.state[tree].insert(key, tag),
-                            None => self.state[tree].remove(&key),
-                        };
-                    }
+                if !writes.is_empty() {
+                    self.commits.push(real);
+                    self.commits.push(nothing);
                 }
-                self.commits.push(writes);
             }
             Err(TransactionError::Conflict { .. }) => {
                 assert!(must_fail || may_fail, "nothing it knows of has changed");
@@ -181,7 +297,7 @@ impl World {
     fn step(&mut self, at: usize) {
         let tree = self.random.below(TREES as u64) as usize;
         let number = self.random.below(KEYS);
-        let what = self.random.below(100);
+        let what = self.random.below(130);
         let tag = self.tag();
         let up_to = number + self.random.below(20);
         let (handle, open) = (&self.trees[tree], &mut self.open[at]);
@@ -257,6 +373,7 @@ impl World {
                 assert!(found == expected, "a scan differs");
                 open.has_read[tree] = true;
             }
+            100.. => open.read_and_change(handle, tree, (from, to), tag),
             88..94 => {
                 let savepoint = open.transaction.savepoint();
                 open.savepoints.push((savepoint, open.writes.clone()));

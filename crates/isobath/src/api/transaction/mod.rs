@@ -1,5 +1,6 @@
 //! Transactions and snapshots, as users see them.
 
+mod modify;
 mod retry;
 mod scan;
 mod spill;
@@ -10,6 +11,8 @@ mod writer;
 use std::ops::Bound;
 use std::sync::Arc;
 
+pub(crate) use modify::Most;
+pub use modify::TransactionExtractIf;
 pub use retry::TransactionOptions;
 pub(crate) use retry::transact;
 pub use scan::TransactionRange;
@@ -31,9 +34,6 @@ use crate::{Durability, Error, Record, WriteBatch, extent, small};
 use scan::Source;
 use view::View;
 use write_set::{Write, WriteSet};
-
-/// Keys that [`Transaction::remove_range`] reads at a time.
-const REMOVED_AT_ONCE: usize = 256;
 
 /// What a transaction is protected from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -336,66 +336,6 @@ impl Transaction {
             self.write(tree, key, Write::Removed)?;
         }
         Ok(existed)
-    }
-
-    /// Removes the records of `tree` that this transaction sees within `bounds` when it commits; returns how many these are. What
-    /// others insert there before that stays, unless the transaction is serializable, which is in conflict with it then.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Transaction::insert`] and [`Transaction::get`]; the transaction removes a first part of the range then.
-    pub fn remove_range(&mut self, tree: &Tree, bounds: impl KeyRange) -> Result<u64, Error> {
-        let (mut lower, upper) = bounds::owned(&bounds);
-        self.may_write(tree, b"")?;
-        let wanted = Wanted {
-            limit: Some(REMOVED_AT_ONCE),
-            keys_only: true,
-        };
-        let mut removed = 0;
-        loop {
-            let mut keys = Vec::new();
-            let part = (
-                lower.as_ref().map(Vec::as_slice),
-                upper.as_ref().map(Vec::as_slice),
-            );
-            let source = self.source(tree)?;
-            source.scan(part, Direction::Forward, wanted, |key, _| {
-                keys.push(key.to_vec());
-                true
-            })?;
-            for key in &keys {
-                self.write(tree, key, Write::Removed)?;
-                removed += 1;
-            }
-            let Some(last) = keys.pop() else {
-                return Ok(removed);
-            };
-            lower = Bound::Excluded(last);
-        }
-    }
-
-    /// Removes all records of `tree` that this transaction sees when it commits, as [`Transaction::remove_range`] of `..`.
-    ///
-    /// ```
-    /// # use isobath::{Options, Store};
-    /// # let store = Store::in_memory(&Options::new().pool_bytes(8 << 20).workers(1))?;
-    /// # let tree = store.create_tree("t")?;
-    /// tree.insert("old", "1")?;
-    /// let mut transaction = store.begin()?;
-    /// assert_eq!(transaction.clear(&tree)?, 1);
-    /// transaction.insert(&tree, "new", "2")?;
-    /// assert!(tree.contains_key("old")?); // until it commits
-    /// transaction.commit()?;
-    /// assert_eq!(tree.iter().count(), 1);
-    /// # store.close()?;
-    /// # Ok::<(), isobath::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As for [`Transaction::remove_range`].
-    pub fn clear(&mut self, tree: &Tree) -> Result<u64, Error> {
-        self.remove_range(tree, ..)
     }
 
     /// Writes a value of up to [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES) as a
