@@ -49,22 +49,16 @@ pub(crate) fn engine(error: &Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             used,
             limit,
             reason,
-        } => {
-            write!(
+        } => match &**reason {
+            VolumeError::Limit { limit: most, .. } => write!(
                 f,
-                "the store is full: {} of {} that data may take are in use",
+                "no space for a change, with {} of {} that data may take in use: the store may not grow beyond {}; delete something, or raise --limit",
                 size(*used),
-                size(*limit)
-            )?;
-            match &**reason {
-                VolumeError::Limit { limit, .. } => write!(
-                    f,
-                    ", and it may not grow beyond {}: raise --limit, or delete something",
-                    size(*limit)
-                ),
-                other => write!(f, ", and it cannot grow: {other}"),
-            }
-        }
+                size(*limit),
+                size(*most)
+            ),
+            _ => error.fmt(f),
+        },
         Error::LogMissing { paths, path } => write!(
             f,
             "{} keeps its log in {}, which does not exist: if it was moved, say where to with --log-path; if it is lost, restore from a backup, or salvage what is left",

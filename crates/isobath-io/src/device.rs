@@ -235,6 +235,11 @@ pub trait Device: Send + Sync {
         false
     }
 
+    /// See [`Volume::displaced`](crate::Volume::displaced).
+    fn displaced(&self) -> Option<VolumeError> {
+        None
+    }
+
     /// Undoes the creation of what this volume was created on: files are removed, block devices begin as they did. For
     /// a caller that cannot use a volume that it has just created; the volume must not be used afterwards.
     fn undo_creation(&self) {}

@@ -192,6 +192,18 @@ pub enum VolumeError {
         /// Bytes asked for.
         asked: u64,
     },
+    /// A file was removed while it was in use; what it holds is gone once it is closed.
+    #[error("{} was removed while it was in use, and what it holds is lost when it is closed: copy it from the open store (a backup), then stop", path.display())]
+    Removed {
+        /// Where it was.
+        path: PathBuf,
+    },
+    /// A file was moved while it was in use, or another one took its place.
+    #[error("{} was moved or replaced while it was in use: everything was written to the file that was opened, wherever it is now", path.display())]
+    Moved {
+        /// Where it was.
+        path: PathBuf,
+    },
     /// O_DIRECT was required and is refused.
     #[error("the file system of {} refuses O_DIRECT: allow buffered I/O, or use another file system", path.display())]
     DirectRefused {

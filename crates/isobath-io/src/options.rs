@@ -62,6 +62,7 @@ pub struct VolumeOptions {
     pub(crate) max_bytes: Option<u64>,
     pub(crate) access: Access,
     pub(crate) overwrite_device: bool,
+    pub(crate) over_unfinished: bool,
     pub(crate) lock_timeout: Duration,
 }
 
@@ -74,6 +75,7 @@ impl Default for VolumeOptions {
             max_bytes: None,
             access: Access::ReadWrite,
             overwrite_device: false,
+            over_unfinished: false,
             lock_timeout: Duration::ZERO,
         }
     }
@@ -123,6 +125,14 @@ impl VolumeOptions {
     #[must_use]
     pub fn access(mut self, access: Access) -> Self {
         self.access = access;
+        self
+    }
+
+    /// Whether `create` may replace files of a volume, or of a log, in which nothing was ever written
+    /// behind their labels and headers: what a creation leaves that was cut off. Default false.
+    #[must_use]
+    pub fn over_unfinished(mut self, allow: bool) -> Self {
+        self.over_unfinished = allow;
         self
     }
 

@@ -160,6 +160,12 @@ impl Volume {
         self.0.holds(file)
     }
 
+    /// What happened to a file of the volume, its log's included, that is not where it was opened any
+    /// more: [`VolumeError::Removed`] or [`VolumeError::Moved`]. Reads and writes go on in both cases.
+    pub fn displaced(&self) -> Option<VolumeError> {
+        self.0.displaced()
+    }
+
     /// Undoes the creation of a volume that was just made and is of no use: its files and its log's are removed, block
     /// devices begin with what they held before. Does nothing to a volume that was opened. No clone may be used
     /// afterwards.

@@ -484,6 +484,39 @@ fn a_mode_that_the_drive_refuses_falls_back_to_interrupts() {
     }
 }
 
+/// As file systems in user space and some versions of ZFS do: opening works, reading and writing do not.
+#[test]
+fn direct_io_that_is_refused_at_the_first_io() {
+    if !superuser() {
+        return;
+    }
+    let dir = scratch();
+    in_thread(|| {
+        let volume = Volume::create(&paths(&dir, 1), &VolumeOptions::new()).unwrap();
+        volume.grow(MIB).unwrap();
+        drop(volume);
+        let invalid = |call| Refused {
+            call,
+            errno: libc::EINVAL,
+            argument: None,
+        };
+        refuse(&[invalid(libc::SYS_pread64), invalid(libc::SYS_pwrite64)]);
+        let required = VolumeOptions::new().direct(DirectMode::Required);
+        let new = dir.path().join("new");
+        for made in [
+            Volume::open(&paths(&dir, 1), &required),
+            Volume::create(std::slice::from_ref(&new), &required),
+        ] {
+            let error = made.unwrap_err();
+            assert!(
+                matches!(error, VolumeError::DirectRefused { .. }),
+                "{error}"
+            );
+        }
+        assert!(!new.exists());
+    });
+}
+
 #[test]
 fn a_file_system_without_direct_io_and_allocation() {
     if !superuser() {

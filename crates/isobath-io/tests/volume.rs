@@ -518,3 +518,57 @@ fn a_link_that_leads_to_nothing_is_told_as_one() {
     drop(Volume::create(paths, &VolumeOptions::new()).unwrap());
     Volume::open(&[dir.path().join("gone")], &VolumeOptions::new()).unwrap();
 }
+
+/// What a creation leaves that was cut off after its first, its second, ... write is replaced by the next one; a file with
+/// anything behind its label is not.
+#[test]
+fn a_creation_that_was_cut_off_is_repeated() {
+    let dir = scratch();
+    let files = paths(&dir, 2);
+    Volume::create(&files, &over_unfinished()).unwrap();
+    let label = fs::read(&files[0]).unwrap();
+    let (one, two) = (&files[0], &files[1]);
+    let lengths: [(usize, usize); 4] = [(0, 0), (512, 0), (8192, 0), (8192, 4096)];
+    for (first, second) in lengths {
+        fs::write(one, &label[..first]).unwrap();
+        fs::write(two, &label[..second]).unwrap();
+        let volume = Volume::create(&files, &over_unfinished()).unwrap();
+        volume.grow(MIB).unwrap();
+        drop(volume);
+        assert_eq!(
+            Volume::open(&files, &VolumeOptions::new()).unwrap().len(),
+            MIB
+        );
+    }
+    // Grown, and nothing written: as good as new.
+    let volume = Volume::create(&files, &over_unfinished()).unwrap();
+    assert_eq!(volume.len(), 0);
+    volume.grow(MIB).unwrap();
+    volume.write_at(MIB - 4096, &[1; 4096]).unwrap();
+    drop(volume);
+    let error = refuse_creation(&files);
+    assert!(
+        matches!(error, VolumeError::AlreadyExists { .. }),
+        "{error}"
+    );
+    // A foreign file.
+    fs::remove_file(two).unwrap();
+    for foreign in [&b"zeros behind\0\0\0\0"[..], b"ISO 9660", b"\0\0\0ISBN"] {
+        fs::write(one, foreign).unwrap();
+        let error = refuse_creation(&files);
+        assert!(
+            matches!(error, VolumeError::AlreadyExists { .. }),
+            "{error}"
+        );
+        assert_eq!(fs::read(one).unwrap(), foreign);
+        assert!(!two.exists());
+    }
+}
+
+fn over_unfinished() -> VolumeOptions {
+    VolumeOptions::new().over_unfinished(true)
+}
+
+fn refuse_creation(files: &[PathBuf]) -> VolumeError {
+    Volume::create(files, &VolumeOptions::new()).unwrap_err()
+}

@@ -49,10 +49,11 @@ pub enum Error {
         /// Most bytes that a name can have.
         limit: usize,
     },
-    /// There is no room for more pages on the volume.
+    /// There is no room for more pages on the volume. The sentence says what limits it: the store's
+    /// limit, the file system, or that nothing frees space any more.
     #[error(
-        "the store is full: {} of {} that data may take are in use, and it cannot grow ({reason}); delete something, or raise the limit",
-        ByteSize(*used), ByteSize(*limit)
+        "no space for a change, with {} of {} that data may take in use: {}",
+        ByteSize(*used), ByteSize(*limit), no_space(reason)
     )]
     VolumeFull {
         /// Bytes of live pages.
@@ -524,6 +525,17 @@ impl Error {
             VolumeError::DeviceInUse { .. } => true,
             _ => false,
         }
+    }
+}
+
+/// What limits a store that has no space, and what to do about it.
+fn no_space(reason: &VolumeError) -> String {
+    match reason {
+        VolumeError::Limit { limit, .. } => format!(
+            "the volume may have at most {}; delete something, or raise the limit",
+            ByteSize(*limit)
+        ),
+        reason => reason.to_string(),
     }
 }
 

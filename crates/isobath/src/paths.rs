@@ -45,3 +45,22 @@ impl<P: StorePaths + ?Sized> StorePaths for &P {
         (**self).store_paths()
     }
 }
+
+/// The absolute path of a file without symbolic links; of one that is not there yet, in its real
+/// directory. So the path stays true when the process changes its working directory, and what lies
+/// beside a file is found whatever link leads to it.
+pub(crate) fn real(path: &Path) -> PathBuf {
+    path.canonicalize()
+        .unwrap_or_else(|_| in_real_directory(path))
+}
+
+/// The same, but the file's own name stays: the name of a drive that the device manager keeps is a
+/// symbolic link to one that changes.
+pub(crate) fn in_real_directory(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let directory = absolute.parent().map(Path::canonicalize);
+    match (directory, absolute.file_name()) {
+        (Some(Ok(directory)), Some(name)) => directory.join(name),
+        _ => absolute,
+    }
+}

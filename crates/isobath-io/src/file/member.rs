@@ -22,6 +22,10 @@ use crate::words::dangling_target;
 const SAFE_BLOCK: u32 = 4096;
 /// Zeros written at once where the file system cannot allocate without writing.
 const ZEROS: usize = 1 << 20;
+/// Bytes at the start of a file that say what it is: the labels of a volume's member, the header of a log.
+const HEAD_BYTES: usize = 64 << 10;
+/// What these begin with.
+const MAGIC_START: &[u8] = b"ISOB";
 /// Bytes at the start of a block device that must be zero before a volume is created on it: where file systems, partition
 /// tables and volume managers have their signatures.
 const SIGNATURE_AREA: usize = 1 << 20;
@@ -59,6 +63,8 @@ enum Before {
 
 pub(super) struct Member {
     pub(super) path: PathBuf,
+    /// The same without symbolic links, wherever the process's working directory is by now.
+    real: PathBuf,
     pub(super) file: File,
     /// Whether it is a block device, whose size is fixed.
     pub(super) block_device: bool,
@@ -94,6 +100,33 @@ pub(crate) fn is_member(file: &File) -> io::Result<bool> {
     ))
 }
 
+/// Whether a file is what a creation leaves that was cut off: it begins as our files do, and has
+/// nothing but zeros behind that. A store's superblocks and a log's records lie there, and are
+/// written after the head; so nothing that was ever acknowledged is lost with such a file.
+fn is_unfinished(path: &Path) -> bool {
+    let looked = || -> io::Result<bool> {
+        let file = File::open(path)?;
+        let mut bytes = vec![0; ZEROS];
+        let mut at = 0;
+        loop {
+            let n = match file.read_at(&mut bytes, at) {
+                Ok(0) => return Ok(true),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                read => read?,
+            };
+            let head = HEAD_BYTES.saturating_sub(at as usize).min(n);
+            let written = bytes[..head].iter().position(|byte| *byte != 0);
+            if written.is_some_and(|first| !bytes[first..head].starts_with(MAGIC_START))
+                || bytes[head..n].iter().any(|byte| *byte != 0)
+            {
+                return Ok(false);
+            }
+            at += n as u64;
+        }
+    };
+    looked().unwrap_or(false)
+}
+
 impl Member {
     /// Whether `found` is this file or block device. A node of a block device has a number of its own; two nodes of one
     /// device have the same.
@@ -102,6 +135,22 @@ impl Member {
         let same_device =
             self.block_device && found.file_type().is_block_device() && ours.rdev() == found.rdev();
         Ok(same_device || (ours.dev(), ours.ino()) == (found.dev(), found.ino()))
+    }
+
+    /// What happened to the file if it is not where it was opened any more. Nothing is said of a
+    /// place that cannot be looked at.
+    pub(super) fn displaced(&self) -> Option<VolumeError> {
+        let path = || self.path.clone();
+        let ours = self.file.metadata().ok()?;
+        match fs::metadata(&self.real) {
+            Ok(found) if self.is(&found).ok()? => None,
+            _ if ours.nlink() == 0 => Some(VolumeError::Removed { path: path() }),
+            Ok(_) => Some(VolumeError::Moved { path: path() }),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                Some(VolumeError::Moved { path: path() })
+            }
+            Err(_) => None,
+        }
     }
 
     /// Opens an existing file or device and locks it.
@@ -144,6 +193,18 @@ impl Member {
                 if member.size()? > 0 {
                     return Err(VolumeError::AlreadyExists { path: path.into() });
                 }
+                member.before = Before::Empty;
+                member.kept = AtomicBool::new(false);
+                Ok(member)
+            }
+            Ok(meta) if options.over_unfinished && meta.is_file() && is_unfinished(path) => {
+                let mut member = Member::open(path, options)?;
+                // Another process may have gone on before this one had the lock.
+                if !is_unfinished(path) {
+                    return Err(VolumeError::AlreadyExists { path: path.into() });
+                }
+                let emptied = member.file.set_len(0);
+                emptied.map_err(|e| os(path, "empty", e))?;
                 member.before = Before::Empty;
                 member.kept = AtomicBool::new(false);
                 Ok(member)
@@ -213,6 +274,7 @@ impl Member {
         };
         let mut member = Member {
             path: path.to_owned(),
+            real: path.canonicalize().map_err(|e| os(path, "look up", e))?,
             flushes: Flushes::of(path, &file, options.access == Access::ReadWrite),
             file,
             block_device,
@@ -225,8 +287,35 @@ impl Member {
         member.lock(options.access, options.lock_timeout)?;
         if direct {
             member.block = member.direct_block()?;
+            if member.is_direct_refused(options.access == Access::ReadWrite)? {
+                if options.direct == DirectMode::Required {
+                    return Err(VolumeError::DirectRefused { path: path.into() });
+                }
+                // Opened anew: some file systems decide by the flags of the opening.
+                drop(member);
+                let buffered = options.clone().direct(DirectMode::Off);
+                let open = open.create_new(false);
+                member = Member::finish(path, open, flags, block_device, &buffered)?;
+                member.direct_refused = true;
+            }
         }
         Ok(member)
+    }
+
+    /// Whether the file system takes `O_DIRECT` for opening and refuses it for I/O, as some in user
+    /// space and some versions of ZFS do. Asked by reading one block, or by writing one of a file
+    /// that is empty; the file is locked.
+    fn is_direct_refused(&self, may_write: bool) -> Result<bool, VolumeError> {
+        let is_refusal = |e: io::Error| e.raw_os_error() == Some(libc::EINVAL);
+        let mut block = AlignedBuf::new(SAFE_BLOCK as usize);
+        let read = self.file.read_at(&mut block, 0);
+        if self.block_device || !may_write || !matches!(read, Ok(0)) {
+            return Ok(read.is_err_and(is_refusal));
+        }
+        let written = self.file.write_at(&block, 0);
+        let emptied = self.file.set_len(0);
+        emptied.map_err(|e| os(&self.path, "empty", e))?;
+        Ok(written.is_err_and(is_refusal))
     }
 
     fn lock(&self, access: Access, timeout: Duration) -> Result<(), VolumeError> {

@@ -465,6 +465,10 @@ impl Device for FileDevice {
             .any(|member| member.is(file).unwrap_or(false))
     }
 
+    fn displaced(&self) -> Option<VolumeError> {
+        self.all_members().find_map(Member::displaced)
+    }
+
     fn log_len(&self) -> u64 {
         self.log.get().map_or(0, |log| log.len)
     }

@@ -428,6 +428,7 @@ impl Options {
             .stripe_unit(self.stripe_unit)
             .max_bytes(self.volume_limit())
             .lock_timeout(self.open_timeout)
+            .over_unfinished(true)
             .access(if self.read_only {
                 Access::Beside
             } else {

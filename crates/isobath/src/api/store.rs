@@ -18,7 +18,7 @@ use crate::checkpoint::Superblock;
 use crate::engine::{Engine, Publisher, Runtime, TaskHandle};
 use crate::error::{OpenError, TransactionError, of_kind};
 use crate::pagestore::PageTrace;
-use crate::paths::StorePaths;
+use crate::paths::{StorePaths, real};
 use crate::recovery::Plan;
 use crate::shared::{Config, uuid};
 use crate::sync::Mutex;
@@ -317,10 +317,10 @@ impl Store {
     }
 
     fn on(mut runtime: Runtime, paths: Vec<PathBuf>) -> Store {
+        let paths: Vec<PathBuf> = paths.iter().map(|path| real(path)).collect();
         let directory = paths.first().filter(|path| path.is_file());
         if let Some(directory) = directory.and_then(|path| path.parent()) {
-            // The parent of a bare name is empty.
-            runtime.directory = PathBuf::from(".").join(directory);
+            directory.clone_into(&mut runtime.directory);
         }
         if let Some(first) = paths.first()
             && runtime.engine.shared.config.publish_stats
@@ -707,7 +707,7 @@ impl Store {
         volume.is_ok_and(|volume| volume.holds(file))
     }
 
-    /// The volume's files, in order; none for a store in memory.
+    /// The volume's files, in order, as absolute paths without symbolic links; none for a store in memory.
     #[must_use]
     pub fn paths(&self) -> &[PathBuf] {
         &self.0.paths

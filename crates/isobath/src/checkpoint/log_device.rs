@@ -8,6 +8,7 @@ use isobath_io::{LOG_OFFSET, Volume, VolumeError};
 use super::{MAX_PATH_BYTES, Superblock};
 use crate::Error;
 use crate::log::{DEVICE_HEADER_BYTES, DEVICE_VERSION, DeviceHeader, HeaderError, LogArea};
+use crate::paths::{in_real_directory, real};
 use crate::shared::{Run, SegmentSizes};
 
 /// The area on a log device.
@@ -94,13 +95,11 @@ fn place_of(superblock: &Superblock, paths: &[PathBuf]) -> PathBuf {
     log_path(&superblock.log_path, paths).unwrap_or_else(|| PathBuf::from("a log device"))
 }
 
-/// The directory of the store's first file.
+/// The real directory of the store's first file.
 fn directory(paths: &[PathBuf]) -> PathBuf {
-    let first = paths.first().map(std::path::absolute);
-    match first {
-        Some(Ok(first)) => first.parent().map(Path::to_owned).unwrap_or_default(),
-        _ => PathBuf::new(),
-    }
+    let first = paths.first().map(|first| real(first));
+    let directory = first.as_deref().and_then(Path::parent);
+    directory.map(Path::to_owned).unwrap_or_default()
 }
 
 /// How a superblock names the log at `path`: relative to the directory of the
@@ -114,7 +113,7 @@ fn name_of(path: &Path, paths: &[PathBuf]) -> Result<PathBuf, Error> {
         option: "log_path",
         reason,
     };
-    let absolute = std::path::absolute(path).map_err(|error| bad(error.to_string()))?;
+    let absolute = in_real_directory(path);
     let below = absolute.strip_prefix(directory(paths)).map(Path::to_owned);
     let name = below.unwrap_or(absolute);
     if name.as_os_str().len() > MAX_PATH_BYTES {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use isobath_io::{AlignedBuf, Volume};
+use isobath_io::{AlignedBuf, Volume, VolumeError};
 
 use crate::canary::{self, Canary};
 use crate::checkpoint::format::{self, Array, Sink, words_per_page};
@@ -168,7 +168,7 @@ impl Pages<'_> {
             Error::VolumeFull {
                 used,
                 limit: used,
-                reason: Arc::new(isobath_io::VolumeError::Device(reason.into())),
+                reason: Arc::new(VolumeError::Device(reason.into())),
             }
         })
     }
@@ -333,7 +333,8 @@ impl Checkpoints {
         self.close_segments(&volume)?;
         // Whatever happens to the log from here on, nothing in it is needed.
         let start = Lsn(self.lower.log.next().0.next_multiple_of(PAGE_SIZE as u64));
-        self.write(current, &CheckpointIo::Volume(volume), start, true)
+        self.write(current, &CheckpointIo::Volume(volume.clone()), start, true)?;
+        volume.displaced().map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Writes a checkpoint; `start` is where a recovery from it reads the log.
@@ -399,6 +400,7 @@ impl Checkpoints {
         // A write may have failed since `start` was found: of what it was to bring to
         // the volume, nothing but the log before `start` may know.
         self.lower.shared.not_poisoned()?;
+        self.look_for_files()?;
         let space = pagestore.superblock_begins(next.sequence + u64::from(clean));
         next.segments = space.segments;
         next.next_segment_seq = space.next_seq;
@@ -507,6 +509,23 @@ impl Checkpoints {
                 // The store is poisoned.
                 Err(_) => {}
             }
+        }
+    }
+
+    /// Looks whether the store's files are where they were opened.
+    ///
+    /// # Errors
+    ///
+    /// [`VolumeError::Removed`]: what is acknowledged from now on would be lost.
+    fn look_for_files(&self) -> Result<(), Error> {
+        match self.lower.shared.volume()?.displaced() {
+            Some(error @ VolumeError::Removed { .. }) => Err(error.into()),
+            Some(moved) => {
+                let what = moved.to_string();
+                trace::tell!(warn, "a file of the store was moved", what = what.as_str());
+                Ok(())
+            }
+            None => Ok(()),
         }
     }
 

@@ -56,7 +56,7 @@ impl SalvageOptions {
 pub struct SalvagedTree {
     /// Its name; `lost-` and its number where the name is lost.
     pub name: String,
-    /// Records that were copied from its pages.
+    /// Records that the new tree has, from pages and from the log.
     pub records: u64,
     /// Large values that could not be read; their keys are among the problems.
     pub lost_values: u64,
@@ -78,7 +78,7 @@ pub struct SalvageReport {
 }
 
 impl SalvageReport {
-    /// Records of all trees that were copied from pages.
+    /// Records of all new trees, from pages and from the log.
     #[must_use]
     pub fn records(&self) -> u64 {
         self.trees.iter().map(|tree| tree.records).sum()
@@ -302,12 +302,9 @@ impl Taker for Copied {
         match record.kind {
             ValueKind::Inline => self.tree.insert(&record.key, &record.value)?,
             ValueKind::Extent => {
-                if !salvage.copy_value(self, &record)? {
-                    return Ok(());
-                }
+                salvage.copy_value(self, &record)?;
             }
         }
-        self.report.records += 1;
         Ok(())
     }
 }
@@ -367,6 +364,13 @@ impl Salvage<'_, '_> {
         let commits = self.apply_log(&mut copied)?;
         self.find_lost_values(&mut copied)?;
         self.tell_lost(&mut copied);
+        for to in copied.values_mut() {
+            let count = |_: &[u8]| {
+                to.report.records += 1;
+                true
+            };
+            to.tree.visit_keys(.., false, count)?;
+        }
         let mut trees: Vec<SalvagedTree> = copied.into_values().map(|tree| tree.report).collect();
         trees.sort_by(|a, b| a.name.cmp(&b.name));
         Ok((trees, commits))
@@ -566,11 +570,10 @@ impl Salvage<'_, '_> {
         Ok(())
     }
 
-    /// Copies a large value; `false` if a part of it is missing, which is noted. Its key has no record then.
-    fn copy_value(&mut self, to: &Copied, record: &Record) -> Result<bool, Error> {
+    /// Copies a large value. If a part of it is missing, that is noted, and its key has no record.
+    fn copy_value(&mut self, to: &Copied, record: &Record) -> Result<(), Error> {
         let outcome = self.try_value(to, record)?;
         let whose = (to.id, record.key.clone());
-        let is_whole = outcome.is_ok();
         match outcome {
             Ok(()) => drop(self.lost.remove(&whose)),
             Err(why) => {
@@ -579,7 +582,7 @@ impl Salvage<'_, '_> {
                 self.lost.insert(whose, Lost { descriptor, why });
             }
         }
-        Ok(is_whole)
+        Ok(())
     }
 
     /// Searches the volume for the values that are still missing. Not before: the log may have replaced them.
@@ -597,9 +600,7 @@ impl Salvage<'_, '_> {
                 kind: ValueKind::Extent,
                 value: lost.descriptor,
             };
-            if self.copy_value(to, &record)? {
-                to.report.records += 1;
-            }
+            self.copy_value(to, &record)?;
         }
         Ok(())
     }
@@ -686,7 +687,7 @@ impl Salvage<'_, '_> {
                     kind: value.kind,
                     value: value.bytes.to_vec(),
                 };
-                return self.copy_value(to, &record).map(drop);
+                return self.copy_value(to, &record);
             }
             Some(value) => to.tree.insert(key, value.bytes)?,
             None => to.tree.remove(key).map(drop)?,

@@ -142,6 +142,9 @@ fn of_a_sound_store_everything() {
             assert_eq!(report.problems, Vec::<String>::new());
             assert_eq!(report.searched, search);
             assert_eq!(report.trees.len(), 2);
+            // Those that only the log has count, too.
+            let records: usize = sample.models.values().map(Model::len).sum();
+            assert_eq!(report.records(), records as u64);
             assert_all_there(&store, &sample, &(closed, search));
             store.close().unwrap();
         }

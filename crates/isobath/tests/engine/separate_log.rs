@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use common::{LOG, LOG_HEADERS, Random, assert_sound, key, parameter, tiny, value};
 use isobath::{OpenError, Options, Simulation, StorageError, Store, Volume};
-use isobath_io::{FaultDevice, FaultPlan, Survivors, VolumeError};
+use isobath_io::{FaultDevice, FaultPlan, Survivors, VolumeError, VolumeOptions};
 
 fn options() -> Options {
     tiny(2, 16).log_bytes(LOG)
@@ -496,4 +496,46 @@ fn a_log_that_was_left_alone_is_named_as_what_is_in_the_way() {
         message.contains("log exists already") && !place.path("data").exists(),
         "{message}"
     );
+}
+
+#[test]
+fn the_log_lies_beside_the_file_that_a_link_leads_to() {
+    let place = Place::new();
+    for directory in ["data", "links"] {
+        fs::create_dir(place.path(directory)).unwrap();
+    }
+    place.closed("data/a.iso", "data/log", 10);
+    std::os::unix::fs::symlink("../data/a.iso", place.path("links/a.iso")).unwrap();
+    let store = place.open("links/a.iso").unwrap();
+    assert_eq!(store.log_path(), Some(place.path("data/log")));
+    assert_eq!(store.paths(), [place.path("data/a.iso")]);
+    store.close().unwrap();
+    // Also where the link names the log.
+    std::os::unix::fs::symlink("../data/log", place.path("links/log")).unwrap();
+    place.open_with("links/a.iso", "links/log").unwrap();
+    let store = place.open("data/a.iso").unwrap();
+    assert_eq!(store.log_path(), Some(place.path("links/log")));
+}
+
+#[test]
+fn a_creation_that_was_cut_off_is_repeated() {
+    let place = Place::new();
+    // With the headers written and no superblock.
+    let volume =
+        Volume::create(&[place.path("a"), place.path("b")], &VolumeOptions::new()).unwrap();
+    volume.grow(4 << 20).unwrap();
+    drop(volume);
+    place.closed("other", "log", 1);
+    let header = fs::read(place.path("log")).unwrap();
+    let mut cut_off = vec![0; header.len()];
+    cut_off[..4096].copy_from_slice(&header[..4096]);
+    fs::write(place.path("log"), &cut_off).unwrap();
+    let files = [place.path("a"), place.path("b")];
+    let with_log = options().log_path(place.path("log"));
+    let store = Store::open_or_create(&files, &with_log).unwrap();
+    fill(&store, 0..10);
+    store.close().unwrap();
+    // What was completed stays.
+    assert!(Store::create(&files, &with_log).is_err());
+    assert_sound(&Store::open_or_create(&files, &with_log).unwrap(), Some(10));
 }

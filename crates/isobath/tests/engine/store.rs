@@ -4,6 +4,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::big_endian_bytes)]
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -368,4 +369,40 @@ fn a_check_of_one_large_tree_tells_of_its_progress_all_along() {
     assert!(gaps.max().unwrap() <= 256, "{told:?}");
     let last = told.last().unwrap();
     assert_eq!(last.0, last.1);
+}
+
+/// A writer whose file is gone must not acknowledge for ever what is lost with the file.
+#[test]
+fn a_file_that_is_removed_or_moved_is_noticed() {
+    let place = tempfile::tempdir().unwrap();
+    let path = |name: &str| place.path().join(name);
+    let displaced = |error: &Error| match error {
+        Error::Poisoned { cause } => matches!(**cause, Error::Volume(_)),
+        error => matches!(error, Error::Volume(_)),
+    };
+    let make = |name: &str| {
+        let store = Store::create(&[path(name)], &Options::new().pool_bytes(8 << 20)).unwrap();
+        let tree = store.create_tree("t").unwrap();
+        tree.insert(b"key", b"value").unwrap();
+        (store, tree)
+    };
+    let (store, tree) = make("removed");
+    fs::remove_file(path("removed")).unwrap();
+    let noticed = store.checkpoint().unwrap_err();
+    assert!(displaced(&noticed), "{noticed}");
+    let refused = tree.insert(b"key", b"lost").unwrap_err();
+    assert!(displaced(&refused), "{refused}");
+    assert_eq!(tree.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
+    let refused = store.close().unwrap_err();
+    assert!(displaced(&refused), "{refused}");
+
+    let (store, tree) = make("moved");
+    fs::rename(path("moved"), path("there")).unwrap();
+    tree.insert(b"key", b"kept").unwrap();
+    let told = store.close().unwrap_err();
+    assert!(displaced(&told), "{told}");
+    let store = Store::open(path("there"), &Options::new()).unwrap();
+    let tree = store.tree("t").unwrap();
+    assert_eq!(tree.get(b"key").unwrap().as_deref(), Some(&b"kept"[..]));
+    store.close().unwrap();
 }
