@@ -132,7 +132,7 @@ fn apply_to_tree(ctx: &TaskContext<'_>, bytes: &[u8], changes: &[Change]) -> Res
 /// recoverable as before.
 pub(crate) fn run(plan: Plan, runtime: &Runtime) -> Result<(), Error> {
     Replay(plan).apply(runtime)?;
-    runtime.engine.checkpoints.end_opening();
+    runtime.engine()?.checkpoints.end_opening();
     Ok(())
 }
 
@@ -146,7 +146,7 @@ impl Replay {
         };
         let _span = trace::span!("recovery");
         let began = Instant::now();
-        let engine = &runtime.engine;
+        let engine = runtime.engine()?;
         let volume = engine.shared.volume()?;
         let Some(area) = engine.log.area() else {
             return Ok(());
@@ -187,7 +187,7 @@ impl Replay {
             if canary::is_on(Canary::CoverUnapplied) {
                 let_go(runtime, engine.log.next(), &mut orphans)?;
             }
-            applying = start_applying(runtime, stretch);
+            applying = start_applying(runtime, stretch)?;
             more = log.position() < self.0.end.lsn;
             self.tell(total / 2 + log.position().0 - start, total);
         }
@@ -208,10 +208,10 @@ impl Replay {
         let tokens: Vec<Token> = self.0.orphaned.tokens.iter().copied().collect();
         runtime.run(|local| {
             for pages in self.0.orphaned.pages.chunks(ORPHANED_AT_A_TIME) {
-                let _ = local.engine.pagestore.log_free(&local.worker, &[], pages);
+                local.engine.pagestore.log_free(&local.worker, &[], pages);
             }
             for tokens in tokens.chunks(ORPHANED_AT_A_TIME) {
-                let _ = local.engine.pagestore.log_free(&local.worker, tokens, &[]);
+                local.engine.pagestore.log_free(&local.worker, tokens, &[]);
             }
             Ok(())
         })
@@ -290,7 +290,7 @@ type NewestImage = (PageId, Lsn, Box<[u8; PAGE_SIZE]>);
 
 /// Makes pages resident, on all workers.
 fn install(runtime: &Runtime, images: Vec<NewestImage>) -> Result<(), Error> {
-    let lanes = runtime.engine.shared.config.workers;
+    let lanes = runtime.config().workers;
     let mut parts: Vec<Vec<NewestImage>> = (0..lanes).map(|_| Vec::new()).collect();
     for (at, image) in images.into_iter().enumerate() {
         parts[at % lanes].push(image);
@@ -347,7 +347,7 @@ fn let_go(runtime: &Runtime, applied_to: Lsn, orphans: &mut Vec<Extent>) -> Resu
     // Before the checkpoint: after it nothing says any more that they are there.
     runtime.run(|local| extent::free_leftovers(local, orphans))?;
     orphans.clear();
-    runtime.engine.log_tasks.hold(applied_to);
+    runtime.engine()?.log_tasks.hold(applied_to);
     runtime.run(|local| {
         let checkpoints = &local.engine.checkpoints;
         checkpoints.checkpoint(&local.worker, applied_to).map(drop)
@@ -358,11 +358,12 @@ fn let_go(runtime: &Runtime, applied_to: Lsn, orphans: &mut Vec<Extent>) -> Resu
 type Applying = Vec<TaskHandle<Result<(), Error>>>;
 
 /// Starts tasks on all workers that apply the changes.
-fn start_applying(runtime: &Runtime, stretch: Stretch) -> Applying {
-    let lanes = part(&stretch, runtime.engine.shared.config.workers * TASKS);
+fn start_applying(runtime: &Runtime, stretch: Stretch) -> Result<Applying, Error> {
+    let lanes = part(&stretch, runtime.config().workers * TASKS);
     let bytes = Arc::new(stretch.bytes);
+    let engine = Arc::clone(runtime.engine()?);
     let start = |changes| {
-        let engine = Arc::clone(&runtime.engine);
+        let engine = Arc::clone(&engine);
         let bytes = Arc::clone(&bytes);
         runtime.spawn(None, move || {
             WorkerState::with_current(&engine, |local| match local {
@@ -372,7 +373,7 @@ fn start_applying(runtime: &Runtime, stretch: Stretch) -> Applying {
         })
     };
     let lanes = lanes.into_iter().filter(|lane| !lane.is_empty());
-    lanes.map(start).collect()
+    Ok(lanes.map(start).collect())
 }
 
 /// Waits for all of them; the first error.

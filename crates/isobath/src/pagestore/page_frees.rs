@@ -67,7 +67,7 @@ impl PageStore {
             left.append(&mut kept);
             worker.yield_now();
         }
-        let _ = self.log_free(worker, &[token], &[]);
+        self.log_free(worker, &[token], &[]);
     }
 
     /// Takes a page out of the mapping table; `Err` where another task keeps it now, `None` where there is none.
