@@ -185,6 +185,12 @@ impl Buffer {
         self.own(worker).free.borrow().len()
     }
 
+    /// What tasks wait for here.
+    #[cfg(any(debug_assertions, test, feature = "simulation"))]
+    pub(crate) fn waits(&self) -> [(usize, &'static str); 1] {
+        [(self.dirty_waiters.waiters(), "fewer dirty pages")]
+    }
+
     /// What tasks of the worker wait for, to explain why nothing happens.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn describe(&self, worker: &Worker) -> String {

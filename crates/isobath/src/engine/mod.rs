@@ -3,11 +3,15 @@
 pub(crate) mod publish;
 mod task_handle;
 mod threads;
+#[cfg(any(debug_assertions, test, feature = "simulation"))]
+mod watchdog;
 mod worker_state;
 
 pub(crate) use publish::Publisher;
 pub use task_handle::{OperationFuture, TaskHandle, TaskPanic};
-pub(crate) use threads::{Job, Runtime};
+pub(crate) use threads::{Attended, Job, Runtime};
+#[cfg(any(test, feature = "simulation"))]
+pub(crate) use watchdog::what_waits;
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) use worker_state::Interrupted;
 pub(crate) use worker_state::WorkerState;
@@ -36,6 +40,8 @@ pub(crate) struct Engine {
     pub(crate) checkpoints: Checkpoints,
     pub(crate) transactions: Transactions,
     pub(crate) publishing: Publishing,
+    #[cfg(any(debug_assertions, test, feature = "simulation"))]
+    watchdog: watchdog::Watchdog,
 }
 
 impl Deref for Engine {
@@ -83,6 +89,8 @@ impl Engine {
             transactions: Transactions::new(config, &lower.log, commits),
             checkpoints: Checkpoints::new(parts.current, lower.clone(), &pagestore),
             publishing: Publishing::default(),
+            #[cfg(any(debug_assertions, test, feature = "simulation"))]
+            watchdog: watchdog::Watchdog::default(),
             parts: TaskParts {
                 opening: Arc::new(Opening::new(&lower.shared)),
                 lower,

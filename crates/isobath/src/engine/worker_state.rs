@@ -27,6 +27,9 @@ pub(crate) struct WorkerState {
     pub(crate) system_tasks: Cell<usize>,
     /// Log writers that still run.
     log_writers: Cell<usize>,
+    /// Standstills that the worker has told what its tasks wait for in.
+    #[cfg(any(debug_assertions, test, feature = "simulation"))]
+    pub(super) standstills: Cell<u64>,
 }
 
 thread_local! {
@@ -98,6 +101,8 @@ impl WorkerState {
             },
             system_tasks: Cell::new(0),
             log_writers: Cell::new(0),
+            #[cfg(any(debug_assertions, test, feature = "simulation"))]
+            standstills: Cell::new(0),
             engine,
         });
         if !local.engine.shared.config.read_only {
@@ -224,6 +229,8 @@ impl BackgroundHandler for WorkerState {
     }
 
     fn poll_background(&self, _worker: &Worker) -> bool {
+        #[cfg(any(debug_assertions, test, feature = "simulation"))]
+        self.watch();
         let mut progress = false;
         progress |= self.engine.buffer.poll(&self.worker);
         let stopping = self.engine.workers.is_stopping();
@@ -241,6 +248,8 @@ impl BackgroundHandler for WorkerState {
 
     fn max_wait(&self) -> Option<Duration> {
         let frames = self.engine.buffer.max_wait(&self.worker);
+        #[cfg(any(debug_assertions, test, feature = "simulation"))]
+        let frames = frames.into_iter().chain(self.until_watch()).min();
         frames
             .into_iter()
             .chain(self.engine.log_tasks.until_deadline(&self.worker))

@@ -65,6 +65,18 @@ impl LogTasks {
         &self.commits
     }
 
+    /// What tasks wait for here.
+    #[cfg(any(debug_assertions, test, feature = "simulation"))]
+    pub(crate) fn waits(&self) -> [(usize, &'static str); 4] {
+        let awaited = self.awaited.iter().filter(|awaited| awaited.is_any());
+        [
+            (awaited.count(), "durable records, at least"),
+            (self.log.reservation_waiters(), "log space"),
+            (self.volume_flush.waiters(), "a flush of the volume"),
+            (self.flush_waiters.waiters(), "older changes on the drive"),
+        ]
+    }
+
     /// Tasks that wait until old changes are on the drive. They are woken, too, where the log has no space for the records of
     /// what is written.
     pub(crate) fn flush_waiters(&self) -> &Arc<WaitQueue> {

@@ -545,6 +545,14 @@ impl Log {
         })
     }
 
+    /// How many tasks wait for log space.
+    #[cfg(any(debug_assertions, test, feature = "simulation"))]
+    pub(crate) fn reservation_waiters(&self) -> usize {
+        self.on
+            .as_ref()
+            .map_or(0, |on| on.reservations.waiting.load(Ordering::SeqCst))
+    }
+
     /// Whether any task waits for a reservation.
     pub(crate) fn has_reservation_waiters(&self) -> bool {
         self.on

@@ -51,6 +51,12 @@ impl Awaited {
     pub(crate) fn new() -> Awaited {
         Awaited(AtomicU64::new(NO_WAITER))
     }
+
+    /// Whether a task waits.
+    #[cfg(any(debug_assertions, test, feature = "simulation"))]
+    pub(super) fn is_any(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != NO_WAITER
+    }
 }
 
 /// What a worker has for its tasks.

@@ -100,7 +100,8 @@ impl Stepped {
         loop {
             if let Some(task) = self
                 .runtime
-                .engine
+                .engine()
+                .unwrap()
                 .checkpoints
                 .idle(&self.locals[0].worker)
                 .take()
@@ -112,7 +113,7 @@ impl Stepped {
     }
 
     fn end(mut self) {
-        self.runtime.engine.workers.stop();
+        self.runtime.engine().unwrap().workers.stop();
         let locals = self.locals.clone();
         self.run_until(|| locals.iter().filter(|local| !local.has_ended()).count() == 0);
         clock::simulate(false);

@@ -20,6 +20,12 @@ impl VolumeFlush {
             waiters: WaitQueue::new(),
         }
     }
+
+    /// How many tasks wait for the end of a flush.
+    #[cfg(any(debug_assertions, test, feature = "simulation"))]
+    pub(super) fn waiters(&self) -> usize {
+        self.waiters.waiters()
+    }
 }
 
 #[derive(Default)]

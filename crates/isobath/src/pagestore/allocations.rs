@@ -54,7 +54,7 @@ impl PageStore {
                 seq: 0,
             })
             .collect();
-        let _ = self.lower.buffer.log_copies(worker, token, &provisional);
+        self.lower.buffer.log_copies(worker, token, &provisional);
     }
 
     /// Reserves log space for a free record. Without it the store is poisoned, and nothing is written any more.

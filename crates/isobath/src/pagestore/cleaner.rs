@@ -163,7 +163,7 @@ impl PageStore {
         if self.has_pending_frees() && self.space.lock().spare_segments() < LOW_WATER {
             // A failed log write has poisoned the store; later callers get that error.
             let _ = self.lower.log_tasks.wait_all_durable(worker);
-            let _ = self.drain_pending_frees();
+            self.drain_pending_frees();
         }
     }
 
@@ -414,7 +414,7 @@ impl PageStore {
         );
         Counters::add(&self.lower.shared.counters.cleaning_bytes, bytes);
         self.clean_if_few(spare);
-        let _ = self.drain_pending_frees();
+        self.drain_pending_frees();
     }
 
     /// Whether `page` exists and is stored at `address` now.

@@ -450,6 +450,15 @@ impl PageStore {
         &self.ids
     }
 
+    /// What tasks wait for here.
+    #[cfg(any(debug_assertions, test, feature = "simulation"))]
+    pub(crate) fn waits(&self) -> [(usize, &'static str); 2] {
+        [
+            (self.space.waiters(), "a free segment"),
+            (self.resizing.waiters(), "the volume's new length"),
+        ]
+    }
+
     /// What the space looks like, to explain why nothing happens.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn describe(&self) -> String {

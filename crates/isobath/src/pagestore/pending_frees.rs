@@ -38,6 +38,12 @@ impl PageStore {
         self.pending_frees.count.load(Relaxed) > 0
     }
 
+    /// How many addresses wait for that.
+    #[cfg(any(debug_assertions, test, feature = "simulation"))]
+    pub(crate) fn pending_frees(&self) -> usize {
+        self.pending_frees.count.load(Relaxed)
+    }
+
     /// Frees the addresses whose records are durable by now; whether there were any.
     pub(crate) fn drain_pending_frees(&self) -> bool {
         if !self.has_pending_frees() {

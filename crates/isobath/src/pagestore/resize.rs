@@ -98,6 +98,12 @@ impl Resizing {
         }
     }
 
+    /// How many tasks wait for that.
+    #[cfg(any(debug_assertions, test, feature = "simulation"))]
+    pub(super) fn waiters(&self) -> usize {
+        self.waiters.waiters()
+    }
+
     /// Whether a task resizes the volume now.
     pub(crate) fn is_running(&self) -> bool {
         self.state.lock().is_running
@@ -304,7 +310,7 @@ mod tests {
             tree.insert(format!("{n:05}"), [7; 900]).unwrap();
         }
         assert!(store.stats().volume_bytes > before);
-        let engine = &store.runtime().engine;
+        let engine = store.runtime().engine().unwrap();
         assert!(
             engine.pagestore.resizing.thread.lock().is_none(),
             "a thread was had"

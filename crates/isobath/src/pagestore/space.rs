@@ -76,6 +76,12 @@ impl Space {
             .wait(worker, 0, || self.lock().spare_segments() > 0 || is_over())
     }
 
+    /// How many tasks wait for a segment.
+    #[cfg(any(debug_assertions, test, feature = "simulation"))]
+    pub(super) fn waiters(&self) -> usize {
+        self.waiters.waiters()
+    }
+
     /// Whether tasks wait for a segment.
     pub(super) fn has_waiters(&self) -> bool {
         self.waiters.has_waiters()
@@ -135,7 +141,7 @@ mod tests {
             .workers(1)
             .segment_bytes(64 << 10);
         let store = Store::in_memory(&options).unwrap();
-        let engine = Arc::clone(&store.runtime().engine);
+        let engine = Arc::clone(store.runtime().engine().unwrap());
         let is_pinned = Arc::new(AtomicBool::new(true));
         let asked = Arc::clone(&is_pinned);
         let pagestore = &engine.pagestore;

@@ -460,7 +460,7 @@ impl PageStore {
         buffer.frames_written_back(count, || self.stored());
         Counters::add(&self.lower.shared.counters.page_writes, count as u64);
         self.clean_if_few(spare);
-        let _ = self.drain_pending_frees();
+        self.drain_pending_frees();
     }
 
     /// Writes to places and of summaries have ended, and what is at `dead` counts no longer; how many segments are spare
@@ -541,7 +541,7 @@ impl PageStore {
     /// Waits until a segment is free for user writes, growing the volume where
     /// live data fills it.
     pub(crate) fn wait_for_segment(&self, worker: &Worker) -> Result<(), Error> {
-        let _ = self.drain_pending_frees();
+        self.drain_pending_frees();
         let mut space = self.space.lock();
         space.release_retained();
         if space.spare_segments() > 0 {
@@ -582,7 +582,7 @@ impl PageStore {
     pub(crate) fn wait_for_free_segment(&self, worker: &Worker) -> Result<(), Error> {
         self.request_cleaning();
         for _ in 0..CHECKPOINT_PATIENCE {
-            let _ = self.drain_pending_frees();
+            self.drain_pending_frees();
             if self.space.lock().has_space_for_checkpoint() {
                 break;
             }

@@ -7,8 +7,14 @@ pub(crate) fn now() -> std::time::Instant {
     std::time::Instant::now()
 }
 
+/// Whether a simulation runs on this thread: it does not.
+#[cfg(all(debug_assertions, not(any(test, feature = "simulation"))))]
+pub(crate) fn is_simulated() -> bool {
+    false
+}
+
 #[cfg(any(test, feature = "simulation"))]
-pub(crate) use simulated::{advance, now, simulate};
+pub(crate) use simulated::{advance, is_simulated, now, simulate};
 
 #[cfg(any(test, feature = "simulation"))]
 mod simulated {
@@ -22,6 +28,11 @@ mod simulated {
     /// Now: the time of the simulation that this thread runs, if it runs one.
     pub(crate) fn now() -> Instant {
         NOW.get().unwrap_or_else(Instant::now)
+    }
+
+    /// Whether this thread runs a simulation.
+    pub(crate) fn is_simulated() -> bool {
+        NOW.get().is_some()
     }
 
     /// Begins or ends simulated time on this thread.

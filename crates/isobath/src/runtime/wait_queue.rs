@@ -61,6 +61,12 @@ impl<W: Wakes> WaitQueue<W> {
         self.count.load(Relaxed) > 0
     }
 
+    /// How many wait, or are about to.
+    #[cfg(any(debug_assertions, test, feature = "simulation"))]
+    pub(crate) fn waiters(&self) -> usize {
+        self.count.load(Relaxed)
+    }
+
     /// Lists `waiter`, to be woken once `until` is reached, unless `is_over` says then that there is nothing to wait for.
     /// The ticket is for [`WaitQueue::leave`].
     pub(super) fn enter(

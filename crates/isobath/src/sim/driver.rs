@@ -16,7 +16,7 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 use isobath_flash::rng::Rng;
 
 use super::Stuck;
-use crate::engine::{Interrupted, WorkerState};
+use crate::engine::{Interrupted, WorkerState, what_waits};
 use crate::runtime::clock;
 use crate::sync::interrupt::{self, Hold, Place, Who};
 
@@ -282,7 +282,8 @@ impl Driver {
             },
             _ => self.locals[index].describe(),
         };
-        let states: Vec<String> = (0..self.locals.len()).map(describe).collect();
+        let mut states: Vec<String> = (0..self.locals.len()).map(describe).collect();
+        states.extend(self.locals.first().map(|local| what_waits(&local.engine)));
         Stuck {
             seed: self.seed,
             steps: self.steps.get(),

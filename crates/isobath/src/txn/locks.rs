@@ -64,6 +64,15 @@ impl Locks {
         self.shard(number).lock().contains_key(&number)
     }
 
+    /// How many tasks wait for keys, where no task has the list of these now.
+    #[cfg(any(debug_assertions, test, feature = "simulation"))]
+    pub(crate) fn waiters(&self) -> usize {
+        let shards = self.shards.iter().filter_map(|shard| shard.try_lock());
+        shards
+            .map(|held| held.values().map(VecDeque::len).sum::<usize>())
+            .sum()
+    }
+
     /// Locks one key, in a task, which holds no other lock.
     pub(crate) fn one(&self, worker: &Worker, number: u64) -> Locked<'_> {
         self.acquire(worker, number);
