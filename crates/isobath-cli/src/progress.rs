@@ -50,6 +50,7 @@ impl Progress {
         ctrlc::set_handler(move || {
             if STOP.swap(true, Ordering::Relaxed) {
                 for path in &remove {
+                    // There may be none; the process ends.
                     let _ = std::fs::remove_file(path);
                 }
                 std::process::exit(i32::from(INTERRUPTED));

@@ -192,6 +192,59 @@ fn rust_files(dir: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
+/// Lines of code, tests apart, that drop an answer without a comment that says why, on the same line or right above it.
+fn unexplained_discards(source: &str) -> Vec<usize> {
+    let mut found = Vec::new();
+    let mut is_explained = false;
+    let mut test_follows = false;
+    for (number, line) in source.lines().enumerate() {
+        let code = line.trim();
+        // Test modules end a file here.
+        if test_follows && code.starts_with("mod ") && code.ends_with('{') {
+            break;
+        }
+        test_follows = code.starts_with("#[cfg(") && code.contains("test");
+        if code.starts_with("//") || code.starts_with("#[") {
+            is_explained = true;
+            continue;
+        }
+        // Parameters that are not used are no answers.
+        let is_names = |rest: &str| !rest.is_empty() && !rest[1..].contains(['(', '=']);
+        let drops_names = code.strip_prefix("let _ = ").is_some_and(is_names);
+        let drops_error = code.ends_with(".ok();") && !code.contains(['=', '?']);
+        let drops =
+            code.starts_with("let _ =") && !drops_names || drops_error && code != "reply.ok();";
+        if drops && !is_explained && !code.contains("// ") {
+            found.push(number + 1);
+        }
+        // One comment is for all answers that follow one another.
+        is_explained &= drops;
+    }
+    found
+}
+
+#[test]
+fn what_drops_an_answer_says_why() {
+    let mut wrong = Vec::new();
+    for (name, _) in CRATES {
+        let mut files = Vec::new();
+        rust_files(&crates_dir().join(name).join("src"), &mut files);
+        for path in files {
+            let source = fs::read_to_string(&path).unwrap();
+            let lines = unexplained_discards(&source);
+            let at = |line| format!("{}:{line}", path.display());
+            wrong.extend(lines.into_iter().map(at));
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "these drop an answer, perhaps an error; handle it, or say in a comment why not:\n{}",
+        wrong.join("\n")
+    );
+    let source = "// Why.\nlet _ = a();\nlet _ = b();\nlet _ = c;\nlet _ = d();\ne().ok();\n";
+    assert_eq!(unexplained_discards(source), [5, 6]);
+}
+
 #[test]
 fn crates_depend_downwards() {
     let mut seen = BTreeSet::new();

@@ -69,6 +69,7 @@ impl FileView {
             rustix::fs::fsync(&into).map_err(host("write", to))
         });
         if result.is_err() {
+            // The error that led here matters more.
             let _ = remove(&partial);
         }
         result.map(|()| export.done)

@@ -117,6 +117,7 @@ fn end(mount_point: &Path) {
         let flags = UnmountFlags::FORCE | UnmountFlags::DETACH;
         if rustix::mount::unmount(mount_point, flags).is_err() {
             let mut helper = std::process::Command::new("fusermount3");
+            // The mount is detached anyway once its process ends.
             let _ = helper.args(["-u", "-z"]).arg(mount_point).status();
         }
     }

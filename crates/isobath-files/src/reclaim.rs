@@ -18,6 +18,7 @@ impl FileTree {
     /// has taken effect.
     pub(crate) fn reclaim_now(&self, pending: Vec<u64>) {
         if !pending.is_empty() {
+            // What stays pending is reclaimed next time.
             let _ = self.reclaim(pending);
         }
     }

@@ -73,6 +73,7 @@ unsafe fn free<T>(pointer: *mut T) {
     }
     // SAFETY: the caller guarantees that it came from `give`.
     let boxed = unsafe { Box::from_raw(pointer) };
+    // A panic must not cross into C, and freeing has no error.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(boxed)));
 }
 

@@ -203,6 +203,7 @@ impl<R: Request> Port<R> {
 
     /// Frees a slot whose request will not be run.
     pub(super) fn cancel(&self, index: u32) {
+        // A cancelled request has no result.
         let _ = self.hand_over(index);
         self.notify();
     }

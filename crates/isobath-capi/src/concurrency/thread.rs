@@ -99,6 +99,7 @@ impl<R: Request> CompletionThread<R> {
         let thread = std::thread::Builder::new()
             .name("isobath-complete".to_owned())
             .spawn(move || {
+                // It is set once, here.
                 let _ = served.thread.set(std::thread::current());
                 served.serve(&complete);
             })?;

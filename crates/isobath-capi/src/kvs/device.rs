@@ -438,6 +438,7 @@ impl Device {
 
     /// A transfer of the calling thread begins: what it has in flight only this thread hands over.
     pub(crate) fn enter_transfer(&self) {
+        // The thread ends: what is kept for it is gone.
         let _ = TRANSFERS.try_with(|all| all.borrow_mut().push(self.handle));
     }
 
@@ -455,6 +456,7 @@ impl Device {
 
     /// The last transfer of the calling thread has ended.
     pub(crate) fn leave_transfer() {
+        // The thread ends: what is kept for it is gone.
         let _ = TRANSFERS.try_with(|all| all.borrow_mut().pop());
     }
 

@@ -278,6 +278,7 @@ impl Space {
             Err(error) => Err(code::of(&error)),
         };
         if value.capacity() <= KEPT_BYTES {
+            // The thread ends: what is kept for it is gone.
             let _ = BUFFER.try_with(|buffer| buffer.set(value));
         }
         copied

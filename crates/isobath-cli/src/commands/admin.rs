@@ -113,6 +113,7 @@ pub(crate) fn check(
     let began = Instant::now();
     let mut shown = Stages::new(&progress);
     let report = store.check(&mut |done, total| {
+        // A check goes on to its end.
         let _ = shown.tell("checking", done, total, Unit::Items);
         // It only reads.
         progress::leave_if_stopped();

@@ -90,6 +90,7 @@ pub(crate) fn restore(
     let problems = if args.check {
         let store = Store::open(&paths, &options.read_only(true))?;
         let report = store.check(&mut |done, total| {
+            // A check of the restored store goes on to its end.
             let _ = shown.tell("checking", done, total, Unit::Items);
             // It only reads.
             progress::leave_if_stopped();

@@ -196,6 +196,7 @@ fn import_tree(
         progress.clear();
         drop(files);
         if done.is_err() && is_new {
+            // The error that led here matters more.
             let _ = target.store.drop_tree(&args.tree);
         }
         let done = done?;

@@ -43,6 +43,7 @@ pub(super) fn mount(
     if line.is_empty() {
         let mut said = String::new();
         if let Some(mut stderr) = child.stderr.take() {
+            // What cannot be read says nothing.
             let _ = stderr.read_to_string(&mut said);
         }
         let code = child.wait().ok().and_then(|status| status.code());
@@ -165,6 +166,7 @@ mod serving {
         let tell = move |line: &str| {
             // Where the log cannot be written, the message is lost.
             if let Ok(mut log) = log.lock() {
+                // A log that cannot be written has no other place to say so.
                 let _ = writeln!(log, "isobath: {}", isobath_lab::escape(line.as_bytes()));
             }
         };
@@ -178,6 +180,7 @@ mod serving {
             || {
                 // It is served also where the parent has stopped waiting.
                 let mut out = std::io::stdout();
+                // The parent may be gone.
                 let _ = out.write_all(b"ready\n").and_then(|()| out.flush());
             },
         );

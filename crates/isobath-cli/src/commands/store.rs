@@ -249,10 +249,12 @@ impl Target {
             return done;
         }
         if self.is_new && self.holds_nothing() {
+            // The error that led here matters more.
             let _ = self.store.undo_creation();
             return done;
         }
         if let Some(name) = self.new_tree.as_deref().filter(|name| self.is_empty(name)) {
+            // The error that led here matters more.
             let _ = self.store.drop_tree(name);
         }
         // What was stored before stays; closing makes it last. The first failure matters more than one of closing.

@@ -125,6 +125,7 @@ fn serve(args: &VssdServeArgs) -> Result<(), Failure> {
 fn umount(args: &VssdUmountArgs, out: &mut Output) -> Result<(), Failure> {
     // This process may have been started on the file system that goes.
     let target = std::path::absolute(&args.target).map_err(LabError::io("open", &args.target))?;
+    // Staying keeps a directory busy, and nothing else.
     let _ = std::env::set_current_dir("/");
     let stats = host::unmount(&target, args.force)?;
     print(&args.target, &stats, out)

@@ -450,17 +450,21 @@ impl Member {
         match &self.before {
             Before::Member => {}
             Before::Nothing => {
+                // As the function says.
                 let _ = fs::remove_file(&self.path);
             }
             Before::Empty => {
+                // As the function says.
                 let _ = self.file.set_len(0);
             }
             Before::Zeros(n) => {
                 let zeros = AlignedBuf::new(*n);
+                // As the function says.
                 let _ = self.write_all(&zeros, 0);
                 let _ = self.file.sync_data();
             }
             Before::Bytes(bytes) => {
+                // As the function says.
                 let _ = self.write_all(bytes, 0);
                 let _ = self.file.sync_data();
             }

@@ -331,6 +331,7 @@ impl Drop for UringQueue {
         // The kernel takes rings down in the background; the files shall be closed when the volume is. A failure only
         // delays that.
         if self.fixed_files {
+            // The ring goes with them otherwise.
             let _ = self.ring.submitter().unregister_files();
         }
     }

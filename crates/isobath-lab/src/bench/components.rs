@@ -74,8 +74,10 @@ impl Profiler {
     fn interrupt(&mut self) {
         let pid = i32::try_from(self.perf.id()).ok();
         if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
+            // It may have ended.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
         }
+        // It may have ended.
         let _ = self.perf.wait();
     }
 
@@ -95,6 +97,7 @@ impl Profiler {
             .into_iter()
             .flat_map(|output| BufReader::new(output).lines());
         let shares = shares(lines.map_while(Result::ok));
+        // It may have ended.
         let _ = script.wait();
         Ok(shares)
     }
@@ -103,6 +106,7 @@ impl Profiler {
 impl Drop for Profiler {
     /// A run that failed has no use for the samples.
     fn drop(&mut self) {
+        // It may have ended.
         let _ = self.perf.kill();
         let _ = self.perf.wait();
     }

@@ -225,6 +225,7 @@ impl Drop for MountedSsd {
     fn drop(&mut self) {
         // The error that ended the run is the one that is reported.
         if !self.is_gone {
+            // A drop has no one to tell.
             let _ = self.take_away(true);
         }
     }

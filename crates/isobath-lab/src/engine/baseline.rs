@@ -86,6 +86,7 @@ impl<B: Below> Engine for Baseline<B> {
     }
 
     fn begin(&self, records: &Arc<Records>) {
+        // All runs have the same records.
         let _ = self.records.set(Arc::clone(records));
     }
 

@@ -160,6 +160,7 @@ impl Drop for Opened {
         if let Some(path) = &self.wipe {
             // Best effort: what stays is an Isobath label, which names itself.
             if let Ok(mut device) = fs::OpenOptions::new().write(true).open(path) {
+                // The device holds nothing that anyone needs.
                 let _ = device.write_all(&[0; LABEL_BYTES]);
                 let _ = device.sync_all();
             }

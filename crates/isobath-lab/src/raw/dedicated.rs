@@ -79,6 +79,7 @@ fn serve(
     let mut window = Window::default();
     // An asker that has ended needs no answer.
     let mut answer = |asker: u32| {
+        // The asker may have ended.
         let _ = answer_to[asker as usize].send(());
     };
     loop {

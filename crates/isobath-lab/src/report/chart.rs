@@ -199,6 +199,7 @@ impl Chart {
                     .map(|(t, a, b)| (tenths(a.0 + (b.0 - a.0) * t), tenths(a.1 + (b.1 - a.1) * t)))
                     .collect();
                 for [from, to] in cuts.as_chunks::<2>().0 {
+                    // Writing to a string does not fail.
                     let _ = write!(path, "M{} {}L{} {}", from.0, from.1, to.0, to.1);
                     crossings.push(*from);
                 }

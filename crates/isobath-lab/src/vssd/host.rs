@@ -194,6 +194,7 @@ fn start(directory: &Path, request: &MountRequest<'_>) -> Result<Child, LabError
     if !line.is_empty() {
         return Ok(child);
     }
+    // It has ended, or was never started right.
     let _ = child.wait();
     let said = fs::read_to_string(&log_path).unwrap_or_default();
     let said = said.trim().trim_start_matches("isobath: ");

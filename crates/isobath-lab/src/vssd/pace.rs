@@ -116,6 +116,7 @@ impl Drop for Pacer {
         self.shared.ends.store(true, Ordering::Relaxed);
         self.shared.changed.notify_one();
         if let Some(thread) = self.thread.take() {
+            // A panic was printed by its thread.
             let _ = thread.join();
         }
     }

@@ -333,6 +333,7 @@ impl Drop for History {
         self.ends.0.store(true, Ordering::Relaxed);
         self.ends.2.notify_one();
         if let Some(thread) = self.thread.take() {
+            // A panic was printed by its thread.
             let _ = thread.join();
         }
     }

@@ -143,6 +143,7 @@ fn restore_chain(
     if let Err(error) = opened {
         // On a volume of the caller's it would stay.
         for at in SUPERBLOCK_OFFSETS {
+            // The error that led here matters more.
             let _ = volume.write_at(at, &[0; PAGE_SIZE]);
         }
         return Err(error);

@@ -1,16 +1,15 @@
-//! Loading sorted records: the caller's thread packs them into batches, a task
-//! builds the tree's pages from them. A caller that is a task does both.
+//! Loading sorted records: the caller's thread packs them into batches, tasks
+//! build the tree's pages from them. A caller that is a task does both.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-use oneshot::{AsyncReceiver, Sender};
-
+use crate::api::packed::Packed;
 use crate::api::tree::{Tree, TreeState, check_key, check_value};
-use crate::btree::{self, Descriptor, Loader, ValueRef};
+use crate::btree::{self, Descriptor, Loader, Paused, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::TaskContext;
-use crate::engine::WorkerState;
+use crate::engine::{Attended, TaskHandle, WorkerState};
 use crate::runtime::{Patience, block_on};
 use crate::shared::Counters;
 use crate::txn::tree_status::Closed;
@@ -22,114 +21,178 @@ const BATCH_BYTES: usize = 1 << 20;
 /// is inserted into it later.
 const FILL_PERCENT: usize = 94;
 
-/// Packed records: key lengths, value lengths, then the bytes.
-#[derive(Default)]
-struct Batch {
-    lengths: Vec<(u32, u32)>,
-    bytes: Vec<u8>,
-}
-
-impl Batch {
-    fn push(&mut self, key: &[u8], value: &[u8]) {
-        self.lengths.push((key.len() as u32, value.len() as u32));
-        self.bytes.extend_from_slice(key);
-        self.bytes.extend_from_slice(value);
-    }
-
-    fn records(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        let mut rest = &self.bytes[..];
-        self.lengths.iter().map(move |&(key, value)| {
-            let (record, later) = rest.split_at((key + value) as usize);
-            rest = later;
-            record.split_at(key as usize)
-        })
-    }
-}
-
-/// A batch on its way to the task, and where the next one will come from. A
-/// sender that is dropped before the last batch makes the task give up.
-struct Parcel {
-    batch: Batch,
-    is_last: bool,
-    /// Gives the empty batch back, once its records are loaded.
-    taken: Sender<Batch>,
-    next: AsyncReceiver<Parcel>,
-}
-
 /// Loads `records`, strictly ascending, at the end of `tree`; none where one of them is an error.
 pub(crate) fn load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     tree: &Tree,
     records: impl Iterator<Item = Result<(K, V), Error>>,
 ) -> Result<u64, Error> {
-    let state = Arc::clone(&tree.state);
-    let runtime = &tree.runtime;
     // A task does not wait for another one: there may be none left to run it.
-    if runtime.is_in_task() {
+    if tree.runtime.is_in_task() {
         tree.alive()?;
-        let loaded = WorkerState::with_current(&runtime.engine, |local| match local {
-            Some(local) => load_here(local, &state, records),
+        let engine = tree.runtime.engine()?;
+        let loaded = WorkerState::with_current(engine, |local| match local {
+            Some(local) => load_here(local, &tree.state, records),
             None => Err(Error::Closed),
         });
         return tree.map_error(loaded);
     }
-    let (first, parcels) = oneshot::async_channel();
-    let engine = std::sync::Arc::clone(&runtime.engine);
-    let task = runtime.spawn(None, move || {
-        WorkerState::with_current(&engine, |local| match local {
-            Some(local) => load_in_task(local, &state, |loader| {
-                take_parcels(local, &state, loader, parcels)
-            }),
-            None => Err(Error::Closed),
-        })
-    });
-    let fed = feed(records, first);
-    let loaded = block_on(task.flat());
-    // The task's own failure explains why the batches were not taken.
-    let loaded = tree.map_error(loaded)?;
-    fed.map(|()| loaded)
-}
-
-/// Sends all records in batches. A bad record, or a panic of the caller's
-/// iterator, leaves the load without its last batch.
-fn feed<K: AsRef<[u8]>, V: AsRef<[u8]>>(
-    records: impl Iterator<Item = Result<(K, V), Error>>,
-    first: Sender<Parcel>,
-) -> Result<(), Error> {
-    let mut to = first;
-    let mut batch = Batch::default();
-    let mut in_flight: Option<AsyncReceiver<Batch>> = None;
-    let mut send = |batch: Batch, is_last: bool, to: Sender<Parcel>| {
-        let (taken, empty) = oneshot::async_channel();
-        let (next_to, next) = oneshot::async_channel();
-        let parcel = Parcel {
-            batch,
-            is_last,
-            taken,
-            next,
-        };
-        // A task that has failed takes nothing; its result says why.
-        let sent = to.send(parcel).is_ok();
-        let spare = in_flight
-            .replace(empty)
-            .and_then(|earlier| block_on(earlier).ok());
-        sent.then(|| (spare.unwrap_or_default(), next_to))
-    };
+    let mut feed = Feed::begin(tree)?;
+    let mut batch = Packed::default();
     for record in records {
         let (key, value) = record?;
         let (key, value) = (key.as_ref(), value.as_ref());
         check_key(key)?;
         check_value(value.len() as u64)?;
-        batch.push(key, value);
-        if batch.bytes.len() >= BATCH_BYTES {
-            match send(batch, false, to) {
-                Some((spare, next)) => (batch, to) = (spare, next),
-                None => return Ok(()),
-            }
+        batch.push(key, ValueRef::inline(value));
+        if batch.bytes() >= BATCH_BYTES {
+            batch = feed.send(batch)?;
         }
     }
-    // Nothing follows the last batch; where the task has failed, it says why.
-    let _ = send(batch, true, to);
-    Ok(())
+    feed.finish(batch)
+}
+
+/// A load whose records come from outside of tasks. Each batch gets a task of its own, once it is complete: no task waits
+/// for the caller's iterator, which may take as long as it likes, and may wait for tasks itself. Dropped before the end,
+/// by an error or a panic of that iterator, it gives the load up.
+struct Feed<'t> {
+    tree: &'t Tree,
+    /// The store does not close before the load has ended.
+    attended: Attended<'t>,
+    /// What has the load now.
+    task: Option<TaskHandle<Result<Step, Error>>>,
+}
+
+/// What a task leaves behind: the load, unless it is over; its records, once they are there; the batch, to be filled again.
+struct Step {
+    paused: Option<Paused>,
+    loaded: u64,
+    batch: Packed,
+}
+
+impl<'t> Feed<'t> {
+    fn begin(tree: &'t Tree) -> Result<Feed<'t>, Error> {
+        tree.alive()?;
+        let mut feed = Feed {
+            tree,
+            attended: tree.runtime.attend()?,
+            task: None,
+        };
+        feed.start(None, Packed::default(), false)?;
+        Ok(feed)
+    }
+
+    /// Has a task load the records of `batch`, while the next one is filled.
+    fn start(&mut self, paused: Option<Paused>, batch: Packed, is_last: bool) -> Result<(), Error> {
+        let state = Arc::clone(&self.tree.state);
+        let engine = Arc::clone(self.tree.runtime.engine()?);
+        let work = move || {
+            WorkerState::with_current(&engine, |local| match local {
+                Some(local) => step(local, &state, paused, batch, is_last),
+                None => Err(Error::Closed),
+            })
+        };
+        self.task = Some(self.attended.spawn(work));
+        Ok(())
+    }
+
+    /// Waits for the task that has the load.
+    fn wait(&mut self) -> Result<Step, Error> {
+        let task = self.task.take().ok_or(Error::Closed)?;
+        self.tree.map_error(block_on(task.flat()))
+    }
+
+    /// Sends a batch; answers an empty one.
+    fn send(&mut self, batch: Packed) -> Result<Packed, Error> {
+        let before = self.wait()?;
+        self.start(before.paused, batch, false)?;
+        Ok(before.batch)
+    }
+
+    /// Sends the last batch, and waits until the records are there.
+    fn finish(mut self, batch: Packed) -> Result<u64, Error> {
+        let before = self.wait()?;
+        self.start(before.paused, batch, true)?;
+        self.wait().map(|step| step.loaded)
+    }
+}
+
+impl Drop for Feed<'_> {
+    fn drop(&mut self) {
+        // A task that has failed has given the load up itself.
+        let Some(Ok(Step {
+            paused: Some(paused),
+            ..
+        })) = self.task.take().map(|task| block_on(task.flat()))
+        else {
+            return;
+        };
+        let Ok(engine) = self.tree.runtime.engine().map(Arc::clone) else {
+            return;
+        };
+        let given_up = self.attended.spawn(move || {
+            WorkerState::with_current(&engine, |local| {
+                if let Some(local) = local {
+                    give_up(local, paused.resume(&TaskContext { local }));
+                }
+            });
+        });
+        // No caller is left to receive an error: the next opening frees what is left.
+        let _ = given_up.join();
+    }
+}
+
+/// Loads one batch, and what is left of the load after it.
+fn step(
+    local: &WorkerState,
+    tree: &TreeState,
+    paused: Option<Paused>,
+    mut batch: Packed,
+    is_last: bool,
+) -> Result<Step, Error> {
+    let ctx = TaskContext { local };
+    let mut loader = match paused {
+        Some(paused) => paused.resume(&ctx),
+        None => begin(local, &ctx, tree)?,
+    };
+    let pushed = check_alive(tree).and_then(|()| {
+        let mut records = batch.records();
+        records.try_for_each(|(key, value)| push(local, &mut loader, key, value.bytes))
+    });
+    if let Err(error) = pushed {
+        give_up(local, loader);
+        return Err(error);
+    }
+    let counters = &local.engine.shared.counters;
+    Counters::add(&counters.user_bytes, batch.bytes() as u64);
+    batch.clear();
+    let (paused, loaded) = match is_last {
+        true => (None, appear(local, tree, loader)?),
+        false => (Some(loader.pause()), 0),
+    };
+    Ok(Step {
+        paused,
+        loaded,
+        batch,
+    })
+}
+
+/// Begins a load into `tree`.
+fn begin<'c>(
+    local: &WorkerState,
+    ctx: &'c TaskContext<'c>,
+    tree: &TreeState,
+) -> Result<Loader<'c, TaskContext<'c>>, Error> {
+    let alone = || match canary::is_on(Canary::CollapseBesideRewrites) {
+        true => Ok(None),
+        false => close_to_others(local, tree).map(Some),
+    };
+    Loader::new(ctx, tree.tree, FILL_PERCENT, alone)
+}
+
+/// Ends a load that is not to appear.
+fn give_up(local: &WorkerState, loader: Loader<'_, TaskContext<'_>>) {
+    // Before the token is cancelled: values that no record names have to be free by then.
+    loader.abort(&mut |extent| local.engine.transactions.free_large(local, extent));
 }
 
 /// Loads the caller's records in the caller's own task.
@@ -162,22 +225,15 @@ fn load_in_task(
     take: impl FnOnce(&mut Loader<'_, TaskContext<'_>>) -> Result<bool, Error>,
 ) -> Result<u64, Error> {
     let ctx = TaskContext { local };
-    let alone = || match canary::is_on(Canary::CollapseBesideRewrites) {
-        true => Ok(None),
-        false => close_to_others(local, tree).map(Some),
-    };
-    let mut loader = Loader::new(&ctx, tree.tree, FILL_PERCENT, alone)?;
-    let outcome = take(&mut loader);
-    // Before the token is cancelled: values that no record names have to be free by then.
-    let mut free = |extent: &Descriptor| local.engine.transactions.free_large(local, extent);
-    match outcome {
-        Ok(true) => appear(local, tree, loader, &mut free),
+    let mut loader = begin(local, &ctx, tree)?;
+    match take(&mut loader) {
+        Ok(true) => appear(local, tree, loader),
         Ok(false) => {
-            loader.abort(&mut free);
+            give_up(local, loader);
             Ok(0)
         }
         Err(error) => {
-            loader.abort(&mut free);
+            give_up(local, loader);
             Err(error)
         }
     }
@@ -190,9 +246,9 @@ fn appear(
     local: &WorkerState,
     tree: &TreeState,
     mut loader: Loader<'_, TaskContext<'_>>,
-    note: &mut dyn FnMut(&Descriptor),
 ) -> Result<u64, Error> {
     let engine = &local.engine;
+    let note = &mut |extent: &Descriptor| engine.transactions.free_large(local, extent);
     let closed = match loader.complete().and_then(|()| close_tree(local, tree)) {
         Ok(closed) => closed,
         Err(error) => {
@@ -264,36 +320,6 @@ fn close_tree<'t>(local: &WorkerState, tree: &'t TreeState) -> Result<Closed<'t>
         local.engine.transactions.tracker.drain(false, wait)?;
     }
     Ok(closed)
-}
-
-/// Loads batch after batch; `false` if the sender gave up.
-fn take_parcels(
-    local: &WorkerState,
-    tree: &TreeState,
-    loader: &mut Loader<'_, TaskContext<'_>>,
-    first: AsyncReceiver<Parcel>,
-) -> Result<bool, Error> {
-    let mut from = first;
-    while let Ok(parcel) = block_on(from) {
-        let mut batch = parcel.batch;
-        check_alive(tree)?;
-        for (key, value) in batch.records() {
-            push(local, loader, key, value)?;
-        }
-        Counters::add(
-            &local.engine.shared.counters.user_bytes,
-            batch.bytes.len() as u64,
-        );
-        batch.lengths.clear();
-        batch.bytes.clear();
-        // The sender may have ended already.
-        let _ = parcel.taken.send(batch);
-        if parcel.is_last {
-            return Ok(true);
-        }
-        from = parcel.next;
-    }
-    Ok(false)
 }
 
 /// Loads record after record, in the task that has them.

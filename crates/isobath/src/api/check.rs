@@ -92,7 +92,13 @@ pub(crate) fn check(local: &WorkerState, progress: Progress<'_>) -> Result<Check
     }
     // What is left of a tree whose drop has failed half-way is the next opening's,
     // which goes on with it.
-    let half_dropped = catalog::list_dropped(local).is_ok_and(|trees| !trees.is_empty());
+    let half_dropped = match catalog::list_dropped(local) {
+        Ok(trees) => !trees.is_empty(),
+        Err(error) => {
+            report.add("the catalog", error)?;
+            true
+        }
+    };
     check_versions(local, &mut found, &mut report);
     for id in &found.twice {
         report

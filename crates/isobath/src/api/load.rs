@@ -86,9 +86,9 @@ impl Tree {
     /// [`LoadError::ReadOnly`], [`LoadError::TreeDropped`], [`StorageError::Poisoned`](crate::StorageError::Poisoned),
     /// [`StorageError::Closed`](crate::StorageError::Closed).
     pub fn loader(&self) -> Result<Loader, LoadError> {
-        let engine = &self.runtime.engine;
-        let ready = self.alive().and_then(|()| engine.shared.writable());
-        ready.map_err(of_kind::<LoadError>)?;
+        let ready = self.alive().and_then(|()| self.runtime.engine());
+        let ready = ready.and_then(|engine| engine.shared.writable().map(|()| engine));
+        let engine = ready.map_err(of_kind::<LoadError>)?;
         let pool = u64::from(engine.buffer.pool.frames.count()) * PAGE_SIZE as u64;
         let limit = (pool / 4).clamp(*SORTED_BYTES.start(), *SORTED_BYTES.end());
         let directory = self.runtime.directory.clone();
@@ -201,7 +201,7 @@ impl Loader {
     /// Inserts the records by key, those that lie close to each other together; `stored` counts those of commits before the
     /// first one that failed.
     fn insert_all(&self, watch: Watch<'_>, stored: &mut u64) -> Result<(), Error> {
-        let engine = &self.tree.runtime.engine;
+        let engine = self.tree.runtime.engine()?;
         let config = &engine.shared.config;
         let per_worker =
             (config.tasks / 2).clamp(*COMMITS_PER_WORKER.start(), *COMMITS_PER_WORKER.end());

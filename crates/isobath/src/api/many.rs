@@ -22,7 +22,7 @@ pub(crate) fn get_each(
     mut each: impl FnMut(usize, Option<&[u8]>) + Send,
 ) -> Result<(), Error> {
     tree.alive()?;
-    let engine = &tree.runtime.engine;
+    let engine = tree.runtime.engine()?;
     let mut batch = Batch::default();
     let mut missing: Vec<(usize, PageId)> = Vec::new();
     let mut first = 0;
@@ -30,7 +30,7 @@ pub(crate) fn get_each(
         tree.runtime.count_records(part.len());
         tree.state
             .tree
-            .get_many_resident(&tree.runtime.pool, part, &mut batch);
+            .get_many_resident(tree.runtime.pool()?, part, &mut batch);
         missing.clear();
         let transactions = &engine.transactions;
         // All leaves were read before this: one look is enough where no commit is beside.
@@ -72,7 +72,7 @@ fn fetch(
     missing: &[(usize, PageId)],
     each: &mut (impl FnMut(usize, Option<&[u8]>) + Send),
 ) -> Result<(), Error> {
-    let here = WorkerState::with_current(&tree.runtime.engine, |local| {
+    let here = WorkerState::with_current(tree.runtime.engine()?, |local| {
         local.map(|local| {
             let mut tell = |at: usize, value: Option<&[u8]>| {
                 each(at, value);
@@ -84,9 +84,7 @@ fn fetch(
     if let Some(result) = here {
         return result;
     }
-    let share = missing
-        .len()
-        .div_ceil(tree.runtime.engine.shared.config.workers);
+    let share = missing.len().div_ceil(tree.runtime.config().workers);
     let mut parts: Vec<(&[(usize, PageId)], Fetched)> = missing
         .chunks(share)
         .map(|part| (part, Fetched::default()))

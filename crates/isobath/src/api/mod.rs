@@ -9,6 +9,7 @@ pub(crate) mod check;
 pub(crate) mod load;
 pub(crate) mod many;
 pub(crate) mod options;
+mod packed;
 pub(crate) mod range;
 pub(crate) mod reader;
 pub(crate) mod record;

@@ -82,18 +82,18 @@ impl Range {
             Direction::Forward => self.front.take(),
             Direction::Reverse => self.back.take(),
         };
-        if self.tree.needs_versions() {
+        if self.tree.needs_versions()? {
             return self.fetch_seen(direction, most);
         }
         let mut cursor = kept.unwrap_or_else(|| self.cursor(direction));
         let mut batch = Batch::new(most);
-        let inline = InlineContext::new(&self.tree.runtime.pool);
+        let inline = InlineContext::new(self.tree.runtime.pool()?);
         let mut needs_task = false;
         while !batch.is_full() {
             match cursor.next(&inline) {
                 Ok(None) => break,
                 Ok(Some(entry)) if entry.value.kind == ValueKind::Inline => {
-                    let engine = &self.tree.runtime.engine;
+                    let engine = self.tree.runtime.engine()?;
                     let tree = self.tree.state.tree.id;
                     engine
                         .transactions
@@ -140,7 +140,7 @@ impl Range {
                 Ok(())
             })?;
         }
-        if self.tree.needs_versions() {
+        if self.tree.needs_versions()? {
             return self.fetch_seen(direction, most);
         }
         match direction {

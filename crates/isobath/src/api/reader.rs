@@ -92,7 +92,7 @@ fn open_at(
     checkpoint::open_log(volume, &mut superblock, paths, given)?;
     if superblock.clean {
         let store = Store::open_with(volume.clone(), superblock, paths, options)?;
-        let opening = &engine_of(&store).opening;
+        let opening = &engine_of(&store)?.opening;
         opening.reads_beside(volume.clone(), paths, false);
         return Ok(store);
     }
@@ -111,15 +111,15 @@ fn open_at(
     })?;
     let superblock = recovery::read_superblock(&over, paths)?;
     let store = Store::open_with(over, superblock, paths, options)?;
-    let engine = engine_of(&store);
+    let engine = engine_of(&store)?;
     engine.opening.reads_beside(volume.clone(), paths, true);
     Counters::add(&engine.shared.counters.recovered_bytes, bytes);
     Counters::add(&engine.shared.counters.recovery_ns, took);
     Ok(store)
 }
 
-fn engine_of(store: &Store) -> &Engine {
-    &store.runtime().engine
+fn engine_of(store: &Store) -> Result<&Engine, Error> {
+    store.runtime().engine().map(|engine| &**engine)
 }
 
 /// Recovers the store on `over` and closes it; bytes of the log, and nanoseconds.

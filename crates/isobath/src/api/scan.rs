@@ -3,14 +3,15 @@
 use std::ops::Bound;
 
 use crate::Error;
+use crate::api::packed::Packed;
 use crate::api::record::read_entry;
-use crate::api::tree::Tree;
+use crate::api::tree::{Tree, Wanted};
 use crate::btree::{Cursor, Direction, ValueKind, ValueRef};
 use crate::context::{InlineContext, ReadContext, TaskContext};
 use crate::txn::versions::Bounds;
 
-/// Reads the value of a record, wherever it is; whether the record is still there.
-type ReadValue<'r> = dyn FnMut(&[u8], ValueRef<'_>, &mut Vec<u8>) -> Result<bool, Error> + 'r;
+/// Leaves that a task reads at a time for a caller elsewhere, at most; it begins with one.
+const LEAVES_AT_ONCE: usize = 64;
 
 /// A scan on its way through the leaves.
 pub(crate) struct Scan<'t> {
@@ -22,8 +23,7 @@ pub(crate) struct Scan<'t> {
     has_shown: bool,
     /// The leaves hold changes that are not visible yet: behind `last` the version store has to be read, too.
     pub(crate) needs_versions: bool,
-    /// Large values are not read: what is shown in their place is empty.
-    keys_only: bool,
+    wanted: Wanted,
 }
 
 /// What is left of `bounds` behind the record that was passed last.
@@ -40,7 +40,7 @@ pub(crate) fn behind<'k>(
 }
 
 impl<'t> Scan<'t> {
-    pub(crate) fn new(tree: &'t Tree, cursor: Cursor, keys_only: bool) -> Scan<'t> {
+    pub(crate) fn new(tree: &'t Tree, cursor: Cursor, wanted: Wanted) -> Scan<'t> {
         Scan {
             tree,
             cursor,
@@ -48,7 +48,7 @@ impl<'t> Scan<'t> {
             shown: 0,
             has_shown: false,
             needs_versions: false,
-            keys_only,
+            wanted,
         }
     }
 
@@ -63,44 +63,75 @@ impl<'t> Scan<'t> {
     }
 
     /// Shows record after record to `visit`, until that says that it is enough, the range ends, or versions are
-    /// needed. Outside a task it goes on in one where a page is missing.
+    /// needed. Outside a task, tasks read the pages that are missing, some at a time: `visit` is the caller's, may take as
+    /// long as it likes, and is called where the caller is.
     pub(crate) fn leaves(
         &mut self,
         visit: &mut (impl FnMut(&[u8], &[u8]) -> bool + Send),
     ) -> Result<(), Error> {
         let tree = self.tree;
         tree.alive()?;
-        if !tree.runtime.is_in_task() {
-            let ctx = InlineContext::new(&tree.runtime.pool);
-            let mut read = |key: &[u8], value: ValueRef<'_>, bytes: &mut Vec<u8>| {
-                tree.run(|local| read_entry(local, tree.state.tree, key, value, bytes))
-            };
-            if let Ok(ended) = self.pass(&ctx, visit, &mut read) {
-                return ended;
+        let keys_only = self.wanted.keys_only;
+        let mut bytes = Vec::new();
+        // In a task, what runs as one runs right here.
+        let mut show = |key: &[u8], value: ValueRef<'_>| {
+            if value.kind == ValueKind::Inline {
+                return Ok(visit(key, value.bytes));
             }
+            if keys_only {
+                return Ok(visit(key, &[]));
+            }
+            let inner = tree.state.tree;
+            let found = tree.run(|local| read_entry(local, inner, key, value, &mut bytes))?;
+            Ok(!found || visit(key, &bytes))
+        };
+        if tree.runtime.is_in_task() {
+            return tree.run(|local| {
+                self.pass(&TaskContext { local }, usize::MAX, &mut show)?
+                    .map(drop)
+            });
         }
-        tree.run(|local| {
-            let mut read = |key: &[u8], value: ValueRef<'_>, bytes: &mut Vec<u8>| {
-                read_entry(local, tree.state.tree, key, value, bytes)
-            };
-            self.pass(&TaskContext { local }, visit, &mut read)?
-        })
+        let inline = InlineContext::new(tree.runtime.pool()?);
+        if let Ok(ended) = self.pass(&inline, usize::MAX, &mut show) {
+            return ended.map(drop);
+        }
+        // Not here again: only tasks read ahead.
+        let (mut packed, mut leaves) = (Packed::default(), 1);
+        // Bound: each round but the last passes a leaf.
+        loop {
+            let most = self.wanted.limit.unwrap_or(usize::MAX);
+            let most = most.saturating_sub(self.shown);
+            let more = tree.run(|local| {
+                self.pass(&TaskContext { local }, leaves, &mut |key, value| {
+                    packed.push(key, value);
+                    Ok(packed.count() < most)
+                })?
+            })?;
+            for (key, value) in packed.records() {
+                if !show(key, value)? {
+                    return Ok(());
+                }
+            }
+            if !more {
+                return Ok(());
+            }
+            packed.clear();
+            leaves = (2 * leaves).min(LEAVES_AT_ONCE);
+        }
     }
 
-    /// The same with one context. `read` reads the value of the record that was just found, or what has replaced it;
-    /// whether there is any.
+    /// Hands the records of at most `leaves` leaves, as far as `ctx` reads them, to `show`, which says whether to go on, and
+    /// finds large values unread. Whether there may be more to show.
     fn pass<C: ReadContext>(
         &mut self,
         ctx: &C,
-        visit: &mut impl FnMut(&[u8], &[u8]) -> bool,
-        read: &mut ReadValue<'_>,
-    ) -> Result<Result<(), Error>, C::Error> {
+        leaves: usize,
+        show: &mut impl FnMut(&[u8], ValueRef<'_>) -> Result<bool, Error>,
+    ) -> Result<Result<bool, Error>, C::Error> {
         let tree = self.tree;
-        let engine = &tree.runtime.engine;
+        let engine = tree.runtime.engine()?;
         let transactions = &engine.transactions;
-        let keys_only = self.keys_only;
-        let mut bytes = Vec::new();
-        loop {
+        for _ in 0..leaves {
             tree.runtime.count_operations(1);
             if self.has_shown {
                 self.has_shown = false;
@@ -108,46 +139,42 @@ impl<'t> Scan<'t> {
             }
             let found = self.cursor.next_records(ctx)?;
             // A leaf says what all of it had when it was read, and the range's end says that nothing was behind.
-            if tree.needs_versions() {
+            if tree.needs_versions()? {
                 self.needs_versions = true;
-                return Ok(Ok(()));
+                return Ok(Ok(false));
             }
             if !found {
-                return Ok(Ok(()));
+                return Ok(Ok(false));
             }
             self.has_shown = true;
             // A commit in parts that begins now changes the leaf after it was read.
             let in_parts = transactions.unseen.is_in_parts();
-            let mut failed = Ok(());
+            let mut failed = Ok(true);
             let goes_on = self.cursor.visit_leaf(ctx, |entry| {
                 if in_parts {
-                    failed = transactions.check_atomic_visibility(
+                    let checked = transactions.check_atomic_visibility(
                         &engine.shared,
                         tree.state.tree.id,
                         entry.key,
                     );
-                    if failed.is_err() {
+                    if let Err(error) = checked {
+                        failed = Err(error);
                         return false;
                     }
                 }
                 self.shown += 1;
-                if entry.value.kind == ValueKind::Inline {
-                    return visit(entry.key, entry.value.bytes);
-                }
-                if keys_only {
-                    return visit(entry.key, &[]);
-                }
-                match read(entry.key, entry.value, &mut bytes) {
-                    Ok(found) => !found || visit(entry.key, &bytes),
-                    Err(error) => {
-                        failed = Err(error);
+                match show(entry.key, entry.value) {
+                    Ok(true) => true,
+                    ended => {
+                        failed = ended;
                         false
                     }
                 }
             })?;
             if !goes_on {
-                return Ok(failed);
+                return Ok(failed.map(|_| false));
             }
         }
+        Ok(Ok(true))
     }
 }

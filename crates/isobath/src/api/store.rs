@@ -261,7 +261,7 @@ impl Store {
         let (engine, mut plan) = Engine::new(parts);
         plan.listener = options.on_recovery.0.clone();
         let store = Store::opened(Runtime::start(engine)?, plan, paths.to_vec())?;
-        let segments = store.0.runtime.engine.pagestore.segments();
+        let segments = store.0.runtime.engine()?.pagestore.segments();
         trace::tell!(info, "the store is open", segments = segments);
         Ok(store)
     }
@@ -293,9 +293,9 @@ impl Store {
         plan: Plan,
         paths: Vec<PathBuf>,
     ) -> Result<Store, Error> {
-        let read_only = runtime.engine.shared.config.read_only;
+        let read_only = runtime.config().read_only;
         if !read_only {
-            let marked = runtime.engine.checkpoints.mark_open(plan.log_end());
+            let marked = runtime.engine()?.checkpoints.mark_open(plan.log_end());
             let recovered = marked.and_then(|()| replay::run(plan, &runtime));
             if let Err(error) = recovered {
                 runtime.stop();
@@ -323,11 +323,14 @@ impl Store {
             directory.clone_into(&mut runtime.directory);
         }
         if let Some(first) = paths.first()
-            && runtime.engine.shared.config.publish_stats
-            && !runtime.engine.shared.config.read_only
+            && runtime.config().publish_stats
+            && !runtime.config().read_only
         {
             let publisher = Publisher::new(first, Stats::to_text);
-            runtime.engine.publishing.start(publisher);
+            // In a forked child there is nothing to publish.
+            if let Ok(engine) = runtime.engine() {
+                engine.publishing.start(publisher);
+            }
         }
         let runtime = Arc::new(runtime);
         Store(Arc::new(Shared {
@@ -381,7 +384,7 @@ impl Store {
     ///
     /// [`Error::CloseInTask`], [`Error::Closed`].
     pub fn undo_creation(self) -> Result<(), Error> {
-        let volume = self.0.runtime.engine.shared.volume()?;
+        let volume = self.0.runtime.engine()?.shared.volume()?;
         match self.close() {
             Err(Error::CloseInTask) => Err(Error::CloseInTask),
             // That it could not be written does not matter any more.
@@ -607,10 +610,11 @@ impl Store {
         crate::api::transaction::write_batch(&self.0.runtime, batch)
     }
 
-    /// Counters and gauges of the whole store.
+    /// Counters and gauges of the whole store; all zero in a child that was forked.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        Stats::of(&self.0.runtime.engine)
+        let engine = self.0.runtime.engine();
+        engine.map_or_else(|_| Stats::default(), |engine| Stats::of(engine))
     }
 
     /// Tells the drive which segments hold nothing (TRIM; holes in a file), so that it need not keep what they held. Answers
@@ -630,8 +634,9 @@ impl Store {
     /// every page that is freed: what a cleaning policy sees of a workload. `None` ends that. Chunks of large values
     /// are not told. Page numbers start at 1.
     pub fn trace_pages(&self, trace: Option<Box<dyn PageTrace>>) {
-        let engine = &self.0.runtime.engine;
-        engine.pagestore.trace_pages(&engine.buffer, trace);
+        if let Ok(engine) = self.0.runtime.engine() {
+            engine.pagestore.trace_pages(&engine.buffer, trace);
+        }
     }
 
     /// Reads and verifies everything: every page and chunk, every rule of
@@ -681,14 +686,14 @@ impl Store {
     /// Number of workers.
     #[must_use]
     pub fn workers(&self) -> usize {
-        self.0.runtime.engine.shared.config.workers
+        self.0.runtime.config().workers
     }
 
     /// Where the log is, if it is not in the volume's own files
     /// ([`Options::log_path`]).
     #[must_use]
     pub fn log_path(&self) -> Option<PathBuf> {
-        checkpoint::log_path(&self.0.runtime.engine.shared.config.log_path, &self.0.paths)
+        checkpoint::log_path(&self.0.runtime.config().log_path, &self.0.paths)
     }
 
     /// Begins to write the file `path`, which is none of this store's; see [`OutputFile::create`].
@@ -697,13 +702,14 @@ impl Store {
     ///
     /// As for [`OutputFile::create`]; [`Error::Closed`].
     pub fn output_file(&self, path: &Path, overwrite: bool) -> Result<OutputFile, Error> {
-        OutputFile::create_beside(&self.0.runtime.engine.shared.volume()?, path, overwrite)
+        OutputFile::create_beside(&self.0.runtime.engine()?.shared.volume()?, path, overwrite)
     }
 
     /// Whether `file` is one of the files or block devices that the store lies on, its log's included, by whatever name.
     #[must_use]
     pub fn holds(&self, file: &Metadata) -> bool {
-        let volume = self.0.runtime.engine.shared.volume();
+        let volume = self.0.runtime.engine();
+        let volume = volume.and_then(|engine| engine.shared.volume());
         volume.is_ok_and(|volume| volume.holds(file))
     }
 
@@ -716,15 +722,14 @@ impl Store {
 
 impl Closer {
     fn close(&self) -> Result<(), Error> {
-        if self.runtime.is_forked() {
-            return Err(Error::Forked);
-        }
+        let engine = self.runtime.engine()?;
         let mut closed = self.closed.lock();
-        closed.get_or_insert_with(|| self.close_once()).clone()
+        closed
+            .get_or_insert_with(|| self.close_once(engine))
+            .clone()
     }
 
-    fn close_once(&self) -> Result<(), Error> {
-        let engine = &self.runtime.engine;
+    fn close_once(&self, engine: &Arc<Engine>) -> Result<(), Error> {
         self.runtime.refuse_and_drain();
         engine.publishing.stop();
         if engine.shared.config.read_only {
@@ -763,8 +768,8 @@ impl Drop for Shared {
             std::mem::forget(Arc::clone(&self.runtime));
             return;
         }
-        // `close` says how it went; a drop cannot.
         if !self.runtime.is_in_task() {
+            // `close` says how it went; a drop cannot.
             let _ = self.closer.close();
         } else if !self.runtime.is_simulated() {
             // The last handle goes inside a task, for which closing has to wait.

@@ -116,7 +116,7 @@ impl Tree {
         self.alive()?;
         let tree = self.state.tree;
         let mut here = None;
-        let engine = &self.runtime.engine;
+        let engine = self.runtime.engine()?;
         WorkerState::with_current(engine, |local| {
             if let Some(local) = local {
                 local.worker.count_operations(1);
@@ -126,7 +126,7 @@ impl Tree {
         if let Some(result) = here {
             return self.found(self.map_error(result)?);
         }
-        let found = tree.get(&InlineContext::new(&self.runtime.pool), key, value);
+        let found = tree.get(&InlineContext::new(self.runtime.pool()?), key, value);
         if let Ok(found @ (None | Some(ValueKind::Inline))) = found {
             let transactions = &engine.transactions;
             if transactions.shows_leaf(tree.id, key) {
@@ -146,14 +146,14 @@ impl Tree {
 
     /// As [`Tree::get_into`], for readers that have a snapshot, and ask the version store afterwards.
     pub(crate) fn get_newest(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
-        let engine = &self.runtime.engine;
+        let engine = self.runtime.engine()?;
         let transactions = &engine.transactions;
         let is_late = transactions.visibility() == Visibility::Durable;
         if !is_late || transactions.unseen.is_in_parts() || self.runtime.is_in_task() {
             return self.get_into(key, value);
         }
         self.alive()?;
-        let inline = InlineContext::new(&self.runtime.pool);
+        let inline = InlineContext::new(self.runtime.pool()?);
         match self.state.tree.get(&inline, key, value) {
             Ok(found @ (None | Some(ValueKind::Inline))) if !transactions.unseen.is_in_parts() => {
                 self.found(found.is_some())
@@ -195,9 +195,9 @@ impl Tree {
         self.alive()?;
         let tree = self.state.tree;
         let mut value = Vec::new();
-        let engine = &self.runtime.engine;
+        let engine = self.runtime.engine()?;
         self.runtime.count_operations(1);
-        match tree.get(&InlineContext::new(&self.runtime.pool), key, &mut value) {
+        match tree.get(&InlineContext::new(self.runtime.pool()?), key, &mut value) {
             Ok(found) if engine.transactions.shows_leaf(tree.id, key) => {
                 self.found(found.is_some())
             }
@@ -303,8 +303,8 @@ impl Tree {
     /// Calls `visit` with the records whose keys lie within `bounds`, in order,
     /// until it returns `false`; allocates nothing per record.
     ///
-    /// Where pages are missing this runs as a task and reads ahead at the
-    /// drive's full queue depth.
+    /// Where pages are missing tasks read them, and ahead at the drive's full
+    /// queue depth. `visit` runs on the calling thread, and may take its time.
     ///
     /// # Errors
     ///
@@ -357,17 +357,18 @@ impl Tree {
 
     /// Whether leaves alone may tell what is not visible yet. Asked after they were read.
     #[inline]
-    pub(crate) fn needs_versions(&self) -> bool {
-        let transactions = &self.runtime.engine.transactions;
+    pub(crate) fn needs_versions(&self) -> Result<bool, Error> {
+        let transactions = &self.runtime.engine()?.transactions;
         let unseen = &transactions.unseen;
-        unseen.is_any() && (transactions.visibility() == Visibility::Durable || unseen.is_loading())
+        Ok(unseen.is_any()
+            && (transactions.visibility() == Visibility::Durable || unseen.is_loading()))
     }
 
     /// Ends a scan: waits for the rest of the commits that it may have seen the
     /// beginning of.
     pub(crate) fn await_rest(&self) -> Result<(), Error> {
         self.found(())?;
-        let transactions = &self.runtime.engine.transactions;
+        let transactions = &self.runtime.engine()?.transactions;
         if !transactions.has_rest() {
             return Ok(());
         }
@@ -446,7 +447,7 @@ impl Tree {
         if let Some(limit) = wanted.limit {
             cursor.limit(limit);
         }
-        let mut scan = Scan::new(self, cursor, wanted.keys_only);
+        let mut scan = Scan::new(self, cursor, wanted);
         scan.leaves(&mut visit)?;
         if scan.needs_versions {
             let bounds = behind(bounds, direction, scan.last());
@@ -519,7 +520,7 @@ impl Tree {
     pub fn writer(&self, key: impl AsRef<[u8]>) -> Result<ValueWriter, Error> {
         let key = key.as_ref();
         check_key(key)?;
-        self.runtime.engine.shared.writable()?;
+        self.runtime.engine()?.shared.writable()?;
         Ok(ValueWriter::new(self.clone(), key))
     }
 
@@ -541,10 +542,7 @@ impl Tree {
         if self.state.is_dropped() {
             return Err(self.dropped());
         }
-        if self.runtime.is_stopped() {
-            return Err(Error::Closed);
-        }
-        Ok(())
+        self.runtime.check_open()
     }
 
     fn dropped(&self) -> Error {

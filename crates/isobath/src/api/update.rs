@@ -330,7 +330,7 @@ impl Tree {
         self.alive()?;
         let mut value = Vec::new();
         let tree = self.state.tree;
-        let inline = InlineContext::new(&self.runtime.pool);
+        let inline = InlineContext::new(self.runtime.pool()?);
         let newest = match tree.get(&inline, key, &mut value) {
             Ok(None) => Newest::Absent,
             Ok(Some(ValueKind::Inline)) => Newest::Inline,

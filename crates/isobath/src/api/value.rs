@@ -32,7 +32,7 @@ impl std::fmt::Debug for ValueWriter {
 
 impl ValueWriter {
     pub(crate) fn new(tree: Tree, key: &[u8]) -> ValueWriter {
-        let payload = payload_bytes(&tree.runtime.engine.shared.config);
+        let payload = payload_bytes(tree.runtime.config());
         ValueWriter {
             key: key.to_vec(),
             buffer: Vec::new(),
@@ -253,7 +253,7 @@ impl ValueReader {
         let Some(extent) = self.extent.as_mut().filter(|_| self.offset < self.length) else {
             return Ok(false);
         };
-        let buffers = self.tree.runtime.engine.buffer.read_buffers();
+        let buffers = self.tree.runtime.engine()?.buffer.read_buffers();
         let chunks = buffers.admit(&self.buffer, extent.chunk_bytes(), READ_AHEAD);
         buffer.bytes.clear();
         buffer.position = extent.seek(self.offset);
@@ -270,19 +270,18 @@ impl ValueReader {
 
 impl Drop for ValueReader {
     fn drop(&mut self) {
-        if self.extent.is_some() {
-            self.tree
-                .runtime
-                .engine
-                .buffer
-                .read_buffers()
-                .remove(&self.buffer);
+        if self.extent.is_some()
+            && let Ok(engine) = self.tree.runtime.engine()
+        {
+            engine.buffer.read_buffers().remove(&self.buffer);
         }
     }
 }
 
 impl io::Read for ValueReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        // The parent may have been emptying the buffer when it forked.
+        self.tree.runtime.check_open().map_err(io::Error::other)?;
         let shared = Arc::clone(&self.buffer);
         let mut buffer = shared.lock();
         let is_empty = buffer.position == buffer.bytes.len();

@@ -554,6 +554,7 @@ impl Image {
         };
         // Room to write in; where there is a limit, cleaning will make it.
         let used = self.next_segment;
+        // Without it the store grows when it is opened.
         let _ = self.grow(used + used / 4);
         superblock.segments = self.segments;
         superblock.next_segment_seq = seq_of(self.next_segment);

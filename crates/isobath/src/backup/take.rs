@@ -52,8 +52,8 @@ pub(crate) fn take(
     let _span = trace::span!("backup");
     // The store does not close meanwhile.
     let _attended = runtime.attend()?;
-    let _running = Running::begin(&runtime.engine)?;
-    let volume = runtime.engine.shared.volume()?;
+    let _running = Running::begin(runtime.engine()?)?;
+    let volume = runtime.engine()?.shared.volume()?;
     let output = OutputFile::create_beside(&volume, to, options.overwrite)?;
     if !output.is_regular() && !options.unverified {
         return Err(Error::BadOption {
@@ -62,7 +62,7 @@ pub(crate) fn take(
         });
     }
     let report = make(runtime, &output, base.as_ref(), watch)?;
-    runtime.engine.transactions.copies.has_copied();
+    runtime.engine()?.transactions.copies.has_copied();
     if !options.unverified {
         verify(output.path(), watch)?;
     }
@@ -115,7 +115,7 @@ fn make(
     watch: Watch<'_>,
 ) -> Result<BackupReport, Error> {
     let mut pass = runtime.run_urgently(|local| Source(local).begin_pass())?;
-    let header = header(&runtime.engine, &pass, base)?;
+    let header = header(runtime.engine()?, &pass, base)?;
     let mut taking = Taking {
         runtime,
         writer: BlockWriter::create(output, &header)?,
@@ -259,26 +259,26 @@ impl Taking<'_, '_> {
                 self.write_images()?;
                 self.tell(stage, map.entries(), pass.high_water)?;
             }
-            if round < MAX_ROUNDS && keeps_log && self.log_is_long(pass) {
+            if round < MAX_ROUNDS && keeps_log && self.log_is_long(pass)? {
                 keeps_log = false;
-                self.runtime.engine.log_tasks.release();
+                self.runtime.engine()?.log_tasks.release();
             }
         }
-        let is_last = keeps_log && (round >= MAX_ROUNDS || !self.log_is_long(pass));
+        let is_last = keeps_log && (round >= MAX_ROUNDS || !self.log_is_long(pass)?);
         Ok((map, is_last))
     }
 
-    fn log_is_long(&self, pass: &RoundStart) -> bool {
+    fn log_is_long(&self, pass: &RoundStart) -> Result<bool, Error> {
         self.log_exceeds(pass, LOG_PERCENT)
     }
 
     /// Whether more was logged since the pass began than this part of the log's area.
-    fn log_exceeds(&self, pass: &RoundStart, percent: u64) -> bool {
-        let log = &self.runtime.engine.log;
-        log.area().is_some_and(|area| {
+    fn log_exceeds(&self, pass: &RoundStart, percent: u64) -> Result<bool, Error> {
+        let log = &self.runtime.engine()?.log;
+        Ok(log.area().is_some_and(|area| {
             let grown = log.next().0.saturating_sub(pass.start.0);
             grown * 100 > area.bytes() * percent
-        })
+        }))
     }
 
     fn write_images(&mut self) -> Result<(), Error> {
@@ -307,7 +307,7 @@ impl Taking<'_, '_> {
         map: &mut Scratch,
         round: u64,
     ) -> Result<Option<u64>, Error> {
-        let engine = &self.runtime.engine;
+        let engine = self.runtime.engine()?;
         if !engine.log.is_on() {
             self.write_state(pass, pass.start)?;
             return Ok(Some(0));
@@ -341,7 +341,7 @@ impl Taking<'_, '_> {
     /// Waits until whatever a task had put into the mapping table is in the log, too. Between the two a task yields only
     /// where it frees chunks or moves pages, and says so meanwhile.
     fn wait_for_records(&self) -> Result<(), Error> {
-        for worker in 0..self.runtime.engine.shared.config.workers {
+        for worker in 0..self.runtime.config().workers {
             let passed = self.runtime.spawn_there(worker, || ());
             passed.join().map_err(|_| Error::Closed)?;
         }
@@ -364,7 +364,7 @@ impl Taking<'_, '_> {
         kept.keep_only(missing.iter().map(|(_, at)| Address::from_raw(at.address)));
         let mut done = 0;
         while done < missing.len() {
-            if round < MAX_ROUNDS && self.log_exceeds(part.pass, MAX_LOG_PERCENT) {
+            if round < MAX_ROUNDS && self.log_exceeds(part.pass, MAX_LOG_PERCENT)? {
                 return Ok(false);
             }
             let (batch, rest) = (&mut self.batch, &missing[done..]);

@@ -194,7 +194,7 @@ impl Tree {
                 Ok(hold) => into.push(hold),
                 Err(fail) => {
                     if let AttemptError::Restart(Restart::NotResident(_)) = fail {
-                        let _ = ctx.read_ahead(&ids);
+                        ctx.read_ahead(&ids);
                     }
                     return Err(fail);
                 }

@@ -197,7 +197,7 @@ impl Tree {
             })
             .collect();
         if !missing.is_empty() {
-            let _ = ctx.read_ahead(&missing);
+            ctx.read_ahead(&missing);
         }
         let mut value = Vec::new();
         for (index, key) in keys.iter().enumerate() {

@@ -38,7 +38,7 @@ mod verify;
 pub(crate) use content::{Content, Record, read_content};
 pub(crate) use cursor::{Cursor, Direction, prefix_end};
 pub(crate) use get_many::{Batch, Lookup};
-pub(crate) use load::{Change, Loader, Rewrite, Rewritten, install_roots, roots_body};
+pub(crate) use load::{Change, Loader, Paused, Rewrite, Rewritten, install_roots, roots_body};
 pub(crate) use ops::Decision;
 pub(crate) use sample::Sample;
 pub(crate) use verify::Visitor;

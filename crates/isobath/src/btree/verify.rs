@@ -193,7 +193,7 @@ impl<V: Visitor> Walk<'_, V> {
             }
         }
         // What is refused is read when the walk comes to it.
-        let _ = ctx.read_ahead(&self.ahead);
+        ctx.read_ahead(&self.ahead);
     }
 
     fn check(&mut self, image: &Image, child: &Child) -> Result<(), MalformedNode> {

@@ -178,7 +178,7 @@ impl WriteContext for TaskContext<'_> {
 
     fn cancel_provisional(&self, token: Option<Token>, ids: &[PageId]) {
         let TaskWorker { worker, parts, .. } = self.local;
-        let _ = parts.pagestore.log_free(worker, token.as_slice(), ids);
+        parts.pagestore.log_free(worker, token.as_slice(), ids);
     }
 
     fn confirmed(&self, tokens: &[Token], ended: &[PageId]) {

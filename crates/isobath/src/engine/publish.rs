@@ -81,6 +81,7 @@ impl Publisher {
     /// Replaces the file. Nothing depends on it: what fails is left undone.
     fn publish(&self, engine: &Engine) {
         let part = self.file.with_extension("part");
+        // There may be none.
         let _ = fs::remove_file(&part);
         let written = fs::OpenOptions::new()
             .write(true)
@@ -89,6 +90,7 @@ impl Publisher {
             .open(&part)
             .and_then(|mut file| file.write_all((self.describe)(engine).as_bytes()));
         if written.is_ok() {
+            // Readers see the older numbers for longer.
             let _ = fs::rename(&part, &self.file);
         }
     }
@@ -166,6 +168,7 @@ impl WorkerState {
 
 impl Drop for Publisher {
     fn drop(&mut self) {
+        // There may be none.
         let _ = fs::remove_file(&self.file);
     }
 }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use crate::engine::{Engine, WorkerState};
 use crate::error::{Error, StorageError, of_kind, panic_message};
-use crate::runtime::{Work, Worker, block_on};
+use crate::runtime::{OfProcess, Work, Worker, block_on};
 
 /// The task panicked; the store goes on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -37,7 +37,10 @@ impl TaskPanic {
 /// Await it on any runtime, or [`join`](TaskHandle::join) it. Dropping the
 /// handle lets the task run on. A task that waits for another one before that has begun runs it in its place.
 #[must_use = "dropping the handle lets the task run on unobserved"]
-pub struct TaskHandle<T> {
+pub struct TaskHandle<T>(OfProcess<Awaited<T>>);
+
+/// A task that is awaited.
+struct Awaited<T> {
     done: oneshot::AsyncReceiver<Result<T, TaskPanic>>,
     /// What a waiting task of the engine may run in its place.
     work: Option<Arc<dyn Work>>,
@@ -59,12 +62,12 @@ impl<T> TaskHandle<T> {
         work: Option<Arc<dyn Work>>,
         engine: Weak<Engine>,
     ) -> TaskHandle<T> {
-        TaskHandle {
+        TaskHandle(OfProcess::new(Awaited {
             done,
             work,
             engine,
             refused: None,
-        }
+        }))
     }
 
     /// The handle of a task that was not taken, for which `done` has no sender any more.
@@ -72,14 +75,26 @@ impl<T> TaskHandle<T> {
         done: oneshot::AsyncReceiver<Result<T, TaskPanic>>,
         reason: Error,
     ) -> TaskHandle<T> {
-        TaskHandle {
+        TaskHandle(OfProcess::new(Awaited {
             done,
             work: None,
             engine: Weak::new(),
             refused: Some(reason),
-        }
+        }))
     }
 
+    /// Waits for the task: blocks an ordinary thread; inside a task, runs it if it has not begun, and else yields.
+    ///
+    /// # Errors
+    ///
+    /// [`TaskPanic`] if it panicked, or was not run to its end: because the store was closed, a worker died, or the process was
+    /// forked.
+    pub fn join(self) -> Result<T, TaskPanic> {
+        block_on(self)
+    }
+}
+
+impl<T> Awaited<T> {
     /// Why there is no result and never will be.
     fn no_result(&self) -> Error {
         let poisoned = || self.engine.upgrade()?.shared.not_poisoned().err();
@@ -104,14 +119,11 @@ impl<T> TaskHandle<T> {
         }
     }
 
-    /// Waits for the task: blocks an ordinary thread; inside a task, runs it if it has not begun, and else yields.
-    ///
-    /// # Errors
-    ///
-    /// [`TaskPanic`] if it panicked, or was not run to its end: because the store was closed, a worker died, or the process was
-    /// forked.
-    pub fn join(self) -> Result<T, TaskPanic> {
-        block_on(self)
+    /// Its result, or why there is none.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Result<T, TaskPanic>, Error>> {
+        self.run_here();
+        let received = Pin::new(&mut self.done).poll(context);
+        received.map(|received| received.map_err(|_| self.no_result()))
     }
 }
 
@@ -137,14 +149,16 @@ impl<T, E: From<StorageError>> Future for OperationFuture<T, E> {
     type Output = Result<T, E>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.run_here();
-        let received = Pin::new(&mut self.0.done).poll(context);
-        received.map(|received| match received {
+        let ended = match self.0.0.get_mut() {
+            Ok(awaited) => awaited.poll(context),
+            Err(forked) => Poll::Ready(Err(forked)),
+        };
+        ended.map(|ended| match ended {
             Ok(Ok(result)) => result,
             Ok(Err(panic)) => Err(E::from(StorageError::TaskPanicked {
                 message: panic.message,
             })),
-            Err(_) => Err(E::from(of_kind(self.0.no_result()))),
+            Err(reason) => Err(E::from(of_kind(reason))),
         })
     }
 }
@@ -153,9 +167,10 @@ impl<T> Future for TaskHandle<T> {
     type Output = Result<T, TaskPanic>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.run_here();
-        Pin::new(&mut self.done)
-            .poll(context)
-            .map(|received| received.unwrap_or_else(|_| Err(TaskPanic::not_run(&self.no_result()))))
+        let ended = match self.0.get_mut() {
+            Ok(awaited) => awaited.poll(context),
+            Err(forked) => Poll::Ready(Err(forked)),
+        };
+        ended.map(|ended| ended.unwrap_or_else(|reason| Err(TaskPanic::not_run(&reason))))
     }
 }

@@ -10,11 +10,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::{Engine, TaskHandle, TaskPanic, WorkerState};
+use crate::buffer::BufferPool;
 use crate::context::PoolHandle;
 use crate::error::panic_message;
 use crate::runtime::{
-    FOR_A_RESULT, Spin, Urgency, Work, WorkerPool, block_on, in_any_task, overflow,
+    FOR_A_RESULT, OfProcess, Spin, Urgency, Work, WorkerPool, block_on, in_any_task, overflow,
 };
+use crate::shared::Config;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::{Error, small};
@@ -24,6 +26,24 @@ pub(crate) type Job<'j, T> = Box<dyn FnOnce(&WorkerState) -> Result<T, Error> + 
 
 /// Accepted work; it counts until this is dropped.
 pub(crate) struct Admitted(Arc<Engine>);
+
+/// Keeps the store from closing, for work that consists of several tasks, until it is dropped.
+pub(crate) struct Attended<'r> {
+    runtime: &'r Runtime,
+    _admitted: Admitted,
+}
+
+impl Attended<'_> {
+    /// As [`Runtime::spawn`], also while the store is closing.
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> TaskHandle<T> {
+        let admitted = self.runtime.admit(true);
+        self.runtime
+            .start_task(None, Urgency::Ordinary, admitted, work)
+    }
+}
 
 impl Drop for Admitted {
     fn drop(&mut self) {
@@ -107,8 +127,10 @@ thread_local! {
 
 /// A running engine: its shared state and its workers.
 pub(crate) struct Runtime {
-    pub(crate) engine: Arc<Engine>,
-    pub(crate) pool: PoolHandle,
+    /// All that a handle of the store reaches.
+    inside: OfProcess<Inside>,
+    /// For what runs once [`Runtime::admit`] has let it in, and for drops in this process.
+    engine: Arc<Engine>,
     workers: Arc<WorkerPool>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     next_worker: AtomicUsize,
@@ -118,8 +140,12 @@ pub(crate) struct Runtime {
     spin: Spin,
     /// Where temporary files are made: beside the store, if it is in files.
     pub(crate) directory: PathBuf,
-    /// The process that the workers' threads are in.
-    generation: u32,
+}
+
+/// What handles read without a task.
+struct Inside {
+    engine: Arc<Engine>,
+    pool: PoolHandle,
 }
 
 impl Runtime {
@@ -147,8 +173,12 @@ impl Runtime {
     }
 
     fn new(engine: Arc<Engine>, simulated: bool) -> Runtime {
-        Runtime {
+        let inside = Inside {
+            engine: Arc::clone(&engine),
             pool: PoolHandle::of(&engine.buffer),
+        };
+        Runtime {
+            inside: OfProcess::new(inside),
             workers: Arc::clone(&engine.workers),
             engine,
             threads: Mutex::default(),
@@ -156,7 +186,6 @@ impl Runtime {
             simulated,
             spin: Spin::new(FOR_A_RESULT),
             directory: std::env::temp_dir(),
-            generation: isobath_io::generation(),
         }
     }
 
@@ -181,6 +210,7 @@ impl Runtime {
                 }
             }
             Err(error) => {
+                // The thread that starts the worker waits for this.
                 let _ = tell.send(Err(error));
             }
         });
@@ -197,14 +227,47 @@ impl Runtime {
 
     /// Whether this is a child that was forked from the process that has the workers' threads.
     pub(crate) fn is_forked(&self) -> bool {
-        self.generation != isobath_io::generation()
+        self.inside.is_forked()
     }
 
-    /// Whether the store is closing or closed; not so for its own tasks, for
-    /// which closing waits.
+    /// The engine, for whatever a handle does without a task.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Forked`].
     #[inline]
-    pub(crate) fn is_stopped(&self) -> bool {
-        self.workers.admission.is_closing() && !self.is_in_task()
+    pub(crate) fn engine(&self) -> Result<&Arc<Engine>, Error> {
+        self.inside.get().map(|inside| &inside.engine)
+    }
+
+    /// The pages in memory, for reads without a task.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Forked`].
+    #[inline]
+    pub(crate) fn pool(&self) -> Result<&BufferPool, Error> {
+        self.inside.get().map(|inside| &*inside.pool)
+    }
+
+    /// The settings that the store runs with, which no one changes.
+    pub(crate) fn config(&self) -> &Config {
+        &self.engine.shared.config
+    }
+
+    /// Refuses once the store is closing or closed; not so for its own tasks, for
+    /// which closing waits.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Forked`], [`Error::Closed`].
+    #[inline]
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        self.inside.get()?;
+        match self.workers.admission.is_closing() && !self.is_in_task() {
+            true => Err(Error::Closed),
+            false => Ok(()),
+        }
     }
 
     /// The worker that the next piece of work goes to.
@@ -233,6 +296,7 @@ impl Runtime {
         &self,
         work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
     ) -> Result<T, Error> {
+        self.inside.get()?;
         let mut work = Some(work);
         let here = WorkerState::with_current(&self.engine, |local| {
             local.and_then(|local| {
@@ -316,9 +380,7 @@ impl Runtime {
     /// Counts a piece of work. While the store is closing, only tasks that are
     /// running already, which closing waits for, may add some.
     fn admit(&self, by_task: bool) -> Result<Admitted, Error> {
-        if self.is_forked() {
-            return Err(Error::Forked);
-        }
+        self.inside.get()?;
         let admission = &self.workers.admission;
         admission.live.fetch_add(1, Ordering::SeqCst);
         let admitted = Admitted(Arc::clone(&self.engine));
@@ -328,13 +390,16 @@ impl Runtime {
         Ok(admitted)
     }
 
-    /// Keeps the store from closing until the answer is dropped, for work that consists of several tasks.
+    /// Keeps the store from closing until the answer is dropped.
     ///
     /// # Errors
     ///
-    /// [`Error::Closed`] once the store is closing.
-    pub(crate) fn attend(&self) -> Result<Admitted, Error> {
-        self.admit(self.is_in_task())
+    /// [`Error::Closed`] once the store is closing; [`Error::Forked`].
+    pub(crate) fn attend(&self) -> Result<Attended<'_>, Error> {
+        Ok(Attended {
+            runtime: self,
+            _admitted: self.admit(self.is_in_task())?,
+        })
     }
 
     /// Accepts no more work, and waits for what was accepted. A task that waits
@@ -430,7 +495,8 @@ impl Runtime {
         worker: Option<usize>,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> TaskHandle<T> {
-        self.start_task(worker, Urgency::Ordinary, work)
+        let admitted = self.admit(self.is_in_task());
+        self.start_task(worker, Urgency::Ordinary, admitted, work)
     }
 
     /// As [`Self::spawn`], on that worker, whichever task waits for it, and although every task that there may be waits for
@@ -440,18 +506,19 @@ impl Runtime {
         worker: usize,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> TaskHandle<T> {
-        self.start_task(Some(worker), Urgency::Urgent, work)
+        let admitted = self.admit(self.is_in_task());
+        self.start_task(Some(worker), Urgency::Urgent, admitted, work)
     }
 
     fn start_task<T: Send + 'static>(
         &self,
         worker: Option<usize>,
         urgency: Urgency,
+        admitted: Result<Admitted, Error>,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> TaskHandle<T> {
         let (tell, done) = oneshot::async_channel();
-        let in_task = WorkerState::with_current(&self.engine, |local| local.is_some());
-        let admitted = match self.admit(in_task) {
+        let admitted = match admitted {
             Ok(admitted) => admitted,
             Err(reason) => return TaskHandle::refused(done, reason),
         };
@@ -461,7 +528,7 @@ impl Runtime {
         };
         let task: Arc<dyn Work> = Arc::new(Piece::new(work, tell, admitted));
         let worker = worker.unwrap_or_else(|| self.pick()) % self.engine.shared.config.workers;
-        let may_block = !in_task && !self.simulated;
+        let may_block = !self.is_in_task() && !self.simulated;
         self.workers.handles()[worker].run(Arc::clone(&task), urgency, may_block);
         let may_be_run_by_waiters = urgency == Urgency::Ordinary;
         let engine = Arc::downgrade(&self.engine);

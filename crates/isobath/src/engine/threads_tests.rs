@@ -177,7 +177,7 @@ fn waiters_for_a_worker_that_panics_get_the_cause() {
         }
     });
     let awaited = tree.insert_async(b"later", b"v");
-    store.runtime().engine.workers.handles()[0].unpark(TaskId::IMPOSSIBLE);
+    store.runtime().engine().unwrap().workers.handles()[0].unpark(TaskId::IMPOSSIBLE);
     for task in tasks {
         assert!(task.join().is_err());
     }
@@ -198,7 +198,7 @@ fn a_task_of_the_engines_own_that_panics_closes_the_store() {
     let store = Store::in_memory(&options().log_bytes(4 << 20)).unwrap();
     let tree = store.create_tree("t").unwrap();
     tree.insert(b"k", b"v").unwrap();
-    let dirty = &store.runtime().engine.buffer.pool.dirty;
+    let dirty = &store.runtime().engine().unwrap().buffer.pool.dirty;
     dirty.push(FrameId::MAX, PageId::FIRST_FREE);
     let closed = store.close();
     assert!(matches!(closed, Err(Error::Poisoned { .. })), "{closed:?}");
@@ -212,7 +212,7 @@ fn the_second_closer_waits_for_the_first() {
         let tree = store.create_tree("t").unwrap();
         (0..200_u32).for_each(|n| tree.insert(&n.to_be_bytes(), &[1; 500]).unwrap());
         let other = store.clone();
-        let engine = Arc::clone(&store.runtime().engine);
+        let engine = Arc::clone(store.runtime().engine().unwrap());
         let ended = move |closed: Result<(), Error>| {
             closed.unwrap();
             assert!(

@@ -360,7 +360,7 @@ fn place_and_write(
                 let place = Place::Stored(copy.address);
                 parts.buffer.pool.mapping.set(copy.page, place);
             }
-            let _ = local.parts.buffer.log_copies(&local.worker, token, &copies);
+            local.parts.buffer.log_copies(&local.worker, token, &copies);
         });
     match result {
         Ok(()) => {

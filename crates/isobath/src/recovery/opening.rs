@@ -38,6 +38,7 @@ impl Opening {
     /// Notes what the store says of itself, for a comparison with what is on the drive.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn note_layout(&self, layout: Layout) {
+        // Only the first one counts.
         let _ = self.layout.set(layout);
     }
 

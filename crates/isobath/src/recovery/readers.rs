@@ -45,7 +45,8 @@ pub(crate) fn pin_newest(volume: &Volume, paths: &[PathBuf]) -> Result<Superbloc
     let mut superblock = read_superblock(volume, paths)?;
     // Bound: each round but the last finds a superblock that was written during it.
     loop {
-        let _ = volume.pin(superblock.sequence);
+        // Where there are no locks, the reader finds out when it is overrun.
+        volume.pin(superblock.sequence);
         let again = read_superblock(volume, paths)?;
         if again.sequence == superblock.sequence {
             return Ok(again);
@@ -171,7 +172,7 @@ fn copy_in(
             }
         }
         end = scan.end.lsn;
-        let _ = scan.apply(superblock, &mut |page, place| pool.mapping.set(page, place));
+        scan.apply(superblock, &mut |page, place| pool.mapping.set(page, place));
     }
     let copy = match pool.mapping.place(id) {
         Place::Stored(address) => seqs

@@ -8,6 +8,7 @@
 mod admission;
 pub(crate) mod clock;
 mod io_scope;
+mod of_process;
 pub(crate) mod overflow;
 mod patience;
 mod per_worker;
@@ -22,6 +23,7 @@ mod worker_pool;
 
 pub(crate) use admission::Admission;
 pub(crate) use io_scope::IoScope;
+pub(crate) use of_process::OfProcess;
 pub(crate) use patience::Patience;
 pub(crate) use per_worker::PerWorker;
 pub(crate) use spin::{FOR_A_RESULT, Spin};

@@ -5,6 +5,8 @@
 use super::common;
 
 use std::ops::ControlFlow;
+use std::sync::{RwLock, mpsc};
+use std::time::Duration;
 
 use common::{Model, Random, assert_sound, tiny, value};
 use isobath::{Durability, LoadError, Options, Record, Store, Tree};
@@ -198,5 +200,126 @@ fn a_load_that_splits_each_leaf_gets_along_with_a_small_log() {
         assert_eq!(tree.get(key).unwrap(), Some(value));
     }
     assert_sound(&store, Some(expected));
+    store.close().unwrap();
+}
+
+/// Each of as many loads as there are tasks waits for its caller, and none of them keeps others from getting a task.
+#[test]
+fn loads_that_wait_for_their_records_take_no_task() {
+    const TASKS: usize = 4;
+    let options = Options::new().pool_bytes(8 << 20).workers(1);
+    let store = Store::in_memory(&options.tasks_per_worker(TASKS)).unwrap();
+    let gate = RwLock::new(());
+    let closed = gate.write().unwrap();
+    std::thread::scope(|scope| {
+        let (begun, all_begun) = mpsc::channel();
+        for load in 0..2 * TASKS {
+            let (store, gate, begun) = (&store, &gate, begun.clone());
+            scope.spawn(move || {
+                let tree = store.create_tree(&load.to_string()).unwrap();
+                let records = (0..3000u32).map(|n| {
+                    // The first batch is full before that.
+                    if n == 2000 {
+                        begun.send(()).unwrap();
+                        drop(gate.read().unwrap());
+                    }
+                    (n.to_be_bytes(), [7; 1000])
+                });
+                assert_eq!(tree.bulk_load(records).unwrap(), 3000);
+            });
+        }
+        let wait = Duration::from_secs(60);
+        let begun = (0..2 * TASKS).all(|_| all_begun.recv_timeout(wait).is_ok());
+        let (told, goes_on) = mpsc::channel();
+        let store = &store;
+        scope.spawn(move || {
+            let tree = store.create_tree("other").unwrap();
+            tree.insert("key", "value").unwrap();
+            told.send(()).unwrap();
+        });
+        let went_on = begun && goes_on.recv_timeout(wait).is_ok();
+        drop(closed);
+        assert!(
+            went_on,
+            "loads hold tasks while they wait for their callers"
+        );
+    });
+    for load in 0..2 * TASKS {
+        let tree = store.tree(&load.to_string()).unwrap();
+        assert_eq!(tree.count(..).unwrap(), 3000);
+    }
+    assert_sound(&store, None);
+    store.close().unwrap();
+}
+
+/// Where the caller's iterator ends a load between two batches, nothing of these is left.
+#[test]
+fn a_load_that_its_caller_gives_up_leaves_nothing() {
+    let options = Options::new().pool_bytes(8 << 20).workers(1);
+    let store = Store::in_memory(&options).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let records = |bad: u32| {
+        (0..9000u32).map(move |n| match n == bad {
+            true => (n.to_be_bytes().to_vec(), vec![7; isobath::MAX_KEY_BYTES]),
+            false => (n.to_be_bytes().to_vec(), vec![7; 500]),
+        })
+    };
+    let too_long = records(6000).map(|(key, value)| match value.len() > 500 {
+        true => (vec![255; isobath::MAX_KEY_BYTES + 1], value),
+        false => (key, value),
+    });
+    assert!(tree.bulk_load(too_long).is_err());
+    let panics = records(u32::MAX).inspect(|(key, _)| assert_ne!(key[..], 7000u32.to_be_bytes()));
+    let load = std::panic::AssertUnwindSafe(|| tree.bulk_load(panics));
+    assert!(std::panic::catch_unwind(load).is_err());
+    assert!(tree.is_empty().unwrap());
+    assert_sound(&store, None);
+    assert_eq!(tree.bulk_load(records(u32::MAX)).unwrap(), 9000);
+    store.close().unwrap();
+}
+
+/// What a scan shows it shows on its caller's thread, also where tasks read the pages.
+#[test]
+fn a_scan_calls_its_visitor_where_its_caller_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let store = Store::create(&path, &tiny(1, 8)).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let mut model = Model::new();
+    let records = (0..20_000u64).map(|n| (n.to_be_bytes().to_vec(), value(n, 400)));
+    for (key, value) in records {
+        model.insert(key, value);
+    }
+    tree.insert(0u64.to_be_bytes(), "").unwrap();
+    tree.remove(0u64.to_be_bytes()).unwrap();
+    assert_eq!(tree.bulk_load(&model).unwrap(), 20_000);
+    tree.insert(7u64.to_be_bytes(), value(7, 40_000)).unwrap();
+    model.insert(7u64.to_be_bytes().to_vec(), value(7, 40_000));
+    drop(tree);
+    store.close().unwrap();
+    // Nothing is in memory.
+    let store = Store::open(&path, &tiny(1, 8)).unwrap();
+    let tree = store.tree("t").unwrap();
+    let here = std::thread::current().id();
+    let mut seen = Model::new();
+    let visit = |key: &[u8], value: &[u8]| {
+        assert_eq!(std::thread::current().id(), here);
+        seen.insert(key.to_vec(), value.to_vec());
+        true
+    };
+    tree.scan(.., visit).unwrap();
+    assert!(seen == model);
+    drop(tree);
+    store.close().unwrap();
+    let store = Store::open(&path, &tiny(1, 8)).unwrap();
+    let tree = store.tree("t").unwrap();
+    let reads = store.stats().page_reads;
+    let mut keys = Vec::new();
+    tree.scan_first(.., 12, |key, _| keys.push(key.to_vec()))
+        .unwrap();
+    assert!(keys.iter().eq(model.keys().take(12)));
+    let reads = store.stats().page_reads - reads;
+    assert!(reads < 20, "{reads} pages were read for twelve records");
+    drop(tree);
     store.close().unwrap();
 }

@@ -111,13 +111,13 @@ impl Transaction {
         options: TransactionOptions,
     ) -> Result<Transaction, Error> {
         if !options.is_read_only() {
-            runtime.engine.shared.writable()?;
+            runtime.engine()?.shared.writable()?;
         }
         let is_serializable = options.isolation_level() == Isolation::Serializable;
         // A snapshot is a state that the serializable transactions agree on, so
         // who only reads it need not remember what.
         let remembers = is_serializable && !options.is_read_only();
-        let default = runtime.engine.shared.config.durability;
+        let default = runtime.config().durability;
         let view = View::open(runtime)?;
         if options.is_read_only() {
             view.is_durable()?;
@@ -135,6 +135,7 @@ impl Transaction {
         self.view.check_tree(tree)?;
         Ok(Source {
             tree,
+            engine: self.view.runtime().engine()?,
             view: Some(&self.view),
             writes: self.writes.of(tree),
             reads: self.reads.as_ref(),
@@ -366,7 +367,7 @@ impl Transaction {
 
     fn write(&mut self, tree: &Tree, key: &[u8], write: Write) -> Result<(), Error> {
         let runtime = self.view.runtime();
-        let limit = small::spill_bytes(runtime.engine.log.transaction_limit());
+        let limit = small::spill_bytes(runtime.engine()?.log.transaction_limit());
         let directory = &runtime.directory;
         let result = self.writes.put(tree, key, write, limit, directory);
         self.note_spilled();
@@ -376,8 +377,10 @@ impl Transaction {
 
     fn note_spilled(&mut self) {
         let bytes = self.writes.take_spilled_bytes();
-        if bytes > 0 {
-            Counters::add(&self.view.transactions().counters.spilled_bytes, bytes);
+        if bytes > 0
+            && let Ok(transactions) = self.view.transactions()
+        {
+            Counters::add(&transactions.counters.spilled_bytes, bytes);
         }
     }
 
@@ -385,7 +388,10 @@ impl Transaction {
     fn defer_free(&mut self) {
         let dead = self.writes.take_dead();
         let dead = dead.into_iter().map(Dead::uncommitted);
-        self.view.transactions().defer_free(dead);
+        // In a forked child they are the parent's.
+        if let Ok(transactions) = self.view.transactions() {
+            transactions.defer_free(dead);
+        }
     }
 
     /// Remembers the transaction's changes so far. What savepoints keep may take as much memory as the changes
@@ -502,17 +508,17 @@ impl Transaction {
     fn end(&mut self, runtime: &Arc<Runtime>, result: Result<u64, Error>) -> Result<(), Error> {
         match result {
             Ok(user_bytes) => {
-                let counters = &runtime.engine.shared.counters;
+                let counters = &runtime.engine()?.shared.counters;
                 Counters::add(&counters.user_bytes, user_bytes);
                 self.writes.forget();
                 Ok(())
             }
             Err(error) => {
                 if error.is_retryable() {
-                    let counters = &self.view.transactions().counters;
+                    let counters = &self.view.transactions()?.counters;
                     Counters::add(&counters.conflicts, 1);
                 }
-                if runtime.engine.shared.writable().is_err() {
+                if runtime.engine()?.shared.writable().is_err() {
                     // The record may be in the log: what it names has to stay.
                     self.writes.forget();
                 }

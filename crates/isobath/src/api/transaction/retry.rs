@@ -122,7 +122,7 @@ pub(crate) fn transact<T, E: From<Error>>(
 /// Where commits are seen late, waits until one is seen that was in flight a moment ago: before that the next attempt
 /// would meet it again.
 fn await_winner(runtime: &Runtime) -> Result<(), Error> {
-    let transactions = &runtime.engine.transactions;
+    let transactions = &runtime.engine()?.transactions;
     if transactions.visibility() != Visibility::Durable || !transactions.unseen.is_any() {
         return Ok(());
     }
@@ -135,7 +135,9 @@ fn pause(runtime: &Runtime, attempt: u32, number: u64) {
     if attempt <= QUICK_ATTEMPTS || runtime.is_simulated() {
         // In a simulation time does not pass by itself.
         let times = number % u64::from(attempt + 1) + 1;
-        (0..times).for_each(|_| rest(&runtime.engine));
+        if let Ok(engine) = runtime.engine() {
+            (0..times).for_each(|_| rest(engine));
+        }
         return;
     }
     let doublings = (attempt - QUICK_ATTEMPTS - 1).min(16);

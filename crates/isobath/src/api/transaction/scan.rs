@@ -12,7 +12,7 @@ use crate::api::tree::{Tree, Wanted};
 use crate::api::value::ValueReader;
 use crate::btree::{Cursor, Direction, ValueKind};
 use crate::context::{InlineContext, ReadContext, TaskContext};
-use crate::engine::WorkerState;
+use crate::engine::{Engine, WorkerState};
 use crate::extent::{self, Extent};
 use crate::sync::Mutex;
 use crate::txn::serializable::{ReadSet, TreeRead};
@@ -32,6 +32,7 @@ type Record = (Vec<u8>, Vec<u8>);
 #[derive(Clone, Copy)]
 pub(super) struct Source<'s> {
     pub(super) tree: &'s Tree,
+    pub(super) engine: &'s Engine,
     /// `None` for an operation outside transactions, which reads what it may see now.
     pub(super) view: Option<&'s View>,
     pub(super) writes: Own<'s>,
@@ -63,17 +64,17 @@ impl Source<'_> {
     }
 
     fn versions(&self) -> &Versions {
-        &self.tree.runtime.engine.transactions.versions
+        &self.engine.transactions.versions
     }
 
     /// What is at or above this is not to be seen. Asked after the leaf was read.
     fn at(&self) -> u64 {
-        let tracker = &self.tree.runtime.engine.transactions.tracker;
+        let tracker = &self.engine.transactions.tracker;
         self.view.map_or_else(|| tracker.reported(), View::lsn)
     }
 
     fn interrupted(&self) {
-        WorkerState::with_current(&self.tree.runtime.engine, |local| {
+        WorkerState::with_current(self.engine, |local| {
             if let Some(local) = local {
                 local.worker.preemption_point();
             }
@@ -82,7 +83,7 @@ impl Source<'_> {
 
     /// Outside transactions: waits for the commits that leave no versions and may be in what was read.
     fn await_parts(&self) -> Result<(), Error> {
-        let transactions = &self.tree.runtime.engine.transactions;
+        let transactions = &self.engine.transactions;
         if self.view.is_some() || !transactions.unseen.is_in_parts() {
             return Ok(());
         }
@@ -102,7 +103,7 @@ impl Source<'_> {
     }
 
     fn unseen(&self) -> &Unseen {
-        &self.tree.runtime.engine.transactions.unseen
+        &self.engine.transactions.unseen
     }
 
     /// Whether what the leaf has for `key` is of a bulk load that is not to be seen. Asked after [`Source::check`], which lets
@@ -268,6 +269,7 @@ pub(crate) fn scan_seen(
 ) -> Result<(), Error> {
     let source = Source {
         tree,
+        engine: tree.runtime.engine()?,
         view: None,
         writes: Own::default(),
         reads: None,
@@ -453,9 +455,8 @@ impl MergeCursor {
         };
         source.tree.runtime.count_records(size);
         let leaves = &mut self.leaves;
-        let engine = &source.tree.runtime.engine;
-        if !WorkerState::with_current(engine, |local| local.is_some()) {
-            let inline = InlineContext::new(&source.tree.runtime.pool);
+        if !WorkerState::with_current(source.engine, |local| local.is_some()) {
+            let inline = InlineContext::new(source.tree.runtime.pool()?);
             if let Ok(more) = records.fill(leaves, &inline, size) {
                 return Ok(more);
             }

@@ -22,10 +22,8 @@ pub(super) struct View {
 impl View {
     /// Opens a snapshot of everything that is committed and acknowledged.
     pub(super) fn open(runtime: &Arc<Runtime>) -> Result<View, Error> {
-        if runtime.is_stopped() {
-            return Err(Error::Closed);
-        }
-        let engine = &runtime.engine;
+        runtime.check_open()?;
+        let engine = runtime.engine()?;
         let registered = engine.transactions.begin(&engine.log, || {
             // A commit that failed half-way never ends.
             engine.shared.writable()?;
@@ -56,8 +54,8 @@ impl View {
         self.registered.lsn
     }
 
-    pub(super) fn transactions(&self) -> &Transactions {
-        &self.runtime.engine.transactions
+    pub(super) fn transactions(&self) -> Result<&Transactions, Error> {
+        self.runtime.engine().map(|engine| &engine.transactions)
     }
 
     /// Refuses trees of other stores, and dropped ones.
@@ -72,9 +70,9 @@ impl View {
 
     /// Where snapshots begin before all that they see is durable, waits until it is.
     pub(super) fn is_durable(&self) -> Result<(), Error> {
-        let engine = &self.runtime.engine;
+        let engine = self.runtime.engine()?;
         let newest = Lsn(self.lsn().saturating_sub(8));
-        if self.transactions().visibility() != Visibility::Early || engine.log.is_durable(newest) {
+        if engine.transactions.visibility() != Visibility::Early || engine.log.is_durable(newest) {
             return Ok(());
         }
         self.runtime
@@ -100,7 +98,10 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        let engine = &self.runtime.engine;
+        // In a forked child the snapshot is the parent's.
+        let Ok(engine) = self.runtime.engine() else {
+            return;
+        };
         let transactions = &engine.transactions;
         transactions.snapshots.end(&self.registered);
         // What only this snapshot could see goes; the last one takes all. A

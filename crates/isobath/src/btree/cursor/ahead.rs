@@ -103,7 +103,7 @@ impl ReadAhead {
             match self.collect(ctx.pool(), tree, direction, end, wanted) {
                 Ok(()) => {}
                 Err(AttemptError::Restart(Restart::NotResident(id))) => {
-                    let _ = ctx.read_ahead(&[id]);
+                    ctx.read_ahead(&[id]);
                     return;
                 }
                 // The cursor itself meets what is wrong, if it is.

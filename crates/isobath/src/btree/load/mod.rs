@@ -52,7 +52,56 @@ pub(crate) struct Loader<'c, C: WriteContext> {
     token: Token,
 }
 
+/// A bulk load between two tasks: it holds no frames, no reserved pages and no log space.
+pub(crate) struct Paused {
+    tree: Tree,
+    limit: usize,
+    leaf: LeafStage,
+    inner: Vec<InnerStage>,
+    records: u64,
+    edge: Option<Vec<u8>>,
+    orphans: Vec<PageId>,
+    token: Token,
+}
+
+impl Paused {
+    /// Goes on with the load in another task.
+    pub(crate) fn resume<C: WriteContext>(self, ctx: &C) -> Loader<'_, C> {
+        Loader {
+            ctx,
+            tree: self.tree,
+            limit: self.limit,
+            leaf: self.leaf,
+            inner: self.inner,
+            pages: Pages::new(ctx, self.tree, self.token),
+            records: self.records,
+            edge: self.edge,
+            orphans: self.orphans,
+            built: None,
+            is_over: false,
+            token: self.token,
+        }
+    }
+}
+
 impl<'c, C: WriteContext> Loader<'c, C> {
+    /// Leaves the load as it is, before it is complete, for another task to go on with.
+    pub(crate) fn pause(mut self) -> Paused {
+        debug_assert!(self.built.is_none(), "it is complete");
+        // What was built belongs to the answer from here on.
+        self.is_over = true;
+        Paused {
+            tree: self.tree,
+            limit: self.limit,
+            leaf: std::mem::replace(&mut self.leaf, LeafStage::new()),
+            inner: std::mem::take(&mut self.inner),
+            records: self.records,
+            edge: self.edge.take(),
+            orphans: std::mem::take(&mut self.orphans),
+            token: self.token,
+        }
+    }
+
     /// Starts a load into `tree`, after its last key. Leaves are filled to
     /// `fill_percent` on average, inner nodes at most; from 50 to 100. Pages of a tree without records go before, while what `alone`
     /// answers keeps others from rewriting the tree.
@@ -293,6 +342,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
                 Ok(())
             };
             while let Ok(false) = part.free_some(self.ctx, 64, &mut note) {}
+            // As its pages.
             let _ = part.free_root(self.ctx);
         }
         self.ctx.cancel_provisional(Some(self.token), &[]);

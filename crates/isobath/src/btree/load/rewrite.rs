@@ -185,7 +185,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
             if level == 0 && self.was_touched && position % READ_AHEAD == 0 {
                 let ahead = step.ahead(self.tree, position);
                 let ahead = ahead.map_err(|why| corrupt(self.ctx, id, why))?;
-                let _ = self.ctx.read_ahead(&ahead);
+                self.ctx.read_ahead(&ahead);
             }
             self.replace(child.id)?;
             let (image, _) = self.read(child.id, Some(level))?;
