@@ -99,7 +99,7 @@ fn a_child_waits_for_nothing_that_the_parents_threads_hold() {
                     }
                     let key = (writer * 1000 + round % 100).to_le_bytes();
                     tree.insert(key, round.to_le_bytes()).unwrap();
-                    if round % 16 == 0 {
+                    if round.is_multiple_of(16) {
                         let mut transaction = store.begin().unwrap();
                         transaction.insert(tree, key, "in one").unwrap();
                         // Others may have been faster.

@@ -106,13 +106,14 @@ impl<'t> Scan<'t> {
                     packed.push(key, value);
                     Ok(packed.count() < most)
                 })?
-            })?;
+            });
+            // Also those before a page that cannot be read.
             for (key, value) in packed.records() {
                 if !show(key, value)? {
                     return Ok(());
                 }
             }
-            if !more {
+            if !more? {
                 return Ok(());
             }
             packed.clear();
