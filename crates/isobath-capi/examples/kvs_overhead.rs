@@ -239,7 +239,7 @@ fn scan(tree: &isobath::Tree, has_values: bool, buffer: &mut [u8]) -> f64 {
         };
         let bounds = (behind, Bound::<Vec<u8>>::Unbounded);
         match has_values {
-            false => tree.visit_keys(bounds, false, |key| visit(key, None)),
+            false => tree.visit_keys(bounds, false, |key, _| visit(key, None)),
             true => tree.scan(bounds, |key, value| visit(key, Some(value))),
         }
         .unwrap();

@@ -76,6 +76,8 @@ typedef enum isobath_status {
   ISOBATH_PANIC = 25,
   // Any other error; the message says which.
   ISOBATH_OTHER = 26,
+  // The value was replaced or removed while it was read: read it again from its beginning.
+  ISOBATH_REPLACED = 27,
 } isobath_status;
 
 // When commits are acknowledged.
@@ -332,7 +334,7 @@ const char *isobath_last_error(void);
 // The name of a status, such as "ISOBATH_OK"; never NULL. Any thread.
 const char *isobath_status_name(int32_t status);
 
-// Whether the same transaction may succeed when it is run again from its beginning. Any thread.
+// Whether the same work, such as a transaction, may succeed when it is run again from its beginning. Any thread.
 bool isobath_status_is_retryable(int32_t status);
 
 // The library's version, such as "0.1.0"; never NULL. Any thread.
@@ -604,6 +606,13 @@ enum isobath_status isobath_range(const struct isobath_tree *tree,
                                   const struct isobath_bound *upper,
                                   struct isobath_iterator **out);
 
+// The keys of a range with the lengths of their values, in key order from both ends; no large value is read. Each value that the
+// iterator gives has the data NULL, and its length. Otherwise as isobath_range. Any thread.
+enum isobath_status isobath_keys(const struct isobath_tree *tree,
+                                 const struct isobath_bound *lower,
+                                 const struct isobath_bound *upper,
+                                 struct isobath_iterator **out);
+
 // The records whose keys begin with a prefix. Otherwise as isobath_range. Any thread.
 enum isobath_status isobath_prefix(const struct isobath_tree *tree,
                                    const void *prefix,
@@ -617,6 +626,13 @@ enum isobath_status isobath_transaction_range(const struct isobath_transaction *
                                               const struct isobath_bound *lower,
                                               const struct isobath_bound *upper,
                                               struct isobath_iterator **out);
+
+// The keys of a range as a transaction sees them, as isobath_keys. Otherwise as isobath_transaction_range. The transaction's thread.
+enum isobath_status isobath_transaction_keys(const struct isobath_transaction *transaction,
+                                             const struct isobath_tree *tree,
+                                             const struct isobath_bound *lower,
+                                             const struct isobath_bound *upper,
+                                             struct isobath_iterator **out);
 
 // The next record by key; ISOBATH_NOT_FOUND at the end. Key and value are the iterator's, valid until its next call. Either
 // may be NULL. One thread at a time.
@@ -648,8 +664,8 @@ enum isobath_status isobath_writer_finish(struct isobath_writer *writer);
 // Frees a writer; one that has not finished leaves the tree as it was. NULL does nothing. One thread at a time.
 void isobath_writer_free(struct isobath_writer *writer);
 
-// Begins to read a value; ISOBATH_NOT_FOUND where there is none. A value that is replaced or removed before the end makes reading
-// fail. Freed by isobath_reader_free. Any thread.
+// Begins to read a value; ISOBATH_NOT_FOUND where there is none. Once a large value is replaced or removed, reading it answers
+// ISOBATH_REPLACED. Freed by isobath_reader_free. Any thread.
 enum isobath_status isobath_reader_new(const struct isobath_tree *tree,
                                        const void *key,
                                        size_t key_length,

@@ -68,3 +68,48 @@ pub(crate) fn owned(range: &impl KeyRange) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
     let (lower, upper) = range.key_bounds();
     (lower.map(<[u8]>::to_vec), upper.map(<[u8]>::to_vec))
 }
+
+/// The range of all keys that start with `prefix`, for whatever takes a range:
+///
+/// ```
+/// # use isobath::{Options, Store, prefix_range};
+/// # let store = Store::in_memory(&Options::new().pool_bytes(8 << 20).workers(1))?;
+/// # let tree = store.create_tree("t")?;
+/// for key in ["photos/1", "photos/2", "texts/1"] {
+///     tree.insert(key, "")?;
+/// }
+/// assert_eq!(tree.count(prefix_range("photos/"))?, 2);
+/// assert_eq!(tree.remove_range(prefix_range("photos/"))?, 2);
+/// # store.close()?;
+/// # Ok::<(), isobath::Error>(())
+/// ```
+#[must_use]
+pub fn prefix_range(prefix: impl AsRef<[u8]>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+    let prefix = prefix.as_ref();
+    (Bound::Included(prefix.to_vec()), prefix_end(prefix))
+}
+
+/// The smallest key that is greater than every key with this prefix.
+pub(crate) fn prefix_end(prefix: &[u8]) -> Bound<Vec<u8>> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return Bound::Excluded(end);
+        }
+    }
+    Bound::Unbounded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_end_where_the_next_begins() {
+        assert_eq!(prefix_end(b"ab"), Bound::Excluded(b"ac".to_vec()));
+        assert_eq!(prefix_end(b"a\xff\xff"), Bound::Excluded(b"b".to_vec()));
+        assert_eq!(prefix_end(b"\xff"), Bound::Unbounded);
+        assert_eq!(prefix_end(b""), Bound::Unbounded);
+    }
+}

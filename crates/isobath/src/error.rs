@@ -378,6 +378,11 @@ pub enum Error {
         "more was changed since this snapshot began than the version store holds, or the volume beside the rest; begin anew, or raise `Options::version_store_bytes`"
     )]
     SnapshotTooOld,
+    /// The value that a reader reads piece by piece was replaced or removed, and nothing keeps it any more.
+    #[error(
+        "the value was replaced or removed while it was read; read it again from its beginning"
+    )]
+    ValueReplaced,
     /// The transaction was begun as read-only.
     #[error("the transaction is read-only")]
     ReadOnlyTransaction,
@@ -474,11 +479,14 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the same transaction may succeed when it is run again from its
-    /// beginning, as [`Store::transact`](crate::Store::transact) does.
+    /// Whether the same work may succeed when it is run again from its beginning, as
+    /// [`Store::transact`](crate::Store::transact) does with a transaction.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Error::Conflict { .. } | Error::SnapshotTooOld)
+        matches!(
+            self,
+            Error::Conflict { .. } | Error::SnapshotTooOld | Error::ValueReplaced
+        )
     }
 
     /// Whether another process, or another opening in this one, has the store open.

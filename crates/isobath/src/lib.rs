@@ -200,12 +200,12 @@ mod types;
 
 pub use api::{
     CheckReport, Compaction, CompareAndSwapError, EncodeKey, ExtractIf, Isolation, Key, Loader,
-    Options, Progress, Range, RangeStream, Savepoint, Snapshot, Stat, StatKind, Stats, Store,
+    Options, Part, Progress, Range, RangeStream, Savepoint, Snapshot, Stat, StatKind, Stats, Store,
     Transaction, TransactionExtractIf, TransactionOptions, TransactionRange, TransactionWriter,
     Tree, TreeInfo, TreeStats, TypedRange, TypedTree, Value, ValueReader, ValueWriter, WriteBatch,
 };
 pub use backup::{BackupOptions, BackupReport, RestoreReport, Watch};
-pub use bounds::KeyRange;
+pub use bounds::{KeyRange, prefix_range};
 #[cfg(any(test, feature = "simulation"))]
 pub use canary::Canary;
 pub use engine::{OperationFuture, TaskHandle, TaskPanic};

@@ -83,6 +83,10 @@ impl Buffer {
         });
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(value);
+        // Positions tell which of two records with one key is newer, so each record has its own.
+        if key.is_empty() && value.is_empty() {
+            self.bytes.push(0);
+        }
     }
 
     fn key(&self, entry: &Entry) -> &[u8] {
@@ -490,18 +494,31 @@ mod tests {
     proptest! {
         #[test]
         fn records_come_by_key_and_the_last_one_wins(
-            keys in prop::collection::vec(prop::collection::vec(0u8..3, 0..11), 0..300),
+            keys in prop::collection::vec((prop::collection::vec(0u8..3, 0..11), 0usize..9), 0..300),
             limit in prop::sample::select(vec![1, 100, 1000, 1 << 20]),
         ) {
+            // Some values have no bytes.
             let records: Vec<Record> = keys
                 .into_iter()
                 .enumerate()
-                .map(|(n, key)| (key, n.to_string().into_bytes()))
+                .map(|(n, (key, length))| (key, format!("{n:08}").into_bytes()[..length.min(8)].to_vec()))
                 .collect();
             let model: BTreeMap<_, _> = records.iter().cloned().collect();
             let (ours, runs) = sorted(&records, limit);
             prop_assert_eq!(ours, model.into_iter().collect::<Vec<_>>());
             prop_assert!(runs <= MERGED_RUNS);
+        }
+    }
+
+    #[test]
+    fn of_records_without_bytes_the_last_one_wins() {
+        let record = |value: &str| (Vec::new(), value.as_bytes().to_vec());
+        for limit in [1 << 20, 1] {
+            for values in [["", "", "x"], ["x", "", ""], ["", "x", ""]] {
+                let records: Vec<Record> = values.iter().map(|value| record(value)).collect();
+                let (ours, _) = sorted(&records, limit);
+                assert_eq!(ours, [record(values[2])], "{values:?}, limit {limit}");
+            }
         }
     }
 

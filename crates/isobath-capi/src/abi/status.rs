@@ -64,6 +64,8 @@ pub enum isobath_status {
     ISOBATH_PANIC = 25,
     /// Any other error; the message says which.
     ISOBATH_OTHER = 26,
+    /// The value was replaced or removed while it was read: read it again from its beginning.
+    ISOBATH_REPLACED = 27,
 }
 
 use isobath_status::*;
@@ -83,6 +85,14 @@ impl<E: Into<Error>> From<E> for Failure {
 }
 
 impl Failure {
+    /// The failure of a stream, which has the engine's error inside.
+    pub(crate) fn of_stream(error: std::io::Error) -> Failure {
+        match error.downcast::<Error>() {
+            Ok(error) => Failure::Engine(error),
+            Err(error) => Failure::Status(ISOBATH_IO, error.to_string()),
+        }
+    }
+
     /// Keeps the message for the calling thread; the status.
     pub(crate) fn tell(self) -> isobath_status {
         match self {
@@ -121,6 +131,7 @@ pub(crate) fn of(error: &Error) -> isobath_status {
         }
         Error::Conflict { .. } => ISOBATH_CONFLICT,
         Error::SnapshotTooOld => ISOBATH_TOO_OLD,
+        Error::ValueReplaced => ISOBATH_REPLACED,
         Error::TransactionTooLarge { .. } | Error::TooManySavepoints { .. } => ISOBATH_TOO_LARGE,
         Error::ReadOnly | Error::ReadOnlyTransaction => ISOBATH_READ_ONLY,
         Error::CorruptPage { .. }
@@ -162,7 +173,7 @@ pub extern "C" fn isobath_last_error() -> *const c_char {
 /// The name of a status, such as "ISOBATH_OK"; never NULL. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn isobath_status_name(status: i32) -> *const c_char {
-    const NAMES: [&std::ffi::CStr; 27] = [
+    const NAMES: [&std::ffi::CStr; 28] = [
         c"ISOBATH_OK",
         c"ISOBATH_NOT_FOUND",
         c"ISOBATH_NULL",
@@ -190,15 +201,18 @@ pub extern "C" fn isobath_status_name(status: i32) -> *const c_char {
         c"ISOBATH_DIFFERENT",
         c"ISOBATH_PANIC",
         c"ISOBATH_OTHER",
+        c"ISOBATH_REPLACED",
     ];
     let name = usize::try_from(status).ok().and_then(|at| NAMES.get(at));
     name.map_or(c"no status of isobath".as_ptr(), |name| name.as_ptr())
 }
 
-/// Whether the same transaction may succeed when it is run again from its beginning. Any thread.
+/// Whether the same work, such as a transaction, may succeed when it is run again from its beginning. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn isobath_status_is_retryable(status: i32) -> bool {
-    status == ISOBATH_CONFLICT as i32 || status == ISOBATH_TOO_OLD as i32
+    [ISOBATH_CONFLICT, ISOBATH_TOO_OLD, ISOBATH_REPLACED]
+        .map(|status| status as i32)
+        .contains(&status)
 }
 
 /// The library's version, such as "0.1.0"; never NULL. Any thread.

@@ -92,8 +92,8 @@ pub unsafe extern "C" fn isobath_writer_free(writer: *mut isobath_writer) {
     unsafe { free(writer) };
 }
 
-/// Begins to read a value; ISOBATH_NOT_FOUND where there is none. A value that is replaced or removed before the end makes reading
-/// fail. Freed by isobath_reader_free. Any thread.
+/// Begins to read a value; ISOBATH_NOT_FOUND where there is none. Once a large value is replaced or removed, reading it answers
+/// ISOBATH_REPLACED. Freed by isobath_reader_free. Any thread.
 ///
 /// # Safety
 ///
@@ -190,10 +190,7 @@ pub unsafe extern "C" fn isobath_reader_read(
             // SAFETY: checked, or guaranteed by the caller.
             _ => unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), capacity) },
         };
-        let count = reader
-            .0
-            .read(into)
-            .map_err(|error| Failure::Status(ISOBATH_IO, error.to_string()))?;
+        let count = reader.0.read(into).map_err(Failure::of_stream)?;
         // SAFETY: checked.
         unsafe { length.write(count) };
         Ok(ISOBATH_OK)

@@ -185,7 +185,9 @@ impl Iterator {
         };
         let bounds = (lower, upper);
         let scanned = match (self.has_values, space.is_descending) {
-            (false, order) => space.tree.visit_keys(bounds, order, |key| visit(key, None)),
+            (false, order) => space
+                .tree
+                .visit_keys(bounds, order, |key, _| visit(key, None)),
             (true, false) => space
                 .tree
                 .scan(bounds, |key, value| visit(key, Some(value))),

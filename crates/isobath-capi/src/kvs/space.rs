@@ -120,17 +120,12 @@ impl Space {
         if stats.is_exact {
             return Ok(stats.key_bytes + stats.value_bytes);
         }
-        let mut keys = Vec::new();
-        self.tree
-            .visit_keys(.., false, |key| {
-                keys.push(key.to_vec());
-                true
-            })
-            .map_err(|error| code::of(&error))?;
         let mut bytes = 0;
-        for key in keys {
-            bytes += key.len() as u64 + self.value_length(&key)?.unwrap_or(0);
-        }
+        let counted = self.tree.visit_keys(.., false, |key, value| {
+            bytes += key.len() as u64 + value;
+            true
+        });
+        counted.map_err(|error| code::of(&error))?;
         Ok(bytes)
     }
 
@@ -363,7 +358,7 @@ impl Space {
         loop {
             let mut keys: Vec<Vec<u8>> = Vec::new();
             self.tree
-                .visit_keys((lower.clone(), upper.clone()), false, |key| {
+                .visit_keys((lower.clone(), upper.clone()), false, |key, _| {
                     if filter.matches(key) {
                         keys.push(key.to_vec());
                     }

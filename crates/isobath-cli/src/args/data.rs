@@ -192,10 +192,10 @@ pub(crate) struct ScanArgs {
     /// Most records to print
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) limit: Option<u64>,
-    /// Print no values
+    /// Print no values, and read no large ones
     #[arg(long)]
     pub(crate) keys_only: bool,
-    /// Print only the number of records and their bytes
+    /// Print only the number of records and their bytes; reads no large values
     #[arg(long, conflicts_with = "keys_only")]
     pub(crate) count: bool,
     /// Keys are given, keys and values printed, in hexadecimal

@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 use std::ops::Bound;
 
+use isobath::prefix_range;
 use isobath_lab::{escape, hex};
 use serde_json::{Map, Value, json};
 
@@ -22,27 +23,45 @@ pub(crate) fn scan(args: &ScanArgs, out: &mut Output) -> Result<(), Failure> {
     let (from, to, prefix) = (key(&args.from)?, key(&args.to)?, key(&args.prefix)?);
     let store = store::read(&args.store, LARGE_POOL)?;
     let tree = store::tree(&store, &args.tree)?;
-    let range = match &prefix {
-        Some(prefix) => tree.prefix(prefix),
-        None => {
-            let low = from.as_deref().map_or(Bound::Unbounded, Bound::Included);
-            let high = to.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            if inverted(from.as_deref(), to.as_deref()) {
-                return Err(Failure::Usage(
-                    "--from is above --to, so no key lies between them; swap them, and add --reverse to go down".into(),
-                ));
-            }
-            tree.range((low, high))
-        }
+    if inverted(from.as_deref(), to.as_deref()) {
+        return Err(Failure::Usage(
+            "--from is above --to, so no key lies between them; swap them, and add --reverse to go down".into(),
+        ));
+    }
+    let bounds = match prefix {
+        Some(prefix) => prefix_range(prefix),
+        None => (
+            from.map_or(Bound::Unbounded, Bound::Included),
+            to.map_or(Bound::Unbounded, Bound::Excluded),
+        ),
     };
-    let limit = usize::try_from(args.limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
-    if args.reverse {
-        print(range.rev().take(limit), args, out)?;
+    if args.keys_only || args.count {
+        // No large value is read.
+        let keys = tree.keys(bounds);
+        let keys = one_way(keys, args).map(|key| key.map(|(key, length)| (key, None, length)));
+        print(keys, args, out)?;
     } else {
-        print(range.take(limit), args, out)?;
+        let records = one_way(tree.range(bounds), args).map(|record| {
+            let (key, value) = record?;
+            let length = value.len() as u64;
+            Ok((key, Some(value), length))
+        });
+        print(records, args, out)?;
     }
     store.close()?;
     Ok(())
+}
+
+/// The records that are asked for, from the end that is asked for.
+fn one_way<'r, T: 'r>(
+    range: impl DoubleEndedIterator<Item = T> + 'r,
+    args: &ScanArgs,
+) -> Box<dyn Iterator<Item = T> + 'r> {
+    let limit = usize::try_from(args.limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+    match args.reverse {
+        true => Box::new(range.rev().take(limit)),
+        false => Box::new(range.take(limit)),
+    }
 }
 
 fn inverted(from: Option<&[u8]>, to: Option<&[u8]>) -> bool {
@@ -50,7 +69,7 @@ fn inverted(from: Option<&[u8]>, to: Option<&[u8]>) -> bool {
 }
 
 fn print(
-    records: impl Iterator<Item = Result<(Vec<u8>, Vec<u8>), isobath::Error>>,
+    records: impl Iterator<Item = Result<(Vec<u8>, Option<Vec<u8>>, u64), isobath::Error>>,
     args: &ScanArgs,
     out: &mut Output,
 ) -> Result<(), Failure> {
@@ -59,33 +78,36 @@ fn print(
         .width
         .or_else(|| (!out.json() && std::io::stdout().is_terminal()).then_some(TERMINAL_WIDTH));
     for record in records {
-        let (key, value) = record?;
+        let (key, value, length) = record?;
         number += 1;
         key_bytes += key.len() as u64;
-        value_bytes += value.len() as u64;
+        value_bytes += length;
         if args.count {
             continue;
         }
         if out.json() {
             let mut object = Map::new();
             put_bytes(&mut object, "key", &key);
-            if !args.keys_only {
-                put_bytes(&mut object, "value", &value);
+            match value {
+                Some(value) => put_bytes(&mut object, "value", &value),
+                None => {
+                    object.insert("value_bytes".into(), length.into());
+                }
             }
             out.document(&Value::Object(object))?;
         } else {
             let text = if args.hex { hex } else { escape };
-            if args.keys_only {
+            let Some(value) = value else {
                 out.line(&text(&key))?;
+                continue;
+            };
+            let shown = &value[..width.map_or(value.len(), |w| w.min(value.len()))];
+            let rest = if shown.len() < value.len() {
+                format!("... ({})", size(length))
             } else {
-                let shown = &value[..width.map_or(value.len(), |w| w.min(value.len()))];
-                let rest = if shown.len() < value.len() {
-                    format!("... ({})", size(value.len() as u64))
-                } else {
-                    String::new()
-                };
-                out.line(&format!("{}\t{}{rest}", text(&key), text(shown)))?;
-            }
+                String::new()
+            };
+            out.line(&format!("{}\t{}{rest}", text(&key), text(shown)))?;
         }
     }
     if !args.count {

@@ -14,13 +14,16 @@ use std::task::{Context, Poll, ready};
 
 use futures_core::stream::{FusedStream, Stream};
 
+use crate::api::range::Part;
 use crate::api::tree::Tree;
 use crate::bounds::KeyRange;
 use crate::engine::OperationFuture;
-use crate::{Error, Range, Record, Store, Transaction, TransactionOptions};
+use crate::{Error, Range, Store, Transaction, TransactionOptions};
 
-/// Records that a task of a [`RangeStream`] fetches at a time.
+/// Records that a task of a [`RangeStream`] fetches at a time, and bytes of these after which it fetches no more: the first task
+/// about a leaf's, so that a stream that is left early has read little more than it gave, each later one twice as many.
 const FETCHED_AT_ONCE: usize = 256;
+const FETCHED_BYTES: std::ops::RangeInclusive<usize> = 4 << 10..=256 << 10;
 
 impl Tree {
     /// [`Tree::get`] as a future. Cancellation-safe: it may be dropped at any time.
@@ -95,6 +98,11 @@ impl Tree {
         RangeStream::new(self.prefix(prefix))
     }
 
+    /// [`Tree::keys`] as a stream. Cancellation-safe, as [`Tree::range_async`].
+    pub fn keys_async(&self, bounds: impl KeyRange) -> RangeStream<u64> {
+        RangeStream::new(self.keys(bounds))
+    }
+
     fn future<T, W>(&self, work: W) -> OperationFuture<T>
     where
         T: Send + 'static,
@@ -126,41 +134,58 @@ impl Store {
     }
 }
 
-/// What a task of a stream comes back with: the range, and what it has fetched.
-type Fetched = (Range, VecDeque<Result<Record, Error>>);
+/// What a stream gives.
+type Item<V> = Result<(Vec<u8>, V), Error>;
 
-/// Records in key order, from [`Tree::range_async`] or [`Tree::prefix_async`].
+/// What a task of a stream comes back with: the range, and what it has fetched.
+type Fetched<V> = (Range<V>, VecDeque<Item<V>>);
+
+/// Records in key order, from [`Tree::range_async`] or [`Tree::prefix_async`], or their keys with the lengths of their values, from
+/// [`Tree::keys_async`].
 #[must_use = "a stream does nothing until it is polled"]
-pub struct RangeStream {
+pub struct RangeStream<V = Vec<u8>> {
     /// `None` while a task has it, and at the end.
-    range: Option<Range>,
-    fetched: VecDeque<Result<Record, Error>>,
-    task: Option<OperationFuture<Fetched>>,
+    range: Option<Range<V>>,
+    fetched: VecDeque<Item<V>>,
+    task: Option<OperationFuture<Fetched<V>>>,
+    /// Bytes of the next task.
+    bytes: usize,
 }
 
-impl RangeStream {
-    fn new(range: Range) -> RangeStream {
+impl<V> RangeStream<V> {
+    fn new(range: Range<V>) -> RangeStream<V> {
         RangeStream {
             range: Some(range),
             fetched: VecDeque::new(),
             task: None,
+            bytes: *FETCHED_BYTES.start(),
         }
     }
 }
 
-impl std::fmt::Debug for RangeStream {
+impl<V> std::fmt::Debug for RangeStream<V> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RangeStream").finish_non_exhaustive()
     }
 }
 
-fn fetch(mut range: Range) -> Fetched {
-    let fetched = range.by_ref().take(FETCHED_AT_ONCE).collect();
+fn fetch<V: Part>(mut range: Range<V>, most: usize) -> Fetched<V> {
+    let mut fetched = VecDeque::new();
+    let mut bytes = 0;
+    while fetched.len() < FETCHED_AT_ONCE && bytes < most {
+        let Some(record) = range.next() else {
+            break;
+        };
+        bytes += record
+            .as_ref()
+            .map_or(0, |(key, part)| key.len() + part.bytes());
+        fetched.push_back(record);
+    }
     (range, fetched)
 }
 
-impl Stream for RangeStream {
-    type Item = Result<Record, Error>;
+impl<V: Part> Stream for RangeStream<V> {
+    type Item = Item<V>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
@@ -171,7 +196,9 @@ impl Stream for RangeStream {
             }
             if let Some(range) = this.range.take() {
                 let runtime = std::sync::Arc::clone(range.runtime());
-                let task = runtime.spawn(None, move || Ok(fetch(range)));
+                let bytes = this.bytes;
+                this.bytes = (2 * bytes).min(*FETCHED_BYTES.end());
+                let task = runtime.spawn(None, move || Ok(fetch(range, bytes)));
                 this.task = Some(task.flat());
             }
             let Some(task) = &mut this.task else {
@@ -191,7 +218,7 @@ impl Stream for RangeStream {
     }
 }
 
-impl FusedStream for RangeStream {
+impl<V: Part> FusedStream for RangeStream<V> {
     fn is_terminated(&self) -> bool {
         self.range.is_none() && self.task.is_none() && self.fetched.is_empty()
     }

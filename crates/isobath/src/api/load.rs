@@ -167,7 +167,8 @@ impl Loader {
             return Ok(0);
         };
         // A tree that has only lower keys. Where it has changed since, the load is refused.
-        if self.tree.last()?.is_none_or(|last| last.0 < first.0) {
+        let last = self.tree.keys(..).next_back().transpose()?;
+        if last.is_none_or(|last| last.0 < first.0) {
             match bulk::load(&self.tree, self.records(watch)?) {
                 Err(Error::LoadOrder { .. }) => {}
                 other => return other,

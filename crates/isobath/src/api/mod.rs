@@ -29,7 +29,7 @@ pub use batch::WriteBatch;
 pub use check::CheckReport;
 pub use load::Loader;
 pub use options::Options;
-pub use range::Range;
+pub use range::{Part, Range};
 pub use stats::{Stat, StatKind, Stats};
 pub use store::{Progress, Store, TreeInfo};
 pub use transaction::{

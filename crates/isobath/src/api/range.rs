@@ -1,64 +1,208 @@
 //! Iteration over a key range from both ends.
 
-use std::collections::VecDeque;
 use std::iter::FusedIterator;
+use std::marker::PhantomData;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::api::record::read_entry;
-use crate::api::transaction::scan_seen;
-use crate::api::tree::{Tree, Wanted};
-use crate::btree::{Cursor, Direction, ValueKind};
-use crate::context::{InlineContext, TaskContext};
+use crate::Error;
+use crate::api::transaction::{Found, MergeCursor, Source};
+use crate::api::tree::Tree;
+use crate::btree::Direction;
 use crate::engine::Runtime;
-use crate::{Error, Record};
 
-/// Records of the first batch; each is twice as long as the one before, up to the longest, so that a range that is left
-/// early has read no more than it gave.
-const FIRST_BATCH: usize = 16;
-const LARGEST_BATCH: usize = 256;
-/// Bytes after which a batch ends.
-const BATCH_BYTES: usize = 256 << 10;
+/// What a range gives of each value: all of it (`Vec<u8>`), or its length in bytes (`u64`), for which no large value is read.
+pub trait Part: sealed::Part {}
 
-/// Records in key order, from [`Tree::range`] or [`Tree::prefix`].
-///
-/// It reads a few leaves at a time; between two calls it holds nothing. After
-/// an error it ends.
-pub struct Range {
-    tree: Tree,
-    lower: Bound<Vec<u8>>,
-    upper: Bound<Vec<u8>>,
-    front: Option<Cursor>,
-    back: Option<Cursor>,
-    front_batch: VecDeque<Record>,
-    back_batch: VecDeque<Record>,
-    /// Records of the next batch.
-    batch: usize,
+impl Part for Vec<u8> {}
+impl Part for u64 {}
+
+mod sealed {
+    use crate::Error;
+
+    pub trait Part: Sized + Send + Unpin + 'static {
+        /// Of a value in a leaf.
+        fn of_bytes(bytes: &[u8]) -> Self;
+
+        /// Of a value that was copied.
+        fn of_whole(bytes: Vec<u8>) -> Self;
+
+        /// Of a large value, which `read` reads, unless the record is gone.
+        fn of_large(
+            length: u64,
+            read: impl FnOnce() -> Result<Option<Vec<u8>>, Error>,
+        ) -> Result<Option<Self>, Error>;
+
+        /// Bytes that it takes, beside those of its own.
+        fn bytes(&self) -> usize;
+    }
+
+    impl Part for Vec<u8> {
+        fn of_bytes(bytes: &[u8]) -> Vec<u8> {
+            bytes.to_vec()
+        }
+
+        fn of_whole(bytes: Vec<u8>) -> Vec<u8> {
+            bytes
+        }
+
+        fn of_large(
+            _: u64,
+            read: impl FnOnce() -> Result<Option<Vec<u8>>, Error>,
+        ) -> Result<Option<Vec<u8>>, Error> {
+            read()
+        }
+
+        fn bytes(&self) -> usize {
+            self.len()
+        }
+    }
+
+    impl Part for u64 {
+        fn of_bytes(bytes: &[u8]) -> u64 {
+            bytes.len() as u64
+        }
+
+        fn of_whole(bytes: Vec<u8>) -> u64 {
+            bytes.len() as u64
+        }
+
+        fn of_large(
+            length: u64,
+            _: impl FnOnce() -> Result<Option<Vec<u8>>, Error>,
+        ) -> Result<Option<u64>, Error> {
+            Ok(Some(length))
+        }
+
+        fn bytes(&self) -> usize {
+            0
+        }
+    }
+}
+
+/// A range that is left from both ends until these meet.
+pub(crate) struct Ends {
+    bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>),
+    front: End,
+    back: End,
     ended: bool,
 }
 
-impl std::fmt::Debug for Range {
+/// One end of it, once something was taken there.
+#[derive(Default)]
+struct End {
+    cursor: Option<MergeCursor>,
+    /// The key that came last, if there was one.
+    last: Option<Vec<u8>>,
+}
+
+impl std::fmt::Debug for Ends {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Range")
-            .field("tree", &self.tree.name())
-            .field("lower", &self.lower)
-            .field("upper", &self.upper)
+        f.debug_struct("Ends")
+            .field("bounds", &self.bounds)
+            .field("passed", &(&self.front.last, &self.back.last))
+            .field("ended", &self.ended)
             .finish_non_exhaustive()
     }
 }
 
-impl Range {
-    pub(crate) fn new(tree: Tree, lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>) -> Range {
+impl Ends {
+    pub(crate) fn new(lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>) -> Ends {
+        Ends {
+            bounds: (lower, upper),
+            front: End::default(),
+            back: End::default(),
+            ended: false,
+        }
+    }
+
+    /// Takes a record from one end.
+    pub(crate) fn step<V: Part>(
+        &mut self,
+        source: &Source<'_>,
+        direction: Direction,
+    ) -> Option<Result<(Vec<u8>, V), Error>> {
+        if self.ended {
+            return None;
+        }
+        let record = self.take(source, direction);
+        self.ended = !matches!(record, Ok(Some(_)));
+        record.transpose()
+    }
+
+    fn take<V: Part>(
+        &mut self,
+        source: &Source<'_>,
+        direction: Direction,
+    ) -> Result<Option<(Vec<u8>, V)>, Error> {
+        let is_forward = direction == Direction::Forward;
+        let (end, other) = match is_forward {
+            true => (&mut self.front, &self.back),
+            false => (&mut self.back, &self.front),
+        };
+        let (lower, upper) = &self.bounds;
+        let cursor = end.cursor.get_or_insert_with(|| {
+            let bounds = (
+                lower.as_ref().map(Vec::as_slice),
+                upper.as_ref().map(Vec::as_slice),
+            );
+            MergeCursor::new(*source, bounds, direction, None)
+        });
+        // Bound: each round passes a record.
+        while let Some((key, found)) = cursor.next::<V>(source)? {
+            // The other end has been here already.
+            let has_met = other.last.as_ref().is_some_and(|other| match is_forward {
+                true => key >= *other,
+                false => key <= *other,
+            });
+            if has_met {
+                return Ok(None);
+            }
+            let value = match found {
+                Found::Whole(value) => Some(value),
+                Found::Large(extent) => V::of_large(extent.length, || {
+                    let mut bytes = Vec::new();
+                    let is_there = source.read_large_of(&key, extent, &mut bytes)?;
+                    Ok(is_there.then_some(bytes))
+                })?,
+            };
+            if let Some(value) = value {
+                let last = end.last.get_or_insert_default();
+                last.clear();
+                last.extend_from_slice(&key);
+                return Ok(Some((key, value)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Records in key order, from [`Tree::range`] or [`Tree::prefix`], or their keys with the lengths of their values, from
+/// [`Tree::keys`].
+///
+/// It reads a leaf or a few at a time, and a large value as it is given; between two calls it holds nothing. After
+/// an error it ends.
+pub struct Range<V = Vec<u8>> {
+    tree: Tree,
+    ends: Ends,
+    part: PhantomData<fn() -> V>,
+}
+
+impl<V> std::fmt::Debug for Range<V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Range")
+            .field("tree", &self.tree.name())
+            .field("ends", &self.ends)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<V> Range<V> {
+    pub(crate) fn new(tree: Tree, lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>) -> Range<V> {
         Range {
             tree,
-            lower,
-            upper,
-            front: None,
-            back: None,
-            front_batch: VecDeque::new(),
-            back_batch: VecDeque::new(),
-            batch: FIRST_BATCH,
-            ended: false,
+            ends: Ends::new(lower, upper),
+            part: PhantomData,
         }
     }
 
@@ -66,209 +210,37 @@ impl Range {
         &self.tree.runtime
     }
 
-    fn cursor(&self, direction: Direction) -> Cursor {
-        let lower = self.lower.as_ref().map(Vec::as_slice);
-        let upper = self.upper.as_ref().map(Vec::as_slice);
-        Cursor::new(self.tree.state.tree, lower, upper, direction)
-    }
-
-    /// The next records from one end, as many as make a batch.
-    fn fetch(&mut self, direction: Direction) -> Result<VecDeque<Record>, Error> {
-        self.tree.alive()?;
-        let most = self.batch;
-        self.batch = (2 * most).min(LARGEST_BATCH);
-        self.tree.runtime.count_records(most);
-        let kept = match direction {
-            Direction::Forward => self.front.take(),
-            Direction::Reverse => self.back.take(),
-        };
-        if self.tree.needs_versions()? {
-            return self.fetch_seen(direction, most);
-        }
-        let mut cursor = kept.unwrap_or_else(|| self.cursor(direction));
-        let mut batch = Batch::new(most);
-        let inline = InlineContext::new(self.tree.runtime.pool()?);
-        let mut needs_task = false;
-        while !batch.is_full() {
-            match cursor.next(&inline) {
-                Ok(None) => break,
-                Ok(Some(entry)) if entry.value.kind == ValueKind::Inline => {
-                    let engine = self.tree.runtime.engine()?;
-                    let tree = self.tree.state.tree.id;
-                    engine
-                        .transactions
-                        .check_atomic_visibility(&engine.shared, tree, entry.key)?;
-                    batch.push(entry.key.to_vec(), entry.value.bytes.to_vec());
-                }
-                Ok(Some(entry)) => {
-                    let (key, value) = (entry.key.to_vec(), entry.value);
-                    let mut bytes = Vec::new();
-                    let inner = self.tree.state.tree;
-                    let found = self
-                        .tree
-                        .run(|local| read_entry(local, inner, &key, value, &mut bytes))?;
-                    if found {
-                        batch.push(key, bytes);
-                    }
-                }
-                Err(_) => {
-                    needs_task = true;
-                    break;
-                }
-            }
-        }
-        if needs_task {
-            let (cursor, batch) = (&mut cursor, &mut batch);
-            let inner = self.tree.state.tree;
-            self.tree.run(move |local| {
-                let ctx = TaskContext { local };
-                while !batch.is_full() {
-                    let Some(entry) = cursor.next(&ctx)? else {
-                        break;
-                    };
-                    let transactions = &local.engine.transactions;
-                    transactions.check_atomic_visibility(
-                        &local.engine.shared,
-                        inner.id,
-                        entry.key,
-                    )?;
-                    let mut bytes = Vec::new();
-                    if read_entry(local, inner, entry.key, entry.value, &mut bytes)? {
-                        batch.push(entry.key.to_vec(), bytes);
-                    }
-                }
-                Ok(())
-            })?;
-        }
-        if self.tree.needs_versions()? {
-            return self.fetch_seen(direction, most);
-        }
-        match direction {
-            Direction::Forward => self.front = Some(cursor),
-            Direction::Reverse => self.back = Some(cursor),
-        }
-        self.tree.await_rest()?;
-        Ok(batch.records)
-    }
-
-    /// As [`Range::fetch`], while commits are in flight that are not visible yet.
-    fn fetch_seen(&self, direction: Direction, most: usize) -> Result<VecDeque<Record>, Error> {
-        let bounds = (
-            self.lower.as_ref().map(Vec::as_slice),
-            self.upper.as_ref().map(Vec::as_slice),
-        );
-        let mut batch = Batch::new(most);
-        let wanted = Wanted {
-            limit: Some(most),
-            keys_only: false,
-        };
-        scan_seen(&self.tree, bounds, direction, wanted, |key, value| {
-            batch.push(key.to_vec(), value.to_vec());
-            !batch.is_full()
-        })?;
-        self.tree.await_rest()?;
-        Ok(batch.records)
-    }
-
-    /// Takes a record from one end and moves that end's bound past it.
-    fn step(&mut self, direction: Direction) -> Option<Result<Record, Error>> {
-        if self.ended {
-            return None;
-        }
-        let empty = match direction {
-            Direction::Forward => self.front_batch.is_empty(),
-            Direction::Reverse => self.back_batch.is_empty(),
-        };
-        if empty {
-            match self.fetch(direction) {
-                Ok(batch) if direction == Direction::Forward => self.front_batch = batch,
-                Ok(batch) => self.back_batch = batch,
-                Err(error) => {
-                    self.ended = true;
-                    return Some(Err(error));
-                }
-            }
-        }
-        let record = match direction {
-            Direction::Forward => self.front_batch.pop_front(),
-            Direction::Reverse => self.back_batch.pop_front(),
-        };
-        match record {
-            Some(record) if self.within(&record.0) => {
-                let bound = Bound::Excluded(record.0.clone());
-                match direction {
-                    Direction::Forward => self.lower = bound,
-                    Direction::Reverse => self.upper = bound,
-                }
-                Some(Ok(record))
-            }
-            // The other end has been here already, or nothing is left.
-            _ => {
-                self.ended = true;
-                None
-            }
-        }
-    }
-
     /// Gives nothing more.
     pub(crate) fn end(&mut self) {
-        self.ended = true;
-    }
-
-    fn within(&self, key: &[u8]) -> bool {
-        let above = match &self.lower {
-            Bound::Included(lower) => key >= lower.as_slice(),
-            Bound::Excluded(lower) => key > lower.as_slice(),
-            Bound::Unbounded => true,
-        };
-        let below = match &self.upper {
-            Bound::Included(upper) => key <= upper.as_slice(),
-            Bound::Excluded(upper) => key < upper.as_slice(),
-            Bound::Unbounded => true,
-        };
-        above && below
+        self.ends.ended = true;
     }
 }
 
-struct Batch {
-    records: VecDeque<Record>,
-    bytes: usize,
-    /// Records that fill it.
-    most: usize,
-}
-
-impl Batch {
-    fn new(most: usize) -> Batch {
-        Batch {
-            records: VecDeque::new(),
-            bytes: 0,
-            most,
+impl<V: Part> Range<V> {
+    fn step(&mut self, direction: Direction) -> Option<Result<(Vec<u8>, V), Error>> {
+        match Source::newest(&self.tree) {
+            Ok(source) => self.ends.step(&source, direction),
+            Err(error) => {
+                let has_ended = std::mem::replace(&mut self.ends.ended, true);
+                (!has_ended).then_some(Err(error))
+            }
         }
     }
-
-    fn is_full(&self) -> bool {
-        self.records.len() >= self.most || self.bytes >= BATCH_BYTES
-    }
-
-    fn push(&mut self, key: Vec<u8>, value: Vec<u8>) {
-        self.bytes += key.len() + value.len();
-        self.records.push_back((key, value));
-    }
 }
 
-impl Iterator for Range {
-    type Item = Result<Record, Error>;
+impl<V: Part> Iterator for Range<V> {
+    type Item = Result<(Vec<u8>, V), Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
         self.step(Direction::Forward)
     }
 }
 
-impl DoubleEndedIterator for Range {
+impl<V: Part> DoubleEndedIterator for Range<V> {
     fn next_back(&mut self) -> Option<Self::Item> {
         self.step(Direction::Reverse)
     }
 }
 
 /// After the end, and after an error, there is nothing more.
-impl FusedIterator for Range {}
+impl<V: Part> FusedIterator for Range<V> {}

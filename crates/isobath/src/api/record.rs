@@ -64,29 +64,62 @@ pub(crate) fn read_newest(
     key: &[u8],
     value: &mut Vec<u8>,
 ) -> Result<Newest, Error> {
-    let ctx = TaskContext { local };
-    let mut last = Ok(Newest::Absent);
+    let newest = newest_with(local, tree, key, value, |descriptor, value| {
+        read_value(local, ValueRef::extent(descriptor), value)
+    })?;
+    Ok(match newest {
+        None => Newest::Absent,
+        Some(None) => Newest::Inline,
+        Some(Some((descriptor, ()))) => Newest::Large(descriptor),
+    })
+}
+
+/// What was read of a key: nothing, a value in the leaf, or what `large` made of a large value, with its descriptor.
+type Read<T> = Option<Option<(Vec<u8>, T)>>;
+
+/// What the leaf of `key` has, in `value`, and what `large` makes of a large value's descriptor. Starts over where the value was
+/// replaced in between.
+pub(crate) fn newest_with<T>(
+    local: &WorkerState,
+    tree: btree::Tree,
+    key: &[u8],
+    value: &mut Vec<u8>,
+    mut large: impl FnMut(&[u8], &mut Vec<u8>) -> Result<T, Error>,
+) -> Result<Read<T>, Error> {
     for _ in 0..REREADS {
-        match tree.get(&ctx, key, value)? {
-            None => return Ok(Newest::Absent),
-            Some(ValueKind::Inline) => return Ok(Newest::Inline),
+        match tree.get(&TaskContext { local }, key, value)? {
+            None => return Ok(None),
+            Some(ValueKind::Inline) => return Ok(Some(None)),
             Some(ValueKind::Extent) => {
                 let descriptor = std::mem::take(value);
-                match read_value(local, ValueRef::extent(&descriptor), value) {
-                    Ok(()) => return Ok(Newest::Large(descriptor)),
-                    Err(error) => last = Err(error),
+                match large(&descriptor, value) {
+                    Ok(made) => return Ok(Some(Some((descriptor, made)))),
+                    Err(error) => match error_of(local, tree, key, &descriptor, error) {
+                        Error::ValueReplaced => value.clear(),
+                        error => return Err(error),
+                    },
                 }
-                let mut again = Vec::new();
-                let same = tree.get(&ctx, key, &mut again)? == Some(ValueKind::Extent)
-                    && again == descriptor;
-                if same {
-                    return last;
-                }
-                value.clear();
             }
         }
     }
-    last
+    Err(Error::ValueReplaced)
+}
+
+/// Why the large value that `key` had could not be read: `error`, if the key has it still.
+pub(crate) fn error_of(
+    local: &WorkerState,
+    tree: btree::Tree,
+    key: &[u8],
+    descriptor: &[u8],
+    error: Error,
+) -> Error {
+    let mut now = Vec::new();
+    match tree.get(&TaskContext { local }, key, &mut now) {
+        Ok(Some(ValueKind::Extent)) if now == descriptor => error,
+        Ok(_) => Error::ValueReplaced,
+        // It is the first error that says what happened.
+        Err(_) => error,
+    }
 }
 
 /// The bytes of a record's value, wherever they are.

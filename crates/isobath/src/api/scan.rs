@@ -2,13 +2,13 @@
 
 use std::ops::Bound;
 
-use crate::Error;
 use crate::api::packed::Packed;
 use crate::api::record::read_entry;
 use crate::api::tree::{Tree, Wanted};
 use crate::btree::{Cursor, Direction, ValueKind, ValueRef};
 use crate::context::{InlineContext, ReadContext, TaskContext};
 use crate::txn::versions::Bounds;
+use crate::{Error, extent};
 
 /// Leaves that a task reads at a time for a caller elsewhere, at most; it begins with one.
 const LEAVES_AT_ONCE: usize = 64;
@@ -62,12 +62,12 @@ impl<'t> Scan<'t> {
         self.shown
     }
 
-    /// Shows record after record to `visit`, until that says that it is enough, the range ends, or versions are
+    /// Shows record after record to `visit`, with the length of its value, until that says that it is enough, the range ends, or versions are
     /// needed. Outside a task, tasks read the pages that are missing, some at a time: `visit` is the caller's, may take as
     /// long as it likes, and is called where the caller is.
     pub(crate) fn leaves(
         &mut self,
-        visit: &mut (impl FnMut(&[u8], &[u8]) -> bool + Send),
+        visit: &mut (impl FnMut(&[u8], &[u8], u64) -> bool + Send),
     ) -> Result<(), Error> {
         let tree = self.tree;
         tree.alive()?;
@@ -76,14 +76,14 @@ impl<'t> Scan<'t> {
         // In a task, what runs as one runs right here.
         let mut show = |key: &[u8], value: ValueRef<'_>| {
             if value.kind == ValueKind::Inline {
-                return Ok(visit(key, value.bytes));
+                return Ok(visit(key, value.bytes, value.bytes.len() as u64));
             }
             if keys_only {
-                return Ok(visit(key, &[]));
+                return Ok(visit(key, &[], extent::decode(value.bytes)?.length));
             }
             let inner = tree.state.tree;
             let found = tree.run(|local| read_entry(local, inner, key, value, &mut bytes))?;
-            Ok(!found || visit(key, &bytes))
+            Ok(!found || visit(key, &bytes, bytes.len() as u64))
         };
         if tree.runtime.is_in_task() {
             return tree.run(|local| {

@@ -1,6 +1,5 @@
 //! A named tree: the operations that a user calls.
 
-use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::api::range::Range;
@@ -292,12 +291,32 @@ impl Tree {
         self.range(..)
     }
 
-    /// The records whose keys start with `prefix`, in order, from both ends.
+    /// The records whose keys start with `prefix`, in order, from both ends. [`prefix_range`](crate::prefix_range) makes the same
+    /// range for other methods, such as [`Tree::keys`] and [`Tree::count`].
     #[must_use]
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
-        let prefix = prefix.as_ref();
-        let upper = btree::prefix_end(prefix);
-        Range::new(self.clone(), Bound::Included(prefix.to_vec()), upper)
+        let (lower, upper) = bounds::prefix_range(prefix);
+        Range::new(self.clone(), lower, upper)
+    }
+
+    /// The keys within `bounds` with the lengths of their values in bytes, in order, from both ends; reads no large value.
+    /// Otherwise as [`Tree::range`].
+    ///
+    /// ```
+    /// # use isobath::{Options, Store};
+    /// # let store = Store::in_memory(&Options::new().pool_bytes(8 << 20).workers(1))?;
+    /// # let tree = store.create_tree("t")?;
+    /// tree.insert("film", vec![0; 3 << 20])?;
+    /// tree.insert("note", "short")?;
+    /// let keys = tree.keys(..).collect::<Result<Vec<_>, _>>()?;
+    /// assert_eq!(keys, [(b"film".to_vec(), 3 << 20), (b"note".to_vec(), 5)]);
+    /// # store.close()?;
+    /// # Ok::<(), isobath::Error>(())
+    /// ```
+    #[must_use]
+    pub fn keys(&self, bounds: impl KeyRange) -> Range<u64> {
+        let (lower, upper) = bounds::owned(&bounds);
+        Range::new(self.clone(), lower, upper)
     }
 
     /// Calls `visit` with the records whose keys lie within `bounds`, in order,
@@ -312,13 +331,13 @@ impl Tree {
     pub fn scan(
         &self,
         bounds: impl KeyRange,
-        visit: impl FnMut(&[u8], &[u8]) -> bool + Send,
+        mut visit: impl FnMut(&[u8], &[u8]) -> bool + Send,
     ) -> Result<(), Error> {
         self.scan_in(
             bounds.key_bounds(),
             Direction::Forward,
             Wanted::default(),
-            visit,
+            |key, value, _| visit(key, value),
         )
     }
 
@@ -347,7 +366,7 @@ impl Tree {
             bounds.key_bounds(),
             Direction::Forward,
             wanted,
-            |key, value| {
+            |key, value, _| {
                 visit(key, value);
                 left -= 1;
                 left > 0
@@ -383,18 +402,18 @@ impl Tree {
     pub fn scan_reverse(
         &self,
         bounds: impl KeyRange,
-        visit: impl FnMut(&[u8], &[u8]) -> bool + Send,
+        mut visit: impl FnMut(&[u8], &[u8]) -> bool + Send,
     ) -> Result<(), Error> {
         self.scan_in(
             bounds.key_bounds(),
             Direction::Reverse,
             Wanted::default(),
-            visit,
+            |key, value, _| visit(key, value),
         )
     }
 
-    /// Calls `visit` with the keys within `bounds`, ascending, or descending where `is_reverse`, until it
-    /// returns `false`; reads no large value.
+    /// Calls `visit` with the keys within `bounds` and the lengths of their values in bytes, ascending, or descending where
+    /// `is_reverse`, until it returns `false`; reads no large value, and allocates nothing per record. [`Tree::keys`] is an iterator.
     ///
     /// # Errors
     ///
@@ -403,7 +422,7 @@ impl Tree {
         &self,
         bounds: impl KeyRange,
         is_reverse: bool,
-        mut visit: impl FnMut(&[u8]) -> bool + Send,
+        mut visit: impl FnMut(&[u8], u64) -> bool + Send,
     ) -> Result<(), Error> {
         let direction = match is_reverse {
             true => Direction::Reverse,
@@ -413,7 +432,9 @@ impl Tree {
             limit: None,
             keys_only: true,
         };
-        self.scan_in(bounds.key_bounds(), direction, wanted, |key, _| visit(key))
+        self.scan_in(bounds.key_bounds(), direction, wanted, |key, _, length| {
+            visit(key, length)
+        })
     }
 
     /// Calls `visit` with the keys within `bounds`, in order, of at most `limit` records, and reads no large value.
@@ -428,7 +449,7 @@ impl Tree {
             limit,
             keys_only: true,
         };
-        self.scan_in(bounds, Direction::Forward, wanted, |key, _| {
+        self.scan_in(bounds, Direction::Forward, wanted, |key, _, _| {
             visit(key);
             left -= 1;
             left > 0
@@ -440,9 +461,8 @@ impl Tree {
         bounds: Bounds<'_>,
         direction: Direction,
         wanted: Wanted,
-        visit: impl FnMut(&[u8], &[u8]) -> bool + Send,
+        mut visit: impl FnMut(&[u8], &[u8], u64) -> bool + Send,
     ) -> Result<(), Error> {
-        let mut visit = visit;
         let mut cursor = Cursor::new(self.state.tree, bounds.0, bounds.1, direction);
         if let Some(limit) = wanted.limit {
             cursor.limit(limit);
@@ -524,8 +544,9 @@ impl Tree {
         Ok(ValueWriter::new(self.clone(), key))
     }
 
-    /// Reads the value of `key` as a stream; `None` if it has none. A value
-    /// that is replaced or removed before the end makes reading fail.
+    /// Reads the value of `key` as a stream; `None` if it has none. Once a large value is replaced or removed, reading
+    /// fails with an [`std::io::Error`] around [`Error::ValueReplaced`]; one of a snapshot lasts as long as that
+    /// ([`Transaction::reader`](crate::Transaction::reader)).
     ///
     /// # Errors
     ///
@@ -571,7 +592,9 @@ impl Tree {
     #[cold]
     fn mapped_error(&self, error: Error) -> Error {
         match error {
-            Error::Structure { .. } | Error::CorruptPage { .. } if self.state.is_dropped() => {
+            Error::Structure { .. } | Error::CorruptPage { .. } | Error::ValueReplaced
+                if self.state.is_dropped() =>
+            {
                 self.dropped()
             }
             Error::PageRead {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::api::range::Range;
 use crate::api::record::{Newest, read_newest};
-use crate::api::transaction::{Most, TransactionOptions, transact};
+use crate::api::transaction::{Most, Source, TransactionOptions, transact};
 use crate::api::tree::{Tree, TreeState, check_key, check_value};
 use crate::bounds::{self, KeyRange};
 use crate::btree::{self, ValueKind, ValueRef};
@@ -152,7 +152,7 @@ impl Tree {
     ///
     /// As for [`Tree::insert`].
     pub fn pop_first(&self) -> Result<Option<Record>, Error> {
-        self.pop(Tree::first)
+        self.pop(|tree| tree.keys(..).next())
     }
 
     /// As [`Tree::pop_first`], of the last record by key.
@@ -161,15 +161,15 @@ impl Tree {
     ///
     /// As for [`Tree::insert`].
     pub fn pop_last(&self) -> Result<Option<Record>, Error> {
-        self.pop(Tree::last)
+        self.pop(|tree| tree.keys(..).next_back())
     }
 
     fn pop(
         &self,
-        end: impl Fn(&Tree) -> Result<Option<Record>, Error>,
+        end: impl Fn(&Tree) -> Option<Result<(Vec<u8>, u64), Error>>,
     ) -> Result<Option<Record>, Error> {
         // Bound: each round but the last finds that another caller has taken the record.
-        while let Some((key, _)) = end(self)? {
+        while let Some((key, _)) = end(self).transpose()? {
             let read = self.read_to_change(&key)?;
             if read.newest != Newest::Absent && self.replace(&key, &read, None)? {
                 return Ok(Some((key, read.value)));
@@ -253,16 +253,15 @@ impl Tree {
         }
     }
 
-    /// Counts the records whose keys lie within `bounds`, by reading every leaf of the range.
+    /// Counts the records whose keys lie within `bounds`. Reads every leaf of the range: in memory some 100 ns each, by what it
+    /// says of itself, unless commits are under way. [`Tree::estimate_len`] takes microseconds.
     ///
     /// # Errors
     ///
     /// As for [`Tree::scan`].
     #[doc(alias = "len")]
     pub fn count(&self, bounds: impl KeyRange) -> Result<u64, Error> {
-        let mut count = 0;
-        self.scan_keys(bounds.key_bounds(), None, |_| count += 1)?;
-        Ok(count)
+        Source::newest(self)?.count(bounds.key_bounds())
     }
 
     /// Whether the tree has no record.
@@ -271,7 +270,7 @@ impl Tree {
     ///
     /// As for [`Tree::get`].
     pub fn is_empty(&self) -> Result<bool, Error> {
-        Ok(self.first()?.is_none())
+        Ok(self.keys(..).next().transpose()?.is_none())
     }
 
     /// Removes the records whose keys lie within `bounds` and returns how many there were. Each commit

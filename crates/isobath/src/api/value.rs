@@ -1,16 +1,17 @@
 //! Values as streams.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use crate::Error;
-use crate::api::record::{insert_in_task, put_extent};
+use crate::api::record::{error_of, insert_in_task, newest_with, put_extent};
 use crate::api::tree::{Tree, check_value};
 use crate::btree::{ValueKind, fits_inline};
 use crate::buffer::{ReadBuffer, SharedBuffer};
-use crate::context::TaskContext;
+use crate::engine::WorkerState;
 use crate::extent::{self, Extent, ExtentReader, ExtentWriter, READ_AHEAD, payload_bytes};
 use crate::sync::Mutex;
+use crate::txn::snapshots::Registered;
 
 /// A value that is being written as a stream, from [`Tree::writer`]. Dropping
 /// it without [`ValueWriter::finish`] leaves the tree as it was.
@@ -174,11 +175,37 @@ impl io::Write for ValueWriter {
 pub struct ValueReader {
     tree: Tree,
     extent: Option<ExtentReader>,
+    keeper: Keeper,
     /// That of a large value is emptied while it is not read and others need the memory.
     buffer: SharedBuffer,
     /// Bytes that were read.
     offset: u64,
     length: u64,
+}
+
+/// What keeps a large value that is being read, which says what an error of reading it means.
+pub(crate) enum Keeper {
+    /// Its key, as long as that has no other value.
+    Key(Vec<u8>),
+    /// A snapshot that is open.
+    Snapshot(Weak<Registered>),
+    /// A transaction that has written it, until it writes something else or ends.
+    Writer,
+}
+
+impl Keeper {
+    /// Why the value could not be read, where reading it has failed with `error`.
+    fn error_of(&self, local: &WorkerState, tree: &Tree, extent: Extent, error: Error) -> Error {
+        match self {
+            Keeper::Key(key) => error_of(local, tree.state.tree, key, &extent.encode(), error),
+            Keeper::Snapshot(snapshot) => match snapshot.upgrade().map(|open| open.check()) {
+                Some(Ok(())) => error,
+                Some(Err(too_old)) => too_old,
+                None => Error::ValueReplaced,
+            },
+            Keeper::Writer => Error::ValueReplaced,
+        }
+    }
 }
 
 impl std::fmt::Debug for ValueReader {
@@ -194,29 +221,36 @@ impl ValueReader {
             let transactions = &local.engine.transactions;
             transactions.read_one(local, inner.id, key, |old| {
                 let mut value = Vec::new();
-                let found = match old {
-                    None => inner.get(&TaskContext { local }, key, &mut value)?,
-                    Some(old) => old.take(&mut value),
-                };
-                Ok(match found {
-                    None => None,
-                    Some(ValueKind::Inline) => Some((value, None)),
-                    Some(ValueKind::Extent) => {
-                        let reader = ExtentReader::new(local, extent::decode(&value)?)?;
-                        Some((Vec::new(), Some(reader)))
-                    }
+                let open =
+                    |descriptor: &[u8]| ExtentReader::new(local, extent::decode(descriptor)?);
+                Ok(match old.map(|old| old.take(&mut value)) {
+                    None => newest_with(local, inner, key, &mut value, |descriptor, _| {
+                        open(descriptor)
+                    })?
+                    .map(|found| (value, found.map(|(_, reader)| reader))),
+                    Some(None) => None,
+                    Some(Some(ValueKind::Inline)) => Some((value, None)),
+                    Some(Some(ValueKind::Extent)) => Some((Vec::new(), Some(open(&value)?))),
                 })
             })
         })?;
-        Ok(found.map(|(buffer, extent)| ValueReader::new(tree, buffer, extent)))
+        Ok(found.map(|(buffer, extent)| {
+            ValueReader::new(tree, buffer, extent, Keeper::Key(key.to_vec()))
+        }))
     }
 
-    fn new(tree: Tree, buffer: Vec<u8>, extent: Option<ExtentReader>) -> ValueReader {
+    fn new(
+        tree: Tree,
+        buffer: Vec<u8>,
+        extent: Option<ExtentReader>,
+        keeper: Keeper,
+    ) -> ValueReader {
         let length = extent.as_ref().map(ExtentReader::length);
         ValueReader {
             length: length.unwrap_or(buffer.len() as u64),
             tree,
             extent,
+            keeper,
             buffer: Arc::new(Mutex::new(ReadBuffer {
                 bytes: buffer,
                 position: 0,
@@ -227,13 +261,20 @@ impl ValueReader {
 
     /// Reads a value that is in memory.
     pub(crate) fn of_bytes(tree: Tree, bytes: Vec<u8>) -> ValueReader {
-        ValueReader::new(tree, bytes, None)
+        ValueReader::new(tree, bytes, None, Keeper::Writer)
     }
 
-    /// Reads a large value, wherever its descriptor comes from.
-    pub(crate) fn of_extent(tree: Tree, extent: Extent) -> Result<ValueReader, Error> {
-        let reader = tree.run(|local| ExtentReader::new(local, extent))?;
-        Ok(ValueReader::new(tree, Vec::new(), Some(reader)))
+    /// Reads a large value that `keeper` keeps.
+    pub(crate) fn of_extent(
+        tree: Tree,
+        extent: Extent,
+        keeper: Keeper,
+    ) -> Result<ValueReader, Error> {
+        let reader = tree.run(|local| {
+            let reader = ExtentReader::new(local, extent);
+            reader.map_err(|error| keeper.error_of(local, &tree, extent, error))
+        })?;
+        Ok(ValueReader::new(tree, Vec::new(), Some(reader), keeper))
     }
 
     /// Bytes of the whole value.
@@ -257,10 +298,11 @@ impl ValueReader {
         let chunks = buffers.admit(&self.buffer, extent.chunk_bytes(), READ_AHEAD);
         buffer.bytes.clear();
         buffer.position = extent.seek(self.offset);
-        let bytes = &mut buffer.bytes;
-        let result = self
-            .tree
-            .run(|local| extent.read_some(local, chunks, bytes));
+        let (bytes, tree, keeper) = (&mut buffer.bytes, &self.tree, &self.keeper);
+        let result = tree.run(|local| {
+            let read = extent.read_some(local, chunks, bytes);
+            read.map_err(|error| keeper.error_of(local, tree, extent.extent(), error))
+        });
         if !matches!(result, Ok(true)) {
             *buffer = ReadBuffer::default();
         }

@@ -36,7 +36,7 @@ mod testing;
 mod verify;
 
 pub(crate) use content::{Content, Record, read_content};
-pub(crate) use cursor::{Cursor, Direction, prefix_end};
+pub(crate) use cursor::{Cursor, Direction};
 pub(crate) use get_many::{Batch, Lookup};
 pub(crate) use load::{Change, Loader, Paused, Rewrite, Rewritten, install_roots, roots_body};
 pub(crate) use ops::Decision;

@@ -250,6 +250,7 @@ fn kinds_with(error: &Error) -> &'static [&'static str] {
         | Error::TooManySavepoints { .. }
         | Error::OtherStore { .. }
         | Error::NeedsLog { .. }
+        | Error::ValueReplaced
         | Error::BadEncoding { .. } => &[],
     }
 }

@@ -362,7 +362,7 @@ fn verify_chunk(
     Ok(())
 }
 
-/// The value was replaced or removed while it was read.
+/// The value was replaced or removed while it was read, if what named it does so no more: the caller knows that.
 fn gone(id: PageId) -> Error {
     Error::Structure {
         page: id.0,
@@ -407,6 +407,11 @@ impl ExtentReader {
             ids,
             next: 0,
         })
+    }
+
+    /// The value that it reads.
+    pub(crate) fn extent(&self) -> Extent {
+        self.extent
     }
 
     /// Bytes of the value.

@@ -365,7 +365,7 @@ impl Salvage<'_, '_> {
         self.find_lost_values(&mut copied)?;
         self.tell_lost(&mut copied);
         for to in copied.values_mut() {
-            let count = |_: &[u8]| {
+            let count = |_: &[u8], _: u64| {
                 to.report.records += 1;
                 true
             };

@@ -390,3 +390,59 @@ fn readers_whose_buffers_others_took_go_on_where_they_were() {
         assert!(rest == values[of][position..]);
     }
 }
+
+/// The engine's error in that of a stream.
+fn error_of(read: std::io::Result<usize>) -> Error {
+    read.unwrap_err().downcast::<Error>().unwrap()
+}
+
+/// A reader whose value is replaced or removed meanwhile says so, and that it may be read again; one of a snapshot goes on.
+#[test]
+fn a_reader_says_that_its_value_was_replaced() {
+    let options = Options::new().pool_bytes(8 << 20).workers(1);
+    let store = Store::in_memory(&options).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let large = value(1, 4 << 20);
+    let change: [fn(&isobath::Tree); 3] = [
+        |tree| tree.insert("a", "short").unwrap(),
+        |tree| tree.insert("a", vec![2; 3 << 20]).unwrap(),
+        |tree| assert!(tree.remove("a").unwrap()),
+    ];
+    for change in change {
+        tree.insert("a", &large).unwrap();
+        let snapshot = store.snapshot().unwrap();
+        let mut lasting = snapshot.reader(&tree, "a").unwrap().unwrap();
+        let mut ended = snapshot.reader(&tree, "a").unwrap().unwrap();
+        let mut reader = tree.reader("a").unwrap().unwrap();
+        for reader in [&mut reader, &mut lasting, &mut ended] {
+            reader.read_exact(&mut [0; 100]).unwrap();
+        }
+        change(&tree);
+        let mut rest = Vec::new();
+        lasting.read_to_end(&mut rest).unwrap();
+        assert!(rest == large[100..]);
+        drop(snapshot);
+        for mut reader in [reader, ended] {
+            let error = error_of(reader.read_to_end(&mut Vec::new()));
+            assert!(matches!(error, Error::ValueReplaced), "{error:?}");
+            assert!(error.is_retryable());
+        }
+    }
+    // What a transaction has written itself and given up.
+    let mut transaction = store.begin().unwrap();
+    transaction.insert(&tree, "b", &large).unwrap();
+    let mut reader = transaction.reader(&tree, "b").unwrap().unwrap();
+    reader.read_exact(&mut [0; 100]).unwrap();
+    transaction.insert(&tree, "b", "short").unwrap();
+    transaction.commit().unwrap();
+    store.spawn(|| ()).join().unwrap();
+    let error = error_of(reader.read_to_end(&mut Vec::new()));
+    assert!(matches!(error, Error::ValueReplaced), "{error:?}");
+    // In a tree that is dropped, that is the reason.
+    tree.insert("a", &large).unwrap();
+    let mut reader = tree.reader("a").unwrap().unwrap();
+    store.drop_tree("t").unwrap();
+    let error = error_of(reader.read_to_end(&mut Vec::new()));
+    assert!(matches!(error, Error::TreeDropped { .. }), "{error:?}");
+    store.close().unwrap();
+}

@@ -25,6 +25,7 @@ mod long_reads;
 mod moved_chunks;
 mod policies;
 mod published;
+mod ranges;
 mod readers;
 mod recovery;
 mod salvage;

@@ -8,7 +8,6 @@ mod view;
 mod write_set;
 mod writer;
 
-use std::ops::Bound;
 use std::sync::Arc;
 
 pub(crate) use modify::Most;
@@ -16,13 +15,13 @@ pub use modify::TransactionExtractIf;
 pub use retry::TransactionOptions;
 pub(crate) use retry::transact;
 pub use scan::TransactionRange;
-pub(crate) use scan::scan_seen;
+pub(crate) use scan::{Found, MergeCursor, Source, scan_seen};
 pub use writer::TransactionWriter;
 
 use crate::api::tree::{Tree, Wanted, check_key, check_value};
 use crate::api::value::ValueReader;
 use crate::bounds::{self, KeyRange};
-use crate::btree::{self, Direction, prefix_end};
+use crate::btree::{self, Direction};
 use crate::engine::{OperationFuture, Runtime};
 use crate::error::{TransactionError, of_kind};
 use crate::shared::Counters;
@@ -31,7 +30,6 @@ use crate::txn::Dead;
 use crate::txn::commit::CommitContext;
 use crate::txn::serializable::ReadSet;
 use crate::{Durability, Error, Record, WriteBatch, extent, small};
-use scan::Source;
 use view::View;
 use write_set::{Write, WriteSet};
 
@@ -220,6 +218,31 @@ impl Transaction {
         Ok(TransactionRange::new(self.source(tree)?, lower, upper))
     }
 
+    /// The keys of `tree` within `bounds` with the lengths of their values in bytes, in order, from both ends; reads no large
+    /// value.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Transaction::range`].
+    pub fn keys<'t>(
+        &'t self,
+        tree: &'t Tree,
+        bounds: impl KeyRange,
+    ) -> Result<TransactionRange<'t, u64>, Error> {
+        let (lower, upper) = bounds::owned(&bounds);
+        Ok(TransactionRange::new(self.source(tree)?, lower, upper))
+    }
+
+    /// Counts the records of `tree` that this transaction sees within `bounds`; where nothing has changed since it began, by what
+    /// the leaves say of themselves, as [`Tree::count`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Transaction::get`].
+    pub fn count(&self, tree: &Tree, bounds: impl KeyRange) -> Result<u64, Error> {
+        self.source(tree)?.count(bounds.key_bounds())
+    }
+
     /// All records of `tree` in order, from both ends.
     ///
     /// # Errors
@@ -240,13 +263,7 @@ impl Transaction {
         tree: &'t Tree,
         prefix: impl AsRef<[u8]>,
     ) -> Result<TransactionRange<'t>, Error> {
-        let prefix = prefix.as_ref();
-        let lower = Bound::Included(prefix.to_vec());
-        Ok(TransactionRange::new(
-            self.source(tree)?,
-            lower,
-            prefix_end(prefix),
-        ))
+        self.range(tree, bounds::prefix_range(prefix))
     }
 
     /// Calls `visit` with the records of `tree` whose keys lie within `bounds`, in
@@ -261,9 +278,19 @@ impl Transaction {
         bounds: impl KeyRange,
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), Error> {
-        let bounds = bounds.key_bounds();
-        self.source(tree)?
-            .scan(bounds, Direction::Forward, Wanted::default(), visit)
+        self.scan_in(tree, bounds, Direction::Forward, visit)
+    }
+
+    fn scan_in(
+        &self,
+        tree: &Tree,
+        bounds: impl KeyRange,
+        direction: Direction,
+        mut visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Error> {
+        let (bounds, wanted) = (bounds.key_bounds(), Wanted::default());
+        let source = self.source(tree)?;
+        source.scan(bounds, direction, wanted, |key, value, _| visit(key, value))
     }
 
     /// As [`Transaction::scan`], by descending keys.
@@ -277,13 +304,11 @@ impl Transaction {
         bounds: impl KeyRange,
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), Error> {
-        let bounds = bounds.key_bounds();
-        self.source(tree)?
-            .scan(bounds, Direction::Reverse, Wanted::default(), visit)
+        self.scan_in(tree, bounds, Direction::Reverse, visit)
     }
 
-    /// Reads the value of `key` as a stream; `None` if it has none. Reading fails
-    /// once the transaction has ended and the value is gone.
+    /// Reads the value of `key` as a stream; `None` if it has none. Once the transaction has ended and the value is gone, reading
+    /// fails with an [`std::io::Error`] around [`Error::ValueReplaced`].
     ///
     /// # Errors
     ///

@@ -158,7 +158,7 @@ impl Transaction {
         let (mut passed, mut last) = (0, None);
         let part = as_slices(&bounds);
         self.source(tree)?
-            .scan(part, Direction::Forward, wanted, |key, value| {
+            .scan(part, Direction::Forward, wanted, |key, value, _| {
                 if is_removed(key, value) {
                     keys.push(key.to_vec());
                 }
@@ -259,7 +259,7 @@ impl Transaction {
         let mut found = None;
         let all = (Bound::Unbounded, Bound::Unbounded);
         self.source(tree)?
-            .scan(all, direction, wanted, |key, value| {
+            .scan(all, direction, wanted, |key, value, _| {
                 found = Some((key.to_vec(), value.to_vec()));
                 false
             })?;
@@ -378,7 +378,7 @@ impl<P: FnMut(&[u8], &[u8]) -> bool> TransactionExtractIf<'_, P> {
             as_slices(&bounds),
             Direction::Forward,
             wanted,
-            |key, value| {
+            |key, value, _| {
                 bytes += key.len() + value.len();
                 batch.push_back((key.to_vec(), value.to_vec()));
                 is_full = batch.len() == AT_ONCE || bytes >= AHEAD_BYTES;

@@ -3,14 +3,16 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::marker::PhantomData;
 use std::ops::Bound;
 
 use super::view::View;
 use super::write_set::{Own, Write};
 use crate::Error;
+use crate::api::range::{Ends, Part};
 use crate::api::tree::{Tree, Wanted};
-use crate::api::value::ValueReader;
-use crate::btree::{Cursor, Direction, ValueKind};
+use crate::api::value::{Keeper, ValueReader};
+use crate::btree::{Cursor, Direction, ValueKind, ValueRef};
 use crate::context::{InlineContext, ReadContext, TaskContext};
 use crate::engine::{Engine, WorkerState};
 use crate::extent::{self, Extent};
@@ -25,12 +27,12 @@ const FIRST_BATCH: usize = 16;
 const LARGEST_BATCH: usize = 256;
 /// Bytes after which a batch ends.
 const BATCH_BYTES: usize = 256 << 10;
-
-type Record = (Vec<u8>, Vec<u8>);
+/// Leaves that a task counts at a time for a caller elsewhere, where some are missing.
+const COUNTED_AT_ONCE: usize = 256;
 
 /// One tree, seen by one transaction.
 #[derive(Clone, Copy)]
-pub(super) struct Source<'s> {
+pub(crate) struct Source<'s> {
     pub(super) tree: &'s Tree,
     pub(super) engine: &'s Engine,
     /// `None` for an operation outside transactions, which reads what it may see now.
@@ -39,14 +41,47 @@ pub(super) struct Source<'s> {
     pub(super) reads: Option<&'s Mutex<ReadSet>>,
 }
 
-/// A value that may still have to be read.
+/// What a range takes of a value, which may still have to be read.
 #[derive(Debug)]
-enum Found {
-    Bytes(Vec<u8>),
+pub(crate) enum Found<V = Vec<u8>> {
+    Whole(V),
     Large(Extent),
 }
 
-impl Source<'_> {
+impl<V: Part> Found<V> {
+    fn of(value: ValueRef<'_>) -> Result<Found<V>, Error> {
+        Ok(match value.kind {
+            ValueKind::Inline => Found::Whole(V::of_bytes(value.bytes)),
+            ValueKind::Extent => Found::Large(extent::decode(value.bytes)?),
+        })
+    }
+}
+
+impl Found {
+    fn take<V: Part>(self) -> Found<V> {
+        match self {
+            Found::Whole(bytes) => Found::Whole(V::of_whole(bytes)),
+            Found::Large(extent) => Found::Large(extent),
+        }
+    }
+}
+
+impl<'s> Source<'s> {
+    /// What an operation outside transactions reads.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Forked`].
+    pub(crate) fn newest(tree: &'s Tree) -> Result<Source<'s>, Error> {
+        Ok(Source {
+            tree,
+            engine: tree.runtime.engine()?,
+            view: None,
+            writes: Own::default(),
+            reads: None,
+        })
+    }
+
     fn names(&self) -> TreeRead<'_> {
         let state = &self.tree.state;
         TreeRead {
@@ -79,6 +114,40 @@ impl Source<'_> {
                 local.worker.preemption_point();
             }
         });
+    }
+
+    /// Whether versions may tell what the leaves, which were read before this is asked, do not.
+    fn needs_versions(&self) -> Result<bool, Error> {
+        Ok(self.view.is_some() || self.tree.needs_versions()?)
+    }
+
+    /// Whether the leaves, which were read for `bounds` before this is asked, have there what is to be seen, but for
+    /// the transaction's own changes.
+    fn sees_leaves(&self, bounds: Bounds<'_>) -> Result<bool, Error> {
+        self.interrupted();
+        if self.view.is_none() {
+            return Ok(!self.tree.needs_versions()?);
+        }
+        let id = self.tree.state.tree.id;
+        let changed = self.versions().changed_within(id, bounds, self.at(), None);
+        self.check()?;
+        Ok(changed.is_none() && self.unseen().loaded_from(id).is_none())
+    }
+
+    /// Refuses a record that is of a commit which has failed half-way.
+    #[inline]
+    fn check_atomic_visibility(&self, key: &[u8]) -> Result<(), Error> {
+        if self.view.is_some() {
+            return Ok(());
+        }
+        let (engine, id) = (self.engine, self.tree.state.tree.id);
+        let transactions = &engine.transactions;
+        transactions.check_atomic_visibility(&engine.shared, id, key)
+    }
+
+    /// Outside transactions: waits for the rest of the commits that what was read may have the beginning of.
+    fn await_rest(&self) -> Result<(), Error> {
+        self.view.map_or_else(|| self.tree.await_rest(), |_| Ok(()))
     }
 
     /// Outside transactions: waits for the commits that leave no versions and may be in what was read.
@@ -198,53 +267,136 @@ impl Source<'_> {
     }
 
     pub(super) fn reader(&self, key: &[u8]) -> Result<Option<ValueReader>, Error> {
-        let found = match self.own(key)?.as_deref() {
-            Some(Write::Removed) => None,
-            Some(Write::Inline(bytes)) => Some(Found::Bytes(bytes.to_vec())),
-            Some(Write::Extent(extent)) => Some(Found::Large(*extent)),
-            None => {
-                let bounds = (Bound::Included(key), Bound::Included(key));
-                let mut cursor = MergeCursor::new(*self, bounds, Direction::Forward, Some(1));
-                cursor.next(self)?.map(|(_, found)| found)
+        let tree = || self.tree.clone();
+        let bytes = |bytes| Ok(Some(ValueReader::of_bytes(tree(), bytes)));
+        let large = |extent, keeper| ValueReader::of_extent(tree(), extent, keeper).map(Some);
+        match self.own(key)?.as_deref() {
+            Some(Write::Removed) => return Ok(None),
+            Some(Write::Inline(value)) => return bytes(value.to_vec()),
+            Some(Write::Extent(extent)) => return large(*extent, Keeper::Writer),
+            None => {}
+        }
+        let bounds = (Bound::Included(key), Bound::Included(key));
+        let mut cursor = MergeCursor::new(*self, bounds, Direction::Forward, Some(1));
+        match cursor.next::<Vec<u8>>(self)? {
+            None => Ok(None),
+            Some((_, Found::Whole(value))) => bytes(value),
+            Some((_, Found::Large(extent))) => {
+                large(extent, self.view.map_or(Keeper::Writer, View::keeper))
             }
-        };
-        found
-            .map(|found| match found {
-                Found::Bytes(bytes) => Ok(ValueReader::of_bytes(self.tree.clone(), bytes)),
-                Found::Large(extent) => ValueReader::of_extent(self.tree.clone(), extent),
-            })
-            .transpose()
+        }
     }
 
+    /// Calls `visit` with each record and the length of its value; the value is empty where keys only are wanted.
     pub(super) fn scan(
         &self,
         bounds: Bounds<'_>,
         direction: Direction,
         wanted: Wanted,
-        mut visit: impl FnMut(&[u8], &[u8]) -> bool,
+        mut visit: impl FnMut(&[u8], &[u8], u64) -> bool,
     ) -> Result<(), Error> {
         let mut cursor = MergeCursor::new(*self, bounds, direction, wanted.limit);
         let mut large = Vec::new();
-        while let Some((key, found)) = cursor.next(self)? {
-            let value = match &found {
-                Found::Bytes(bytes) => bytes,
-                Found::Large(_) if wanted.keys_only => &large,
+        while let Some((key, found)) = cursor.next::<Vec<u8>>(self)? {
+            let goes_on = match &found {
+                Found::Whole(bytes) => visit(&key, bytes, bytes.len() as u64),
+                Found::Large(extent) if wanted.keys_only => visit(&key, &[], extent.length),
                 Found::Large(extent) => {
-                    if !self.read_large_of(&key, *extent, &mut large)? {
-                        continue;
-                    }
-                    &large
+                    !self.read_large_of(&key, *extent, &mut large)?
+                        || visit(&key, &large, large.len() as u64)
                 }
             };
-            if !visit(&key, value) {
+            if !goes_on {
                 break;
             }
         }
         Ok(())
     }
 
+    /// Counts the records within `bounds`: by what leaves say of themselves, where that is what is to be seen.
+    pub(crate) fn count(&self, bounds: Bounds<'_>) -> Result<u64, Error> {
+        let mut cursor = Cursor::new(self.tree.state.tree, bounds.0, bounds.1, Direction::Forward);
+        let mut lower = bounds.0.map(<[u8]>::to_vec);
+        let mut count = 0;
+        // Bound: each round passes a leaf, or is the last.
+        loop {
+            self.tree.alive()?;
+            let of_leaves = self.count_leaves(&mut cursor)?;
+            let boundary = cursor.boundary().map(<[u8]>::to_vec);
+            let upper = boundary.as_deref().map_or(bounds.1, Bound::Excluded);
+            let part = (as_slice(&lower), upper);
+            // A commit in parts changes leaves that are counted already, and those that are not.
+            let counts = self.writes.is_empty()
+                && self.sees_leaves(part)?
+                && (self.view.is_some() || !self.unseen().is_in_parts());
+            count += if counts {
+                self.note_range(part);
+                of_leaves
+            } else {
+                self.count_one_by_one(part)?
+            };
+            match boundary {
+                Some(boundary) => lower = Bound::Included(boundary),
+                None => break,
+            }
+        }
+        self.await_rest()?;
+        Ok(count)
+    }
+
+    /// Counts the records of the next leaves, here as far as they are in memory.
+    fn count_leaves(&self, cursor: &mut Cursor) -> Result<u64, Error> {
+        self.tree.runtime.count_operations(1);
+        if !self.tree.runtime.is_in_task() {
+            let inline = InlineContext::new(self.tree.runtime.pool()?);
+            if let Ok(count) = cursor.count_leaves(&inline) {
+                return Ok(count);
+            }
+        }
+        self.tree.run(|local| {
+            let mut count = 0;
+            for _ in 0..COUNTED_AT_ONCE {
+                count += cursor.count_leaves(&TaskContext { local })?;
+                if cursor.boundary().is_none() {
+                    break;
+                }
+            }
+            Ok(count)
+        })
+    }
+
+    fn count_one_by_one(&self, bounds: Bounds<'_>) -> Result<u64, Error> {
+        let mut count = 0;
+        if self.view.is_none() {
+            self.tree.scan_keys(bounds, None, |_| count += 1)?;
+            return Ok(count);
+        }
+        let wanted = Wanted {
+            limit: None,
+            keys_only: true,
+        };
+        self.scan(bounds, Direction::Forward, wanted, |_, _, _| {
+            count += 1;
+            true
+        })?;
+        Ok(count)
+    }
+
+    /// Remembers that `bounds` were read.
+    fn note_range(&self, bounds: Bounds<'_>) {
+        if let Some(reads) = self.reads {
+            let (lower, upper) = (bounds.0.map(<[u8]>::to_vec), bounds.1.map(<[u8]>::to_vec));
+            reads.lock().add_range(self.names(), lower, upper);
+        }
+    }
+
     /// Without a snapshot the value may have gone in between; then what the key has now; `false` if nothing.
-    fn read_large_of(&self, key: &[u8], extent: Extent, into: &mut Vec<u8>) -> Result<bool, Error> {
+    pub(crate) fn read_large_of(
+        &self,
+        key: &[u8],
+        extent: Extent,
+        into: &mut Vec<u8>,
+    ) -> Result<bool, Error> {
         match self.read_large(extent, into) {
             // If this was not a change of the record, the same error comes again.
             Err(_) if self.view.is_none() => self.tree.get_into(key, into),
@@ -265,25 +417,23 @@ pub(crate) fn scan_seen(
     bounds: Bounds<'_>,
     direction: Direction,
     wanted: Wanted,
-    visit: impl FnMut(&[u8], &[u8]) -> bool,
+    visit: impl FnMut(&[u8], &[u8], u64) -> bool,
 ) -> Result<(), Error> {
-    let source = Source {
-        tree,
-        engine: tree.runtime.engine()?,
-        view: None,
-        writes: Own::default(),
-        reads: None,
-    };
-    source.scan(bounds, direction, wanted, visit)
+    Source::newest(tree)?.scan(bounds, direction, wanted, visit)
 }
 
-/// The records of a range, one direction, a batch at a time.
-struct MergeCursor {
+/// The records of a range, one direction.
+///
+/// A leaf that has what is to be seen gives its records one by one from the cursor's copy of it. Where it has not, because of
+/// versions or of the transaction's own changes, or where leaves are missing in memory, a batch of records is read and merged.
+pub(crate) struct MergeCursor {
     direction: Direction,
     leaves: Cursor,
-    /// What is still to come.
-    lower: Bound<Vec<u8>>,
-    upper: Bound<Vec<u8>>,
+    /// The current leaf has what is to be seen.
+    sees_leaf: bool,
+    /// Behind which what is still to come lies; `None` before the first leaf or batch.
+    passed: Option<Bound<Vec<u8>>>,
+    /// Nothing is to be read any more.
     ended: bool,
     batch: VecDeque<(Vec<u8>, Found)>,
     /// Records of the next batch, unless it is known how many are wanted.
@@ -311,19 +461,16 @@ impl Records {
             let Some(entry) = cursor.next(ctx)? else {
                 return Ok(false);
             };
-            let found = match entry.value.kind {
-                ValueKind::Inline => Found::Bytes(entry.value.bytes.to_vec()),
-                ValueKind::Extent => Found::Large(extent::decode(entry.value.bytes)?),
-            };
             self.bytes += entry.key.len() + entry.value.bytes.len();
-            self.records.push((entry.key.to_vec(), found));
+            self.records
+                .push((entry.key.to_vec(), Found::of(entry.value)?));
         }
         Ok(true)
     }
 }
 
 impl MergeCursor {
-    fn new(
+    pub(crate) fn new(
         source: Source<'_>,
         bounds: Bounds<'_>,
         direction: Direction,
@@ -332,8 +479,8 @@ impl MergeCursor {
         MergeCursor {
             direction,
             leaves: Cursor::new(source.tree.state.tree, bounds.0, bounds.1, direction),
-            lower: bounds.0.map(<[u8]>::to_vec),
-            upper: bounds.1.map(<[u8]>::to_vec),
+            sees_leaf: false,
+            passed: None,
             ended: false,
             batch: VecDeque::new(),
             size: FIRST_BATCH,
@@ -341,28 +488,83 @@ impl MergeCursor {
         }
     }
 
-    fn next(&mut self, source: &Source<'_>) -> Result<Option<(Vec<u8>, Found)>, Error> {
-        // Bound: each round passes some records of the leaves, or is the last.
-        while self.batch.is_empty() && !self.ended {
+    pub(crate) fn next<V: Part>(
+        &mut self,
+        source: &Source<'_>,
+    ) -> Result<Option<(Vec<u8>, Found<V>)>, Error> {
+        // Bound: each round passes a leaf, or some records of the leaves, or is the last.
+        loop {
+            if self.sees_leaf {
+                let next = self.leaves.next_in_leaf(source.tree.runtime.pool()?);
+                if let Some(entry) = source.tree.map_error(next)? {
+                    source.check_atomic_visibility(entry.key)?;
+                    return Ok(Some((entry.key.to_vec(), Found::of(entry.value)?)));
+                }
+                self.sees_leaf = false;
+            }
+            if let Some((key, found)) = self.batch.pop_front() {
+                return Ok(Some((key, found.take())));
+            }
+            if self.ended {
+                return Ok(None);
+            }
             self.fill(source)?;
         }
-        Ok(self.batch.pop_front())
     }
 
     fn fill(&mut self, source: &Source<'_>) -> Result<(), Error> {
         source.tree.alive()?;
+        // What a serializable transaction reads is remembered by ranges, of which batches make fewer.
+        let by_leaf = source.writes.is_empty() && source.reads.is_none();
+        if !by_leaf || !self.enter_leaf(source)? {
+            self.merge(source)?;
+        }
+        source.await_rest()
+    }
+
+    /// Reads the next leaf, if it is in memory or this is a task; whether it has what is to be seen.
+    fn enter_leaf(&mut self, source: &Source<'_>) -> Result<bool, Error> {
+        if let Some(left) = self.left {
+            self.leaves.limit(left);
+        }
+        source.tree.runtime.count_operations(1);
+        let leaves = &mut self.leaves;
+        let is_there = if source.tree.runtime.is_in_task() {
+            source
+                .tree
+                .run(|local| leaves.next_records(&TaskContext { local }))?
+        } else {
+            let inline = InlineContext::new(source.tree.runtime.pool()?);
+            leaves.next_records(&inline).unwrap_or(false)
+        };
+        let part = self.until(self.leaves.boundary().map(|boundary| match self.direction {
+            Direction::Forward => Bound::Excluded(boundary),
+            Direction::Reverse => Bound::Included(boundary),
+        }));
+        if !is_there || !source.sees_leaves(part)? {
+            return Ok(false);
+        }
+        let behind = self.leaves.boundary().map(|boundary| match self.direction {
+            Direction::Forward => Bound::Included(boundary.to_vec()),
+            Direction::Reverse => Bound::Excluded(boundary.to_vec()),
+        });
+        let records = self.leaves.left_in_leaf();
+        self.pass(behind, records);
+        self.sees_leaf = true;
+        Ok(true)
+    }
+
+    /// Reads a batch of records from the leaves, and makes of them what is to be seen.
+    fn merge(&mut self, source: &Source<'_>) -> Result<(), Error> {
         let mut records = Records::default();
         let more = self.read_leaves(source, &mut records)?;
         let mut records = records.records;
-        // The part of the range that was read, and what is left of it.
-        let mut last = records.last().map(|(key, _)| key.clone());
-        let (mut own, mut is_cut) = (Vec::new(), false);
+        // Where the part of the range ends that was read, unless that is all.
+        let mut last = records.last().filter(|_| more).map(|(key, _)| key.clone());
+        let mut own = Vec::new();
         if !source.writes.is_empty() {
-            let (lower, upper) = self.until(last.as_deref().filter(|_| more));
-            let (writes, cut) =
-                source
-                    .writes
-                    .within((lower, upper), self.direction, LARGEST_BATCH)?;
+            let part = self.until(last.as_deref().map(Bound::Included));
+            let (writes, cut) = source.writes.within(part, self.direction, LARGEST_BATCH)?;
             own = writes;
             if let Some(cut) = cut {
                 // The transaction's own changes are many: the batch ends with the last of these.
@@ -370,38 +572,31 @@ impl MergeCursor {
                     Direction::Forward => *key <= cut,
                     Direction::Reverse => *key >= cut,
                 });
+                let (lower, upper) = self.leaves.bounds();
                 let rest = match self.direction {
-                    Direction::Forward => (Bound::Excluded(&cut[..]), as_slice(&self.upper)),
-                    Direction::Reverse => (as_slice(&self.lower), Bound::Excluded(&cut[..])),
+                    Direction::Forward => (Bound::Excluded(&cut[..]), upper),
+                    Direction::Reverse => (lower, Bound::Excluded(&cut[..])),
                 };
                 let tree = source.tree.state.tree;
                 self.leaves = Cursor::new(tree, rest.0, rest.1, self.direction);
                 last = Some(cut);
-                is_cut = true;
             }
         }
-        let (lower, upper) = match (last.filter(|_| more || is_cut), self.direction) {
-            (None, _) => {
-                self.ended = true;
-                (self.lower.clone(), self.upper.clone())
-            }
-            (Some(last), Direction::Forward) => (
-                std::mem::replace(&mut self.lower, Bound::Excluded(last.clone())),
-                Bound::Included(last),
-            ),
-            (Some(last), Direction::Reverse) => (
-                Bound::Included(last.clone()),
-                std::mem::replace(&mut self.upper, Bound::Excluded(last)),
-            ),
-        };
-        let bounds = (as_slice(&lower), as_slice(&upper));
         let id = source.tree.state.tree.id;
         source.interrupted();
         source.await_parts()?;
-        let older = source.versions().within(id, bounds, source.at());
+        let part = self.until(last.as_deref().map(Bound::Included));
+        let older = match source.needs_versions()? {
+            true => source.versions().within(id, part, source.at()),
+            false => Vec::new(),
+        };
         source.check()?;
+        source.note_range(part);
         if let Some(from) = source.unseen().loaded_from(id) {
             records.retain(|(key, _)| **key < *from);
+        }
+        for (key, _) in &records {
+            source.check_atomic_visibility(key)?;
         }
         if self.direction == Direction::Reverse {
             records.reverse();
@@ -420,23 +615,25 @@ impl MergeCursor {
             Direction::Forward => visible.collect(),
             Direction::Reverse => visible.rev().collect(),
         };
-        // Where more is wanted than was asked for, the scan goes on as one that did not say.
-        self.left = self
-            .left
-            .and_then(|left| left.checked_sub(self.batch.len()));
-        if let Some(reads) = source.reads {
-            reads.lock().add_range(source.names(), lower, upper);
-        }
+        self.pass(last.map(Bound::Excluded), self.batch.len());
         Ok(())
     }
 
-    /// What is still to come up to `last`, the end of a batch.
-    fn until<'b>(&'b self, last: Option<&'b [u8]>) -> Bounds<'b> {
-        let (lower, upper) = (as_slice(&self.lower), as_slice(&self.upper));
-        match (last, self.direction) {
-            (None, _) => (lower, upper),
-            (Some(last), Direction::Forward) => (lower, Bound::Included(last)),
-            (Some(last), Direction::Reverse) => (Bound::Included(last), upper),
+    /// Notes what was read: up to `behind`, or all, and how many records that are to be seen.
+    fn pass(&mut self, behind: Option<Bound<Vec<u8>>>, records: usize) {
+        self.ended = behind.is_none();
+        self.passed = behind.or(self.passed.take());
+        // Where more is wanted than was asked for, the scan goes on as one that did not say.
+        self.left = self.left.and_then(|left| left.checked_sub(records));
+    }
+
+    /// What is still to come up to `end`, in the cursor's direction; all of it where that is `None`.
+    fn until<'b>(&'b self, end: Option<Bound<&'b [u8]>>) -> Bounds<'b> {
+        let (lower, upper) = self.leaves.bounds();
+        let passed = self.passed.as_ref().map(as_slice);
+        match self.direction {
+            Direction::Forward => (passed.unwrap_or(lower), end.unwrap_or(upper)),
+            Direction::Reverse => (end.unwrap_or(lower), passed.unwrap_or(upper)),
         }
     }
 
@@ -455,7 +652,7 @@ impl MergeCursor {
         };
         source.tree.runtime.count_records(size);
         let leaves = &mut self.leaves;
-        if !WorkerState::with_current(source.engine, |local| local.is_some()) {
+        if !source.tree.runtime.is_in_task() {
             let inline = InlineContext::new(source.tree.runtime.pool()?);
             if let Ok(more) = records.fill(leaves, &inline, size) {
                 return Ok(more);
@@ -495,7 +692,7 @@ fn overlay(lower: Merged, upper: Merged) -> Merged {
 fn from_old(old: OldValue) -> Result<Option<Found>, Error> {
     Ok(match old {
         OldValue::Absent => None,
-        OldValue::Inline(bytes) => Some(Found::Bytes(bytes.into_vec())),
+        OldValue::Inline(bytes) => Some(Found::Whole(bytes.into_vec())),
         OldValue::Extent(descriptor) => Some(Found::Large(extent::decode(descriptor.bytes())?)),
     })
 }
@@ -503,7 +700,7 @@ fn from_old(old: OldValue) -> Result<Option<Found>, Error> {
 fn from_write(write: Write) -> Option<Found> {
     match write {
         Write::Removed => None,
-        Write::Inline(bytes) => Some(Found::Bytes(bytes.into_vec())),
+        Write::Inline(bytes) => Some(Found::Whole(bytes.into_vec())),
         Write::Extent(extent) => Some(Found::Large(extent)),
     }
 }
@@ -512,104 +709,50 @@ fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     bound.as_ref().map(Vec::as_slice)
 }
 
-/// Records in key order as a transaction sees them, from
-/// [`Transaction::range`](super::Transaction::range). After an error it ends.
-pub struct TransactionRange<'t> {
+/// Records in key order as a transaction sees them, from [`Transaction::range`](super::Transaction::range), or their keys with the
+/// lengths of their values, from [`Transaction::keys`](super::Transaction::keys). After an error it ends.
+pub struct TransactionRange<'t, V = Vec<u8>> {
     source: Source<'t>,
-    front: MergeCursor,
-    back: MergeCursor,
-    /// The last keys that came from either end.
-    passed: (Option<Vec<u8>>, Option<Vec<u8>>),
-    ended: bool,
+    ends: Ends,
+    part: PhantomData<fn() -> V>,
 }
 
-impl std::fmt::Debug for TransactionRange<'_> {
+impl<V> std::fmt::Debug for TransactionRange<'_, V> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TransactionRange")
-            .field("passed", &self.passed)
-            .field("ended", &self.ended)
+            .field("tree", &self.source.tree.name())
+            .field("ends", &self.ends)
             .finish_non_exhaustive()
     }
 }
 
-impl<'t> TransactionRange<'t> {
+impl<'t, V> TransactionRange<'t, V> {
     pub(super) fn new(
         source: Source<'t>,
         lower: Bound<Vec<u8>>,
         upper: Bound<Vec<u8>>,
-    ) -> TransactionRange<'t> {
-        let bounds = (
-            lower.as_ref().map(Vec::as_slice),
-            upper.as_ref().map(Vec::as_slice),
-        );
+    ) -> TransactionRange<'t, V> {
         TransactionRange {
-            front: MergeCursor::new(source, bounds, Direction::Forward, None),
-            back: MergeCursor::new(source, bounds, Direction::Reverse, None),
             source,
-            passed: (None, None),
-            ended: false,
+            ends: Ends::new(lower, upper),
+            part: PhantomData,
         }
-    }
-
-    fn step(&mut self, direction: Direction) -> Option<Result<Record, Error>> {
-        if self.ended {
-            return None;
-        }
-        let record = self.take(direction);
-        self.ended = !matches!(record, Ok(Some(_)));
-        record.transpose()
-    }
-
-    fn take(&mut self, direction: Direction) -> Result<Option<Record>, Error> {
-        let is_forward = direction == Direction::Forward;
-        let cursor = if is_forward {
-            &mut self.front
-        } else {
-            &mut self.back
-        };
-        let Some((key, found)) = cursor.next(&self.source)? else {
-            return Ok(None);
-        };
-        // The other end has been here already.
-        let has_met = match (&self.passed, is_forward) {
-            ((_, Some(back)), true) => key >= *back,
-            ((Some(front), _), false) => key <= *front,
-            _ => false,
-        };
-        if has_met {
-            return Ok(None);
-        }
-        let value = match found {
-            Found::Bytes(bytes) => bytes,
-            Found::Large(extent) => {
-                let mut bytes = Vec::new();
-                self.source.read_large(extent, &mut bytes)?;
-                bytes
-            }
-        };
-        let passed = Some(key.clone());
-        if is_forward {
-            self.passed.0 = passed;
-        } else {
-            self.passed.1 = passed;
-        }
-        Ok(Some((key, value)))
     }
 }
 
-impl Iterator for TransactionRange<'_> {
-    type Item = Result<(Vec<u8>, Vec<u8>), Error>;
+impl<V: Part> Iterator for TransactionRange<'_, V> {
+    type Item = Result<(Vec<u8>, V), Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.step(Direction::Forward)
+        self.ends.step(&self.source, Direction::Forward)
     }
 }
 
-impl DoubleEndedIterator for TransactionRange<'_> {
+impl<V: Part> DoubleEndedIterator for TransactionRange<'_, V> {
     fn next_back(&mut self) -> Option<Self::Item> {
-        self.step(Direction::Reverse)
+        self.ends.step(&self.source, Direction::Reverse)
     }
 }
 
 /// After the end, and after an error, there is nothing more.
-impl std::iter::FusedIterator for TransactionRange<'_> {}
+impl<V: Part> std::iter::FusedIterator for TransactionRange<'_, V> {}

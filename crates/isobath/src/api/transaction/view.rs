@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::Error;
 use crate::api::tree::Tree;
+use crate::api::value::Keeper;
 use crate::engine::{Engine, Runtime, WorkerState};
 use crate::page::Lsn;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -43,6 +44,11 @@ impl View {
 
     pub(super) fn registered(&self) -> &Registered {
         &self.registered
+    }
+
+    /// What keeps the large values that the snapshot has.
+    pub(super) fn keeper(&self) -> Keeper {
+        Keeper::Snapshot(Arc::downgrade(&self.registered))
     }
 
     /// Tells this transaction from all others of the store.

@@ -9,6 +9,7 @@
 //! as long as that holds takes the next child from there; else it descends anew.
 
 mod ahead;
+mod count;
 
 use std::cell::Cell;
 use std::ops::Bound;
@@ -18,6 +19,7 @@ use ahead::ReadAhead;
 use super::descend::{Descent, Hold};
 use super::node::{Geometry, Image, KeyBuffer, MalformedNode, Node, ValueAt};
 use super::{AttemptError, Tree, ValueRef};
+use crate::bounds::prefix_end;
 use crate::buffer::{BufferPool, FrameId, Optimistic, Place, Restart, Version};
 use crate::context::ReadContext;
 use crate::page::{PAGE_SIZE, PageId};
@@ -217,18 +219,6 @@ pub(crate) struct Cursor {
     limit: Option<usize>,
 }
 
-/// The smallest key that is greater than every key with this prefix.
-pub(crate) fn prefix_end(prefix: &[u8]) -> Bound<Vec<u8>> {
-    let mut end = prefix.to_vec();
-    while let Some(last) = end.pop() {
-        if last < u8::MAX {
-            end.push(last + 1);
-            return Bound::Excluded(end);
-        }
-    }
-    Bound::Unbounded
-}
-
 impl Cursor {
     /// A cursor over the keys between `lower` and `upper`; it reads nothing yet.
     pub(crate) fn new(
@@ -278,32 +268,55 @@ impl Cursor {
         self.leaf.key.key(self.key_len)
     }
 
+    /// The range's bounds.
+    pub(crate) fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
+        (as_slice(&self.lower), as_slice(&self.upper))
+    }
+
+    /// The key from which on (descending: below which) the leaves lie that follow the current one; `None` where none follows.
+    pub(crate) fn boundary(&self) -> Option<&[u8]> {
+        matches!(self.next, Next::Beyond).then_some(&self.boundary[..])
+    }
+
+    /// Records of the current leaf that are still to come.
+    pub(crate) fn left_in_leaf(&self) -> usize {
+        self.rest.len()
+    }
+
     /// Moves on to the next record, if there is one.
     pub(crate) fn next<C: ReadContext>(&mut self, ctx: &C) -> Result<Option<Entry<'_>>, C::Error> {
         if !self.next_records(ctx)? {
             return Ok(None);
         }
-        let position = match self.direction {
-            Direction::Forward => self.rest.next(),
-            Direction::Reverse => self.rest.next_back(),
-        };
-        let Some(position) = position else {
+        Ok(self.next_in_leaf(ctx.pool())?)
+    }
+
+    /// Moves on to the next record of the current leaf, if it has more in the range.
+    #[inline(always)]
+    pub(crate) fn next_in_leaf(
+        &mut self,
+        pool: &BufferPool,
+    ) -> Result<Option<Entry<'_>>, crate::Error> {
+        if self.rest.is_empty() {
             return Ok(None);
+        }
+        let forward = self.direction == Direction::Forward;
+        let position = match forward {
+            true => self.rest.start,
+            false => self.rest.end - 1,
         };
-        self.following.prefetch(ctx.pool());
+        self.following.prefetch(pool);
         let private = &mut *self.leaf;
         let node = Node::reopen(&private.image, self.geometry);
-        match node.record(position, &mut private.key) {
-            Ok((key_len, value)) => {
-                self.key_len = key_len;
-                let Private { image, key } = &*self.leaf;
-                Ok(Some(Private::entry(image, key, key_len, value)))
-            }
-            Err(why) => {
-                self.stop(ctx, why)?;
-                Ok(None)
-            }
+        let record = node.record(position, &mut private.key);
+        let (key_len, value) = record.map_err(|why| self.malformed(why))?;
+        match forward {
+            true => self.rest.start += 1,
+            false => self.rest.end -= 1,
         }
+        self.key_len = key_len;
+        let Private { image, key } = &*self.leaf;
+        Ok(Some(Private::entry(image, key, key_len, value)))
     }
 
     /// Has the records that are still to come be those of one leaf, at least one; `false` at the end of the range.
@@ -334,40 +347,47 @@ impl Cursor {
         } else {
             (rest.end.wrapping_sub(1), usize::MAX)
         };
-        let mut goes_on = true;
+        let mut goes_on = Ok(true);
         for _ in 0..rest.len() {
             self.following.prefetch(ctx.pool());
             match node.record(position, &mut private.key) {
                 Ok((key_len, value)) => {
                     self.key_len = key_len;
-                    goes_on = visit(Private::entry(&private.image, &private.key, key_len, value));
+                    goes_on = Ok(visit(Private::entry(
+                        &private.image,
+                        &private.key,
+                        key_len,
+                        value,
+                    )));
                 }
                 Err(why) => {
-                    self.stop(ctx, why)?;
-                    return Ok(true);
+                    goes_on = Err(why);
+                    break;
                 }
             }
             position = position.wrapping_add(step);
-            if !goes_on {
+            if goes_on == Ok(false) {
                 break;
             }
         }
+        // What was shown is not shown again, also by a worker to which this is handed.
         if forward {
             rest.start = position;
         } else {
             rest.end = position.wrapping_add(1);
         }
         self.rest = rest;
-        Ok(goes_on)
+        goes_on.map_err(|why| self.malformed(why).into())
     }
 
-    /// Ends before a record that makes no sense.
+    /// The error of a record that makes no sense. The cursor stays before it: where the error says no more than that a worker is
+    /// needed, that one meets the record again.
     #[cold]
-    fn stop<C: ReadContext>(&mut self, ctx: &C, why: MalformedNode) -> Result<(), C::Error> {
-        let fail = AttemptError::Corrupt(self.leaf.image.page_id(), why.0);
-        self.next = Next::End;
-        self.rest = 0..0;
-        fail.resolve(ctx)
+    fn malformed(&self, why: MalformedNode) -> crate::Error {
+        crate::Error::Structure {
+            page: self.leaf.image.page_id().get(),
+            reason: why.0,
+        }
     }
 
     /// Copies the next leaf and finds which of its records are in the range.
@@ -681,18 +701,5 @@ fn rank(node: &Node<'_, Image>, prefix: &[u8], key: &[u8]) -> Result<(usize, boo
         Some(suffix) => node.search(suffix),
         None if key < prefix => Ok((0, false)),
         None => Ok((node.count(), false)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn prefixes_end_where_the_next_begins() {
-        assert_eq!(prefix_end(b"ab"), Bound::Excluded(b"ac".to_vec()));
-        assert_eq!(prefix_end(b"a\xff\xff"), Bound::Excluded(b"b".to_vec()));
-        assert_eq!(prefix_end(b"\xff"), Bound::Unbounded);
-        assert_eq!(prefix_end(b""), Bound::Unbounded);
     }
 }

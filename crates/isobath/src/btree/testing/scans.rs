@@ -100,6 +100,41 @@ fn prefixes_and_an_empty_tree() {
     }
 }
 
+fn count(ctx: &TestContext, tree: Tree, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> (u64, u32) {
+    let mut cursor = Cursor::new(tree, lower, upper, Direction::Forward);
+    let (mut records, mut rounds) = (0, 0);
+    loop {
+        records += cursor.count_leaves(ctx).unwrap();
+        rounds += 1;
+        if cursor.boundary().is_none() {
+            return (records, rounds);
+        }
+    }
+}
+
+#[test]
+fn counts_equal_the_model_and_pass_the_leaves_of_a_parent_together() {
+    let ctx = TestContext::new(4096, 1 << 16);
+    let (tree, model) = filled(&ctx, 3000, 1);
+    let pages = ctx.live_pages();
+    let (records, rounds) = count(&ctx, tree, Bound::Unbounded, Bound::Unbounded);
+    assert_eq!(records, 3000);
+    assert!(
+        u64::from(rounds) < pages / 4,
+        "{rounds} rounds, {pages} pages"
+    );
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(200));
+    let strategy = (bound_strategy(), bound_strategy(), 0..100usize);
+    let run = |(lower, upper, evict): (Bound<Vec<u8>>, Bound<Vec<u8>>, usize)| {
+        ctx.evict(evict);
+        let expected = in_range(&model, &lower, &upper).len() as u64;
+        let (records, _) = count(&ctx, tree, slice(&lower), slice(&upper));
+        prop_assert_eq!(records, expected);
+        Ok(())
+    };
+    runner.run(&strategy, run).unwrap();
+}
+
 /// Ends the other threads when the test's own ends, also where it fails.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
