@@ -31,6 +31,8 @@ pub(crate) struct Beside {
     paths: Vec<PathBuf>,
     /// The log was replayed in this process alone: another timeline than the writer's.
     replayed: bool,
+    /// A writer has used the place of a page again that this reader needs.
+    is_overrun: bool,
 }
 
 /// Pins the newest superblock for as long as `volume` is open, and answers it.
@@ -190,6 +192,7 @@ impl Opening {
             volume,
             paths: paths.to_vec(),
             replayed,
+            is_overrun: false,
         });
     }
 
@@ -205,17 +208,20 @@ impl Opening {
         if !self.shared.config.read_only {
             return error;
         }
-        let beside = self.beside.lock();
-        let Some(beside) = beside.as_ref() else {
+        let mut beside = self.beside.lock();
+        let Some(beside) = beside.as_mut() else {
             return error;
         };
         let expected = Some((address, self.shared.seq_of(address)));
-        let moved = match find_copy(&beside.volume, id) {
-            Ok(found) => found != expected,
-            // Without the newest state no one knows whether the page is there still. The next opening says what is wrong.
-            Err(_) => true,
-        };
-        match moved {
+        // Once is enough: each look reads the log.
+        if !beside.is_overrun {
+            beside.is_overrun = match find_copy(&beside.volume, id) {
+                Ok(found) => found != expected,
+                // Without the newest state no one knows whether the page is there still. The next opening says what is wrong.
+                Err(_) => true,
+            };
+        }
+        match beside.is_overrun {
             true => Error::ReaderOverrun {
                 paths: beside.paths.clone(),
             },
