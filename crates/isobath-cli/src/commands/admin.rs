@@ -13,8 +13,9 @@ use crate::args::{
     CheckArgs, ExportArgs, GlobalArgs, ImportArgs, RecoverArgs, TreesArgs, TreesVerb,
 };
 use crate::failure::Failure;
+use crate::interrupt::InOrder;
 use crate::output::{Output, count, counted, problems_found, size};
-use crate::progress::{self, Stages};
+use crate::progress::{Progress, Stages};
 
 pub(crate) fn trees(args: &TreesArgs, out: &mut Output) -> Result<(), Failure> {
     match &args.verb {
@@ -109,14 +110,12 @@ pub(crate) fn check(
     out: &mut Output,
 ) -> Result<bool, Failure> {
     let store = store::read(&args.store, LARGE_POOL)?;
-    let progress = super::progress(global)?;
+    let progress = Progress::start(global)?;
     let began = Instant::now();
     let mut shown = Stages::new(&progress);
     let report = store.check(&mut |done, total| {
         // A check goes on to its end.
         let _ = shown.tell("checking", done, total, Unit::Items);
-        // It only reads.
-        progress::leave_if_stopped();
     })?;
     progress.clear();
     store.close()?;
@@ -181,14 +180,16 @@ pub(crate) fn export(
 ) -> Result<(), Failure> {
     let to_stdout = args.file.as_os_str() == "-";
     let store = store::read(&args.store, LARGE_POOL)?;
-    let progress = super::progress(global)?;
+    let progress = Progress::start(global)?;
     let began = Instant::now();
     let plan = ExportPlan {
         to: (!to_stdout).then(|| args.file.clone()),
         trees: args.trees.clone(),
         overwrite: args.force,
     };
+    let in_order = InOrder::for_output(&args.file)?;
     let done = isobath_lab::export::export(&store, &plan, &progress);
+    drop(in_order);
     progress.clear();
     let closed = store.close();
     let done = done?;
@@ -205,7 +206,7 @@ pub(crate) fn import(
     out: &mut Output,
 ) -> Result<(), Failure> {
     let from = (args.file.as_os_str() != "-").then(|| args.file.clone());
-    let progress = super::progress(global)?;
+    let progress = Progress::start(global)?;
     // The file is looked at before the store, so that a wrong one leaves no
     // new, empty store behind.
     let file = ImportFile::open(from.as_deref(), &progress)?;
