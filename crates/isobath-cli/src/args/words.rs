@@ -62,7 +62,8 @@ impl Cli {
     /// # Errors
     /// As the parser's, with a hint.
     pub(crate) fn read() -> Result<Cli, Error> {
-        let words: Vec<OsString> = std::env::args_os().collect();
+        let mut words: Vec<OsString> = std::env::args_os().collect();
+        move_behind_verb(&mut words);
         let mut error = match Cli::of(&words) {
             Ok(cli) => return Ok(cli),
             Err(error) => error,
@@ -87,6 +88,16 @@ impl Cli {
 
     fn of(words: &[OsString]) -> Result<Cli, Error> {
         Cli::try_parse_from(words).and_then(Cli::check)
+    }
+}
+
+/// Moves stores that are named before the verb, where no verb has options, behind it.
+fn move_behind_verb(words: &mut [OsString]) {
+    let is_store = |word: &OsString| word == "-s" || word == "--store";
+    let stores = words.get(1..).unwrap_or_default().chunks(2);
+    let stores = stores.take_while(|pair| is_store(&pair[0])).count();
+    if let Some(before) = words.get_mut(1..2 * stores + 2) {
+        before.rotate_right(1);
     }
 }
 

@@ -158,18 +158,22 @@ pub(crate) fn check(
 }
 
 pub(crate) fn recover(args: &RecoverArgs, out: &mut Output) -> Result<(), Failure> {
-    let mut recovered = 0;
+    let mut recovered = None;
     if store::needs_recovery(&args.store)? {
         let store = store::write(&args.store, LARGE_POOL)?;
-        recovered = store.stats().recovered_log_bytes;
+        recovered = Some(store.stats().recovered_log_bytes);
         store.close()?;
     }
     if out.json() {
-        return out.document(&json!({ "recovered_log_bytes": recovered }));
+        return out.document(&json!({
+            "recovered_log_bytes": recovered.unwrap_or(0),
+            "was_closed": recovered.is_none(),
+        }));
     }
     out.line(match recovered {
-        0 => "the store was closed; there is nothing to recover",
-        _ => "recovered",
+        None => "the store was closed; there is nothing to recover",
+        Some(0) => "the store was not closed, and is now; nothing was only in its log",
+        Some(_) => "recovered",
     })
 }
 

@@ -145,3 +145,25 @@ fn stats_of_a_store_that_no_process_has_open_are_no_zeros() {
     {}
     store.close().unwrap();
 }
+
+#[test]
+fn recover_says_whether_a_store_was_closed_also_where_its_log_has_nothing() {
+    let place = Place::new();
+    place.store(&[("a", "1")]);
+    let store = Store::open(place.path("s.iso"), &options()).unwrap();
+    std::fs::copy(place.path("s.iso"), place.path("killed.iso")).unwrap();
+    store.close().unwrap();
+    let state = || {
+        let told = place.run(&["info", "killed.iso", "--json"]).ok().json();
+        told[0]["state"].clone()
+    };
+    assert_eq!(state(), "not closed");
+    let told = place.run(&["recover", "-s", "killed.iso"]).ok();
+    assert!(
+        told.text().starts_with("the store was not closed"),
+        "{told:?}"
+    );
+    assert_eq!(state(), "closed");
+    let told = place.run(&["recover", "-s", "killed.iso", "--json"]).ok();
+    assert_eq!(told.json()[0]["was_closed"], true);
+}

@@ -23,6 +23,8 @@ fn a_store_is_understood_without_its_option() {
     place.run(&words("set s.iso c 3")).ok();
     place.run(&words("rm s.iso b")).ok();
     assert_eq!(place.run(&words("scan s.iso")).ok().text(), "a\t1\nc\t3\n");
+    assert_eq!(place.run(&words("-s s.iso get c")).ok().text(), "3\n");
+    place.run(&words("-s s.iso")).fails(2, "error: ");
     assert_eq!(place.run(&words("trees s.iso list")).ok().text(), "main\n");
     place.feed(&words("load s.iso lines"), b"d\t4\n").ok();
     place.run(&words("backup s.iso b.backup")).ok();
