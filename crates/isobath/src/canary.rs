@@ -186,6 +186,8 @@ canaries! {
     IgnoreEnding,
     /// Tasks that wait for a segment are not woken when one is free.
     FreeWithoutWaking,
+    /// A commit does not wait for others that validate what they have read.
+    PassValidating,
 }
 
 #[cfg(any(test, feature = "simulation"))]
