@@ -140,3 +140,17 @@ fn a_store_that_becomes_shorter_loses_nothing() {
         "the tail is cut off while a recovery needs it"
     );
 }
+
+#[test]
+fn one_task_at_a_time_shortens_the_volume() {
+    let simulation = Simulation::new(Volume::in_memory(0, None), &options(), 1).unwrap();
+    let engine = Arc::clone(simulation.engine());
+    let turn = engine.pagestore.begin_shrinking();
+    assert!(turn.is_some());
+    // Another task that asks takes nothing away.
+    assert!(engine.pagestore.begin_shrinking().is_none());
+    assert!(engine.pagestore.is_shrinking());
+    drop(turn);
+    assert!(!engine.pagestore.is_shrinking());
+    simulation.close().unwrap();
+}
