@@ -16,10 +16,12 @@ mod checkpoint;
 mod crash;
 mod recovery;
 mod rules;
+mod superblocks;
 mod writing;
 
 pub use rules::{RULES, Rule};
 use stateright::{Model, Property};
+pub use superblocks::{SUPERBLOCK_RULES, SuperblockRule, TwoAction, TwoState, TwoSuperblocks};
 
 pub(crate) const ROOT: usize = 0;
 pub(crate) const PAGES: usize = 3;

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use isobath_spec::RULES;
+use isobath_spec::{RULES, SUPERBLOCK_RULES};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -72,10 +72,9 @@ fn every_function_that_the_protocol_names_exists() {
     sources(&root().join("crates/isobath/src"), &mut engine);
     assert!(engine.len() > 50, "the engine's sources were not found");
     let mut texts = vec![("docs/protocol.md", rows(&root().join("docs/protocol.md")))];
-    texts.push((
-        "spec/src/rules.rs",
-        comments(&root().join("spec/src/rules.rs")),
-    ));
+    for file in ["spec/src/rules.rs", "spec/src/superblocks.rs"] {
+        texts.push((file, comments(&root().join(file))));
+    }
     let mut count = 0;
     for (place, text) in texts {
         for name in functions(&text) {
@@ -95,10 +94,16 @@ fn every_function_that_the_protocol_names_exists() {
 fn every_rule_stands_in_the_protocol() {
     let rows = rows(&root().join("docs/protocol.md"));
     let named: Vec<&str> = quoted(&rows).collect();
-    for rule in RULES {
-        let rule = format!("{rule:?}");
+    for rule in all_rules() {
         assert!(named.contains(&&rule[..]), "docs/protocol.md lacks {rule}");
     }
+}
+
+/// The names of the rules of both models.
+fn all_rules() -> Vec<String> {
+    let protocol = RULES.iter().map(|rule| format!("{rule:?}"));
+    let superblocks = SUPERBLOCK_RULES.iter().map(|rule| format!("{rule:?}"));
+    protocol.chain(superblocks).collect()
 }
 
 /// The lines of a table.
@@ -120,9 +125,9 @@ fn every_rule_has_a_bug_that_breaks_it_or_a_reason() {
     let canaries = fs::read_to_string(root().join("crates/isobath/src/canary.rs")).unwrap();
     let text = fs::read_to_string(root().join("docs/protocol.md")).unwrap();
     let is_rule = |cell: &&str| {
-        RULES
+        all_rules()
             .iter()
-            .any(|rule| cell.contains(&format!("`{rule:?}`")))
+            .any(|rule| cell.contains(&format!("`{rule}`")))
     };
     let mut count = 0;
     for row in text.lines().filter(|line| line.starts_with("| `")) {
