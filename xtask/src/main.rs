@@ -1,5 +1,6 @@
 //! The repository's own tools: `cargo xtask --help`.
 
+mod api;
 mod capi;
 mod crash;
 mod data;
@@ -25,6 +26,8 @@ enum Command {
     Simulate(simulate::Args),
     /// Plant known bugs one by one, and see whether each is found
     Canaries(simulate::canaries::Args),
+    /// Say which campaign makes which call of the engine's interface
+    Calls(api::Args),
     /// Kill processes that write, and judge what they leave
     Crash(crash::Args),
     /// Have system calls of processes that write fail, and judge what they leave
@@ -41,6 +44,9 @@ enum Command {
     /// Work until stopped or killed (what `stress` starts)
     #[command(hide = true)]
     StressWorker(stress::WorkerArgs),
+    /// Read a store beside its writer (what `stress` starts)
+    #[command(hide = true)]
+    StressReader(stress::ReaderArgs),
     /// Write until killed (what `crash` starts)
     #[command(hide = true)]
     CrashWriter(crash::WriterArgs),
@@ -51,6 +57,7 @@ fn main() -> ExitCode {
         Command::Capi(args) => capi::run(&args),
         Command::Simulate(args) => simulate::campaign(&args),
         Command::Canaries(args) => simulate::canaries::campaign(&args),
+        Command::Calls(args) => api::calls(&args),
         Command::Crash(args) => crash::campaign(&args),
         Command::Syscalls(args) => crash::syscalls::campaign(&args),
         Command::Sequences(args) => sequences::campaign(&args),
@@ -58,6 +65,7 @@ fn main() -> ExitCode {
         Command::Stress(args) => stress::campaign(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::StressWorker(args) => stress::work(&args),
+        Command::StressReader(args) => stress::read(&args),
         Command::CrashWriter(args) => crash::write(&args),
     };
     if passed {

@@ -2,7 +2,6 @@
 
 use std::io::{self, BufWriter, StdoutLock, Write};
 
-use isobath_lab::escape_controls;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -24,8 +23,7 @@ pub(crate) fn problems_found(problems: usize) -> String {
     counted(problems as u64, "problem")
 }
 
-/// Standard output, buffered; a closed pipe is not an error. What a terminal would act on is escaped in everything that is
-/// printed for people, names of files above all.
+/// Standard output, buffered; a closed pipe is not an error.
 pub(crate) struct Output {
     out: BufWriter<StdoutLock<'static>>,
     json: bool,
@@ -48,25 +46,14 @@ impl Output {
 
     /// One line for a person.
     pub(crate) fn line(&mut self, text: &str) -> Result<(), Failure> {
-        self.lines(&escape_controls(text))
-    }
-
-    /// One line of fields with tabs between them.
-    pub(crate) fn fields(&mut self, fields: &[&str]) -> Result<(), Failure> {
-        let fields: Vec<String> = fields.iter().copied().map(escape_controls).collect();
-        self.lines(&fields.join("\t"))
+        self.out.write_all(text.as_bytes())?;
+        self.out.write_all(b"\n")?;
+        Ok(())
     }
 
     /// A text for a person, on as many lines as the terminal takes for it.
     pub(crate) fn paragraph(&mut self, text: &str) -> Result<(), Failure> {
-        let text = table::wrapped(&escape_controls(text), self.width);
-        self.lines(&text)
-    }
-
-    fn lines(&mut self, text: &str) -> Result<(), Failure> {
-        self.out.write_all(text.as_bytes())?;
-        self.out.write_all(b"\n")?;
-        Ok(())
+        self.line(&table::wrapped(text, self.width))
     }
 
     /// One JSON document on one line.
@@ -90,15 +77,11 @@ impl Output {
         rows: &[Vec<String>],
         numbers: bool,
     ) -> Result<(), Failure> {
-        let rows: Vec<Vec<String>> = rows
-            .iter()
-            .map(|row| row.iter().map(|cell| escape_controls(cell)).collect())
-            .collect();
         let text = match numbers {
-            true => table::numbers(header, &rows, self.width),
-            false => table::texts(header, &rows, self.width),
+            true => table::numbers(header, rows, self.width),
+            false => table::texts(header, rows, self.width),
         };
-        self.lines(&text)
+        self.line(&text)
     }
 
     /// Columns of the terminal.

@@ -1,9 +1,5 @@
 //! probe, model and advise, and what they say to bad input.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
-#![allow(
-    clippy::disallowed_methods,
-    reason = "tests read and write files as they like"
-)]
 
 mod support;
 

@@ -186,8 +186,36 @@ canaries! {
     IgnoreEnding,
     /// Tasks that wait for a segment are not woken when one is free.
     FreeWithoutWaking,
-    /// A commit does not wait for others that validate what they have read.
-    PassValidating,
+    /// An opening says so in one of the two superblocks.
+    OpenOneSuperblock,
+    /// One of the two superblocks names the log's new area when records go there.
+    MoveOneSuperblock,
+    /// One of the two superblocks says that the volume is shorter when it is cut.
+    CutOneSuperblock,
+    /// Closing writes one of the two superblocks.
+    CloseOneSuperblock,
+    /// The area that the log had before is free while the log still starts there.
+    LeaveOldLogEarly,
+    /// A superblock is written while the checkpoint that it names is in the drive's cache.
+    SuperblockBeforePages,
+    /// A superblock is not flushed before what it replaces is used again.
+    SkipSuperblockFlush,
+    /// `remove_range` counts records that others have removed since it saw them.
+    CountAbsent,
+    /// Two callers may take the same record from the end of a tree.
+    PopBlindly,
+    /// An update does not look whether the value that it read is still there.
+    UpdateBlindly,
+    /// Free segments are discarded while writes may take them.
+    DiscardFreeSegments,
+    /// A backup reads pages in segments that may be used again.
+    CopyUnpinned,
+    /// Segments become free while a backup copies what the log names in them.
+    FreeBesideBackup,
+    /// Old versions are dropped although an open snapshot needs them.
+    DropVersionsEarly,
+    /// A serializable commit validates keys that it has read, and no ranges.
+    SkipRangeValidation,
 }
 
 #[cfg(any(test, feature = "simulation"))]

@@ -42,6 +42,8 @@ pub(super) struct Actor {
     /// Large values that this client only adds, and the trees of others that it has visited.
     pub(super) to_grow: Vec<Key>,
     pub(super) visited: BTreeMap<usize, Tree>,
+    /// The tree whose records are counted: its number, and its keys.
+    pub(super) ends: Option<(usize, Vec<Key>)>,
     /// Snapshots that it looks at now and then, and their numbers in the history.
     pub(super) held: Vec<(usize, Snapshot)>,
 }
@@ -71,6 +73,9 @@ impl Actor {
         }
         if self.drops && self.passing.is_some() && self.random.chance(50) {
             return self.pass();
+        }
+        if self.ends.is_some() && self.random.chance(self.more.calls) {
+            return self.call();
         }
         if self.random.chance(self.transactions) {
             return if self.random.chance(85) {

@@ -4,6 +4,8 @@
 mod actor;
 mod backups;
 mod beside;
+mod calls;
+mod calls_in;
 pub(crate) mod canaries;
 mod every_place;
 mod exhaustive;
@@ -13,6 +15,7 @@ mod recorder;
 mod reopen;
 mod run;
 pub(crate) mod state;
+mod superblocks;
 mod switching;
 mod transact;
 mod watch;
@@ -398,6 +401,7 @@ impl Totals {
         sum.beside += report.beside;
         sum.compared += report.compared;
         sum.backups += report.backups;
+        sum.superblocks += report.superblocks;
         sum.refused += report.refused;
         sum.unreadable += report.unreadable;
         for (name, count) in &report.errors {
@@ -418,7 +422,8 @@ impl Totals {
         println!(
             "{} operations, {} I/Os, {} power cuts and {} more during recovery, {} checks, \
              {} runs ended by detected corruption, {} records unreadable, {} switches, \
-             {} stores opened beside, {} of them compared word by word, {} backups restored",
+             {} stores opened beside, {} of them compared word by word, {} without their newest superblock, \
+             {} backups restored",
             sum.operations,
             sum.ios,
             sum.crashes,
@@ -429,6 +434,7 @@ impl Totals {
             self.switches,
             sum.beside,
             sum.compared,
+            sum.superblocks,
             sum.backups
         );
         println!("expected errors: {:?}", sum.errors);

@@ -84,6 +84,8 @@ pub(crate) enum Shape {
     Crowded,
     /// Transactions that spill, and so rewrite their trees.
     Spilling,
+    /// Every call of the interface, while the log moves and the volume becomes longer and shorter.
+    Calls,
 }
 
 impl Shape {
@@ -98,6 +100,7 @@ impl Shape {
             Shape::Copied => "copied",
             Shape::Crowded => "crowded",
             Shape::Spilling => "spilling",
+            Shape::Calls => "calls",
         }
     }
 }
@@ -168,6 +171,14 @@ pub(crate) struct More {
     pub(crate) cut_within: Option<u64>,
     /// Zeros are written to what the volume grows by.
     pub(crate) initializes: bool,
+    /// Of a hundred operations, those that are calls beyond plain reads and writes (`calls.rs`).
+    pub(crate) calls: u64,
+    /// The log begins small, and moves to larger areas.
+    pub(crate) grows_log: bool,
+    /// Commits are seen before they are durable.
+    pub(crate) early: bool,
+    /// Looks at what is on the drive when the newest superblock is corrupt, per round.
+    pub(crate) superblocks: u64,
 }
 
 impl Default for More {
@@ -191,6 +202,10 @@ impl Default for More {
             backups: 0,
             cut_within: None,
             initializes: false,
+            calls: 0,
+            grows_log: false,
+            early: false,
+            superblocks: 0,
         }
     }
 }
@@ -221,9 +236,17 @@ impl More {
             backups: random.one_of(&[0, 0, 0, 2]),
             cut_within: None,
             initializes: random.chance(50),
+            calls: 0,
+            grows_log: false,
+            early: false,
+            superblocks: 0,
         };
         // Behind what seeds drew before.
         more.small.spill_bytes = random.one_of(&[None, None, None, Some(0), Some(300), Some(2000)]);
+        more.calls = random.one_of(&[0, 0, 0, 0, 10, 40]);
+        more.grows_log = random.chance(10);
+        more.early = random.chance(10);
+        more.superblocks = random.one_of(&[0, 0, 3]);
         more
     }
 }
@@ -231,7 +254,7 @@ impl More {
 impl Scenario {
     /// Whether the store shows a commit once it is durable.
     pub(crate) fn shows_late(&self) -> bool {
-        self.log && self.durability == Durability::Synced
+        self.log && self.durability == Durability::Synced && !self.more.early
     }
 
     /// The scenario of `seed`, with faults of the kinds `allowed` only.
@@ -314,6 +337,14 @@ impl Scenario {
             // What restores a backup lays out full pages.
             self.more.small.words_per_page = None;
         }
+        // What is shown before it is durable is refused once writing has failed.
+        self.more.early &= self.faults.io.is_none();
+        self.more.grows_log &= self.may_grow_log();
+        if self.more.grows_log {
+            // A log grows when checkpoints are due.
+            let bytes = self.more.small.checkpoint_bytes.unwrap_or(64 << 10);
+            self.more.small.checkpoint_bytes = Some(bytes.max(16 << 10));
+        }
         if self.limit_bytes.is_none() && !self.faults.full && self.seed.is_multiple_of(3) {
             // What a store begins with, and a few more.
             let log = if self.separate_log { 0 } else { LOG / SEGMENT };
@@ -338,7 +369,13 @@ impl Scenario {
             Shape::Copied => self.copied(),
             Shape::Crowded => self.crowded(),
             Shape::Spilling => self.spilling(),
+            Shape::Calls => self.calling(),
         }
+    }
+
+    /// Whether the log may begin small and move.
+    fn may_grow_log(&self) -> bool {
+        self.log && !self.separate_log && self.limit_bytes.is_none()
     }
 
     fn growing(mut self) -> Scenario {
@@ -421,6 +458,10 @@ impl Scenario {
         self.more.beside = 0;
         self.more.backups = 5;
         self.more.growers = 1;
+        // While a backup waits for its reads, others use space again.
+        self.faults.slow = true;
+        self.more.slow = 10;
+        self.latency_us = 0..=200;
         self.more.small.words_per_page = None;
         self
     }
@@ -460,6 +501,25 @@ impl Scenario {
         self
     }
 
+    fn calling(mut self) -> Scenario {
+        self.workers = self.workers.max(2);
+        self.actors = self.actors.max(4);
+        self.operations = 40 + self.operations % 200;
+        self.rounds = 3;
+        if self.seed.is_multiple_of(4) {
+            // A store without a log is whole once it is closed.
+            (self.log, self.separate_log, self.faults.power) = (false, false, false);
+        }
+        self = self.with_more();
+        self.more.calls = 70;
+        self.more.superblocks = 8;
+        self.more.beside = 4;
+        self.more.early = self.seed.is_multiple_of(5) && self.faults.io.is_none();
+        self.more.grows_log = self.seed % 4 < 3 && self.may_grow_log();
+        self.more.small.checkpoint_bytes = Some(32 << 10);
+        self
+    }
+
     /// A short run for crash points at every I/O.
     pub(crate) fn short(seed: u64) -> Scenario {
         let mut random = Random::new(seed);
@@ -481,7 +541,7 @@ impl Scenario {
     pub(crate) fn options(&self) -> Options {
         let (workers, tasks) = (self.workers as u64, self.tasks as u64);
         let frames = 128 + 64 * workers + 4 * workers * tasks + self.extra_frames;
-        Options::new()
+        let options = Options::new()
             .durability(self.durability)
             .version_store_bytes(self.version_bytes)
             .pool_bytes(frames * 4224 + self.version_bytes)
@@ -493,8 +553,13 @@ impl Scenario {
                 Some(_) => 2 * SEGMENT as u32,
                 None => SEGMENT as u32,
             })
-            .log_bytes(if self.log { LOG } else { 0 })
             .volume_limit_bytes(self.limit_bytes)
+            .early_visibility(self.more.early);
+        match self.log {
+            true if self.more.grows_log => options,
+            true => options.log_bytes(LOG),
+            false => options.log_bytes(0),
+        }
     }
 
     /// The device's behaviour in round `round`, before faults are armed.

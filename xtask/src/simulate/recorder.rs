@@ -26,6 +26,10 @@ pub(super) enum Meaning {
 pub(super) struct Recorder {
     pub(super) universe: Arc<Universe>,
     faults: Faults,
+    /// The store has a log.
+    logs: bool,
+    /// The tree whose records are counted.
+    ends: Option<usize>,
     /// Several clients use the trees that come and go.
     shared_trees: bool,
     state: Mutex<State>,
@@ -43,11 +47,36 @@ struct State {
     history: History,
     violations: Vec<String>,
     created: Created,
+    /// What operations may remove that have not been answered.
+    open: BTreeMap<u64, Removals>,
+    /// By how many records at least and at most the counted tree has grown.
+    balance: (i64, i64),
+}
+
+/// What one operation may remove: each of these records, by itself.
+struct Removals {
+    begin: u64,
+    keys: Vec<(Key, Version)>,
+}
+
+impl Removals {
+    fn transactions(&self) -> impl Iterator<Item = Transaction> + '_ {
+        self.keys.iter().map(|&(key, version)| {
+            let mut single = Transaction::new(Level::Single, self.begin);
+            single.writes.push(Write {
+                key,
+                version,
+                present: false,
+            });
+            single
+        })
+    }
 }
 
 impl Recorder {
     pub(super) fn new(
         universe: Arc<Universe>,
+        ends: Option<usize>,
         scenario: &Scenario,
         history: History,
         first_version: Version,
@@ -55,11 +84,15 @@ impl Recorder {
         Arc::new(Recorder {
             universe,
             faults: scenario.faults.clone(),
+            logs: scenario.log,
+            ends,
             shared_trees: scenario.more.visits > 0,
             state: Mutex::new(State {
                 history,
                 violations: Vec::new(),
                 created: BTreeMap::new(),
+                open: BTreeMap::new(),
+                balance: (0, 0),
             }),
             stop: AtomicBool::new(false),
             next_version: AtomicU64::new(first_version),
@@ -132,9 +165,13 @@ impl Recorder {
             .clone()
     }
 
-    /// The history so far.
+    /// The history so far, with all that operations may have removed which have not been answered.
     pub(super) fn history(&self) -> History {
-        self.state().history.clone()
+        let state = self.state();
+        let mut history = state.history.clone();
+        let open = state.open.values().flat_map(Removals::transactions);
+        history.transactions.extend(open);
+        history
     }
 
     // ---- transactions ------------------------------------------------------------
@@ -154,6 +191,109 @@ impl Recorder {
         let at = self.begin(Level::Single);
         self.state().history.transactions[at].writes = writes.to_vec();
         at
+    }
+
+    /// Asks for an operation outside transactions that writes what depends on what it reads.
+    pub(super) fn begin_change(&self, write: Write, durable: bool) -> usize {
+        let at = self.begin(Level::Serializable);
+        self.write(at, write);
+        self.ask(at, durable);
+        at
+    }
+
+    /// An operation has read this and changed nothing.
+    pub(super) fn only_read(&self, at: usize, key: Key, seen: Seen) {
+        let mut state = self.state();
+        let transaction = &mut state.history.transactions[at];
+        transaction.level = Level::Single;
+        transaction.writes.clear();
+        transaction.reads.push(Read { key, seen });
+    }
+
+    /// Begins an operation that may remove any of `keys`; until it is answered it may have removed each.
+    pub(super) fn open_removals(&self, keys: impl Iterator<Item = Key>) -> u64 {
+        let keys = keys.map(|key| (key, self.version())).collect();
+        let number = self.version();
+        let mut state = self.state();
+        let begin = state.history.tick();
+        state.open.insert(number, Removals { begin, keys });
+        number
+    }
+
+    /// The operation is answered; when it began.
+    pub(super) fn close_removals(&self, number: u64) -> u64 {
+        let closed = self.state().open.remove(&number);
+        closed.map_or(0, |removals| removals.begin)
+    }
+
+    /// It is answered: some of the records that it may have removed are gone, whichever these are.
+    pub(super) fn close_some_removed(&self, number: u64) {
+        let mut state = self.state();
+        let end = state.history.tick();
+        let Some(removals) = state.open.remove(&number) else {
+            return;
+        };
+        for mut single in removals.transactions() {
+            single.end = end;
+            state.history.transactions.push(single);
+        }
+    }
+
+    /// One operation has found this record and removed it.
+    pub(super) fn removed(&self, begin: u64, read: Read, version: Version, durable: bool) {
+        let mut state = self.state();
+        let mut change = Transaction::new(Level::Serializable, begin);
+        change.asked = begin;
+        change.end = state.history.tick();
+        change.outcome = Outcome::Committed;
+        change.durable = durable;
+        change.reads.push(read);
+        change.writes.push(Write {
+            key: read.key,
+            version,
+            present: false,
+        });
+        state.history.transactions.push(change);
+    }
+
+    // ---- the tree whose records are counted --------------------------------------
+
+    /// The tree has so many records more, at least and at most.
+    pub(super) fn grown(&self, least: i64, most: i64) {
+        let balance = &mut self.state().balance;
+        *balance = (balance.0 + least, balance.1 + most);
+    }
+
+    /// The same for a change of `key`, if that is one of the tree's.
+    pub(super) fn grown_by(&self, key: Key, least: i64, most: i64) {
+        if Some(self.universe.record(key).0) == self.ends {
+            self.grown(least, most);
+        }
+    }
+
+    /// A transaction has committed, or it may have: it has read what it has changed of the tree.
+    pub(super) fn grown_by_transaction(&self, at: usize, is_certain: bool) {
+        let mut state = self.state();
+        let transaction = &state.history.transactions[at];
+        let is_counted = |key: Key| Some(self.universe.record(key).0) == self.ends;
+        let was_there = |key: Key| {
+            let mut reads = transaction.reads.iter();
+            reads.any(|read| read.key == key && read.seen != Seen::Absent)
+        };
+        let writes = transaction.writes.iter().filter(|w| is_counted(w.key));
+        let sum: i64 = writes
+            .map(|w| i64::from(w.present) - i64::from(was_there(w.key)))
+            .sum();
+        let (least, most) = match is_certain {
+            true => (sum, sum),
+            false => (sum.min(0), sum.max(0)),
+        };
+        state.balance = (state.balance.0 + least, state.balance.1 + most);
+    }
+
+    /// By how many records the tree has grown, at least and at most.
+    pub(super) fn balance(&self) -> (i64, i64) {
+        self.state().balance
     }
 
     /// The acknowledgement of an operation does not mean that it lasts.
@@ -329,6 +469,7 @@ impl Recorder {
                 "not above",
                 (self.shared_trees || self.faults.corruption.is_some()).then_some(Meaning::Refused),
             ),
+            Error::NeedsLog { .. } => ("needs a log", (!self.logs).then_some(Meaning::Refused)),
             Error::SnapshotTooOld => ("snapshot too old", Some(Meaning::Refused)),
             Error::Poisoned { .. } | Error::Closed => (
                 "poisoned",

@@ -15,6 +15,7 @@ use super::passing::Passing;
 use super::plan::{Corruption, LOG_HEADERS, Scenario, survivors};
 use super::recorder::Recorder;
 use super::state;
+use super::superblocks::Superblocks;
 use super::watch::Watch;
 use crate::data::{Universe, key_bytes};
 use crate::history::{History, Key, Outcome, Transaction, Version, Write, check};
@@ -23,6 +24,8 @@ use crate::random::Random;
 /// Bits that are changed at a time, and steps between two such times.
 const ROTTEN_BITS: u64 = 8;
 const ROT_EVERY: u64 = 3000;
+/// Records that the counted tree has at most.
+const ENDS: u64 = 16;
 
 /// What a run did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -41,6 +44,8 @@ pub(crate) struct Report {
     pub(crate) beside: u64,
     /// Of these, compared word by word.
     pub(crate) compared: u64,
+    /// Stores on the drive that were opened beside the running one, or after it, without their newest superblock.
+    pub(crate) superblocks: u64,
     /// Runs that ended because the store refused to open, having found corruption.
     pub(crate) refused: u64,
     /// Records that could not be read because they are corrupt.
@@ -97,6 +102,8 @@ pub(crate) struct Run {
     pub(super) own: Vec<Vec<Key>>,
     pub(super) shared: Vec<Key>,
     pub(super) counters: Vec<Key>,
+    /// Index of the tree whose records are counted, if there is one.
+    pub(super) ends: Option<usize>,
     /// Index of the first tree that comes and goes; the others follow it.
     pub(super) passing: usize,
     pub(super) report: Report,
@@ -176,6 +183,11 @@ impl Run {
                     .collect(),
             );
         }
+        let ends = (scenario.more.calls > 0).then(|| universe.add_tree("ends"));
+        for number in 0..ends.map_or(0, |_| ENDS) {
+            let bytes = key_bytes(b'e', 0, number, &mut random);
+            universe.add_key(universe.trees.len() - 1, bytes);
+        }
         let passing = universe.trees.len();
         for nth in 0..scenario.more.passing {
             let name = if nth == 0 {
@@ -194,6 +206,7 @@ impl Run {
             own,
             shared,
             counters,
+            ends,
             passing,
             report: Report {
                 hash: scenario.seed,
@@ -314,6 +327,7 @@ impl Run {
     ) -> Result<(Ended, Arc<Recorder>), Failure> {
         let recorder = Recorder::new(
             Arc::clone(&self.universe),
+            self.ends,
             &self.scenario,
             History::starting_with(between.known.clone()).shown_late(self.scenario.shows_late()),
             between.next_version,
@@ -337,6 +351,7 @@ impl Run {
         let mut beside = Beside::new(&self.scenario);
         let backups = self.scenario.more.backups;
         let mut schedule = Schedule::new(self.scenario.seed, round, backups);
+        let mut superblocks = Superblocks::new(&self.scenario, round);
         while ended.load(Ordering::Relaxed) < count {
             let did_something = simulation.step();
             let is_stuck = watch.is_stuck(did_something, || recorder.begun());
@@ -354,6 +369,10 @@ impl Run {
                 let at_rest = || recorder.resting() + ended.load(Ordering::Relaxed) == count;
                 self.look(&mut simulation, &between.device, &recorder, &at_rest)
                     .map_err(|failure| failure.at(place("beside")))?;
+            }
+            if superblocks.is_due(steps, &between.device) && !was_off {
+                self.open_by_older(&between.device, &recorder)
+                    .map_err(|failure| failure.at(place("without the newest superblock")))?;
             }
             if let Some(adds) = schedule.is_due(steps)
                 && !was_off
@@ -384,7 +403,7 @@ impl Run {
             between.device.power_off();
         } else if !self.cut_by_rule {
             between.device.clear_rules();
-            self.whole_state(&mut simulation, &recorder, round)?;
+            self.whole_state(&mut simulation, &recorder, between, round)?;
             if self.scenario.faults.power && self.random.chance(25) {
                 let at = Trigger::At(self.random.skewed(40) - 1);
                 between
@@ -516,6 +535,7 @@ impl Run {
                 more: self.scenario.more.clone(),
                 to_grow: self.growers(number),
                 visited: BTreeMap::new(),
+                ends: self.ends.map(|tree| (tree, self.keys_of(tree))),
                 held: Vec::new(),
             };
             let ended = Ending(Arc::clone(&ended));
@@ -557,11 +577,15 @@ impl Run {
         &mut self,
         simulation: &mut Simulation,
         recorder: &Recorder,
+        between: &Between,
         round: u64,
     ) -> Result<(), Failure> {
         let state = state::read(simulation.store(), &self.universe, &recorder.created());
-        self.judge(state, recorder.history(), true)
+        let now = self
+            .judge(state, recorder.history(), true)
             .map_err(|failure| failure.at(format!("round {}, {}", round, "running")))?;
+        self.balances(&between.known, &now, recorder.balance())
+            .map_err(|failure| failure.at(format!("round {round}, running")))?;
         // Once a write has failed, what was begun cannot be taken back any more:
         // the next opening does so.
         let poisoned = recorder.counts().contains_key("poisoned");
@@ -569,6 +593,36 @@ impl Run {
             return Ok(());
         }
         self.sound(simulation.store(), round)
+    }
+
+    /// Whether the tree whose records are counted has as many as answers say: each that was inserted was found missing by
+    /// its insertion, and each that was removed was counted by its removal.
+    fn balances(
+        &self,
+        before: &BTreeMap<Key, Version>,
+        now: &BTreeMap<Key, Version>,
+        (least, most): (i64, i64),
+    ) -> Result<(), Failure> {
+        let faults = &self.scenario.faults;
+        let Some(tree) = self.ends.filter(|_| faults.corruption.is_none()) else {
+            return Ok(());
+        };
+        let keys = self.keys_of(tree);
+        let count = |state: &BTreeMap<Key, Version>| {
+            keys.iter().filter(|key| state.contains_key(key)).count() as i64
+        };
+        let grown = count(now) - count(before);
+        if (least..=most).contains(&grown) {
+            return Ok(());
+        }
+        let name = &self.universe.trees[tree].name;
+        Err(Failure::of(format!(
+            "the tree {name} has {grown} records more than before; by all answers it is {least} to {most}"
+        )))
+    }
+
+    fn keys_of(&self, tree: usize) -> Vec<Key> {
+        self.universe.trees[tree].keys.values().copied().collect()
     }
 
     /// `store.check` finds nothing; what it should find is in the report.
@@ -656,6 +710,10 @@ impl Run {
                 survivors(&mut self.random, self.scenario.separate_log)
             }
         };
+        if matches!(ended, Ended::Done) {
+            self.open_closed_by_older(&between.device, recorder)
+                .map_err(|failure| failure.at(format!("round {round}, closed")))?;
+        }
         let variant = self.random.bits();
         let mut image = between
             .device

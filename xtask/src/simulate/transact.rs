@@ -12,24 +12,24 @@ use crate::data::{value, version_of};
 use crate::history::{Key, Level, Outcome, Seen, Write};
 
 /// A transaction that runs, and its record.
-struct Running {
-    transaction: Transaction,
+pub(super) struct Running {
+    pub(super) transaction: Transaction,
     /// Its number in the history.
-    at: usize,
-    read_only: bool,
+    pub(super) at: usize,
+    pub(super) read_only: bool,
     /// What it has written, and would read itself.
-    mine: BTreeMap<Key, Write>,
+    pub(super) mine: BTreeMap<Key, Write>,
 }
 
 /// Why a transaction ends before it was to.
-enum Stop {
+pub(super) enum Stop {
     /// It failed with this.
     Error(Error, &'static str),
     /// Something was wrong, and recorded.
     Wrong,
 }
 
-type Step = Result<(), Stop>;
+pub(super) type Step = Result<(), Stop>;
 
 impl Actor {
     /// One transaction; `false` if there is no point in another one.
@@ -82,10 +82,18 @@ impl Actor {
                 self.recorder.ask(at, durable);
                 return match running.transaction.commit() {
                     Ok(()) => {
+                        self.recorder.grown_by_transaction(at, true);
                         self.recorder.end(at, Outcome::Committed);
                         true
                     }
-                    Err(error) => self.failed(at, &error.into(), "committing"),
+                    Err(error) => {
+                        let meaning = self.recorder.meaning(&error.into(), "committing");
+                        if meaning != Meaning::Refused {
+                            self.recorder.grown_by_transaction(at, false);
+                        }
+                        self.recorder.end_with(at, meaning);
+                        meaning != Meaning::Over
+                    }
                 };
             }
         }
@@ -100,6 +108,10 @@ impl Actor {
             }
             if self.recorder.is_stopped() {
                 return Err(Stop::Wrong);
+            }
+            if self.ends.is_some() && self.random.chance(self.more.calls / 2) {
+                self.call_in(running)?;
+                continue;
             }
             match self.random.below(100) {
                 0..30 => {
@@ -134,7 +146,7 @@ impl Actor {
         Ok(())
     }
 
-    fn look(&mut self, running: &mut Running, key: Key) -> Step {
+    pub(super) fn look(&mut self, running: &mut Running, key: Key) -> Step {
         let universe = Arc::clone(&self.recorder.universe);
         let (tree, bytes) = universe.record(key);
         let found = running
@@ -145,7 +157,7 @@ impl Actor {
     }
 
     /// Records a read, or compares it with the transaction's own write.
-    fn saw(&self, running: &Running, key: Key, found: Option<&[u8]>) -> Step {
+    pub(super) fn saw(&self, running: &Running, key: Key, found: Option<&[u8]>) -> Step {
         let Some(seen) = self.recorder.seen(key, found) else {
             return Err(Stop::Wrong);
         };
@@ -167,7 +179,7 @@ impl Actor {
         Err(Stop::Wrong)
     }
 
-    fn put(&mut self, running: &mut Running, key: Key) -> Step {
+    pub(super) fn put(&mut self, running: &mut Running, key: Key) -> Step {
         let write = Write {
             key,
             version: self.recorder.version(),
@@ -193,7 +205,7 @@ impl Actor {
         Ok(())
     }
 
-    fn take(&mut self, running: &mut Running, key: Key) -> Step {
+    pub(super) fn take(&mut self, running: &mut Running, key: Key) -> Step {
         let universe = Arc::clone(&self.recorder.universe);
         let (tree, name) = universe.record(key);
         let existed = match running.transaction.remove(&self.trees[tree], name) {

@@ -60,7 +60,8 @@ pub(super) struct Common {
 pub(super) type Step = (usize, &'static str, fn(&mut Client<'_>) -> Result<(), Stop>);
 
 const STEPS: &[Step] = &[
-    (30, "write", |client| client.write_one()),
+    (24, "write", |client| client.write_one()),
+    (6, "swap", |client| client.swap_one()),
     (6, "read", |client| client.read_one()),
     (8, "many", |client| client.read_many()),
     (6, "scan", |client| client.scan()),
@@ -247,6 +248,40 @@ impl Client<'_> {
             return self.make_room();
         }
         done
+    }
+
+    /// Replaces what a record has, if it has that still: as only its owner changes it, it has.
+    fn swap_one(&mut self) -> Result<(), Stop> {
+        let record = self.own();
+        let present = self.random.chance(75);
+        let write = self.write_of(record, present);
+        let new = present.then(|| value(write.version, length(&mut self.random)));
+        let key = main_key(record);
+        let main = self.common.main.clone();
+        let old = main.get(&key)?;
+        self.same(record, old.as_deref())?;
+        let by_update = self.random.chance(50);
+        let mut found = old.clone();
+        let mut noted = self.single(vec![write]);
+        self.ask(&mut noted, |_| {
+            if by_update {
+                let changed = main.update(&key, |now| {
+                    found = now.map(<[u8]>::to_vec);
+                    new.clone()
+                });
+                return changed.map(drop);
+            }
+            if let Err(other) = main.compare_and_swap(&key, old.as_deref(), new.as_deref())? {
+                found = other.current;
+            }
+            Ok(())
+        })?;
+        if found == old {
+            return Ok(());
+        }
+        wrong(format!(
+            "main/{record} changed between two looks of its owner"
+        ))
     }
 
     /// Removes some records where the volume is full.
@@ -494,7 +529,9 @@ impl Client<'_> {
         let key = |record: u64| scratch_key(record - first);
         let there: Vec<u64> = (first..end).filter(|r| self.want(*r) != 0).collect();
         let behind = there.last().map_or(first, |last| last + 1);
-        match self.random.below(10) {
+        match self.random.below(14) {
+            10..12 => self.pop(&tree, first, &there),
+            12..14 if !there.is_empty() => self.remove_some(&tree, first, &there),
             0..3 if behind < end => self.load(&tree, behind, end, key),
             3..6 => {
                 let record = first + self.random.below(end - first);
@@ -543,6 +580,54 @@ impl Client<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Takes the first or the last record of a scratch tree, whose records are `there`.
+    fn pop(&mut self, tree: &Tree, first: u64, there: &[u64]) -> Result<(), Stop> {
+        let is_first = self.random.chance(50);
+        let end = if is_first {
+            there.first()
+        } else {
+            there.last()
+        };
+        let writes = end.map(|record| self.write_of(*record, false));
+        let mut noted = self.single(writes.into_iter().collect());
+        let mut popped = None;
+        self.ask(&mut noted, |_| {
+            popped = match is_first {
+                true => tree.pop_first()?,
+                false => tree.pop_last()?,
+            };
+            Ok(())
+        })?;
+        let expected = end.map(|record| scratch_key(record - first));
+        if popped.as_ref().map(|record| &record.0) == expected.as_ref() {
+            return Ok(());
+        }
+        let popped = popped.map(|record| String::from_utf8_lossy(&record.0).into_owned());
+        wrong(format!("{popped:?} was popped instead of {end:?}"))
+    }
+
+    /// Removes some consecutive records of a scratch tree at once.
+    fn remove_some(&mut self, tree: &Tree, first: u64, there: &[u64]) -> Result<(), Stop> {
+        // So few that one commit takes them.
+        let from = self.random.below(there.len() as u64) as usize;
+        let count = self.random.skewed(60) as usize;
+        let part = &there[from..(from + count).min(there.len())];
+        let writes = part.iter().map(|record| self.write_of(*record, false));
+        let writes = writes.collect();
+        let mut noted = self.single(writes);
+        let (lower, upper) = (part[0], part[part.len() - 1]);
+        let (lower, upper) = (scratch_key(lower - first), scratch_key(upper - first));
+        let mut removed = 0;
+        self.ask(&mut noted, |_| {
+            removed = tree.remove_range(&lower[..]..=&upper[..])?;
+            Ok(())
+        })?;
+        if removed == part.len() as u64 {
+            return Ok(());
+        }
+        wrong(format!("{removed} records of {} were removed", part.len()))
     }
 
     /// All shared numbers, as `get` finds them.

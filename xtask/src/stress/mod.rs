@@ -5,6 +5,7 @@
 mod client;
 mod judge;
 mod mode;
+mod reader;
 mod transact;
 mod watch;
 mod worker;
@@ -26,6 +27,7 @@ use mode::{End, Mode};
 use watch::Watch;
 use world::{SHARED, World, length, main_key, shared_key};
 
+pub(crate) use reader::{ReaderArgs, read};
 pub(crate) use worker::{WorkerArgs, work};
 
 /// Rounds of one store before the next is made.
@@ -56,8 +58,8 @@ pub(crate) struct Args {
     /// Fixes some of what is drawn, as it is printed: backend=aio,threads=16
     #[arg(long, default_value = "")]
     mode: String,
-    /// Leaves steps out, to find what a failure needs: write, read, many, scan, transaction,
-    /// streamed-write, streamed-read, snapshot, scratch, tail, backup, check, discard
+    /// Leaves steps out, to find what a failure needs: write, swap, read, many, scan, transaction,
+    /// streamed-write, streamed-read, snapshot, scratch, tail, backup, check, discard, compact, reader
     #[arg(long, value_delimiter = ',')]
     without: Vec<String>,
     /// Where the stores are made; by default the system's place for such things
@@ -210,7 +212,11 @@ impl Case<'_> {
     /// Makes the store with its first records.
     fn create(&self, mode: &Mode, random: &mut Random) -> Result<(), Problem> {
         let place = Place::new(&self.directory, mode);
-        let mut options = mode.options().segment_bytes(SEGMENT).log_bytes(LOG);
+        mode.sizes().switch_on();
+        let mut options = match mode.small {
+            true => mode.options(),
+            false => mode.options().segment_bytes(SEGMENT).log_bytes(LOG),
+        };
         if let Some(log) = &place.log {
             options = options.log_path(log);
         }

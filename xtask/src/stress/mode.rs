@@ -3,7 +3,7 @@
 use std::fmt;
 
 use clap::ValueEnum;
-use isobath::{Durability, Options, PolicyKind};
+use isobath::{Durability, Options, PolicyKind, Small};
 
 use crate::crash::{LogPlace, Problem, Way};
 use crate::random::Random;
@@ -47,13 +47,19 @@ pub(super) enum End {
     KillClosing,
 }
 
-/// What a round runs with. The first three are the store's, for all its rounds.
+/// What a round runs with. The first four are the store's, for all its rounds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mode {
     pub(super) files: u64,
     pub(super) log: LogPlace,
     /// Whether the volume has hardly more space than the data needs.
     pub(super) full: bool,
+    /// Whether it begins with small segments and a small log, which moves to larger areas.
+    pub(super) small: bool,
+    /// Whether commits are seen before they are durable.
+    pub(super) early: bool,
+    /// Whether transactions spill, and so rewrite their trees.
+    pub(super) spills: bool,
     pub(super) backend: Way,
     pub(super) threads: u64,
     pub(super) workers: u64,
@@ -76,10 +82,13 @@ impl Mode {
             End::KillOpening,
             End::KillClosing,
         ];
-        Mode {
+        let mut mode = Mode {
             files: random.one_of(&[1, 1, 2, 3]),
             log: random.one_of(&[LogPlace::Volume, LogPlace::Apart]),
             full: random.chance(30),
+            small: random.chance(30),
+            early: random.chance(15),
+            spills: random.chance(15),
             backend: random.one_of(&ways),
             threads: random.one_of(&[1, 2, 4, 8, 16, 16]),
             workers: random.one_of(&[1, 2, 2, 4]),
@@ -93,12 +102,20 @@ impl Mode {
                 PolicyKind::Mdc,
                 PolicyKind::MultiLog,
             ]),
-        }
+        };
+        mode.may_be_small();
+        mode
+    }
+
+    /// A store with a limit, or with a log of its own, begins with large segments.
+    fn may_be_small(&mut self) {
+        self.small &= !self.full && self.log == LogPlace::Volume;
     }
 
     /// As `self`, on a store that was made for `first`.
     pub(super) fn on_store_of(mut self, first: &Mode) -> Mode {
         (self.files, self.log, self.full) = (first.files, first.log, first.full);
+        self.small = first.small;
         self
     }
 
@@ -108,6 +125,7 @@ impl Mode {
             self.set(part)
                 .ok_or_else(|| format!("--mode: {part:?}; a mode is for example {self}"))?;
         }
+        self.may_be_small();
         Ok(())
     }
 
@@ -124,6 +142,9 @@ impl Mode {
             "files" => self.files = count(value, 16)?,
             "log" => self.log = of(value)?,
             "full" => self.full = value.parse().ok()?,
+            "small" => self.small = value.parse().ok()?,
+            "early" => self.early = value.parse().ok()?,
+            "spills" => self.spills = value.parse().ok()?,
             "backend" => self.backend = of(value)?,
             "threads" => self.threads = count(value, super::world::OWNERS)?,
             "workers" => self.workers = count(value, 64)?,
@@ -151,6 +172,17 @@ impl Mode {
             .durability(self.durability.durability())
             .backend(self.backend.backend())
             .cleaning_policy(self.policy)
+            .early_visibility(self.early)
+    }
+
+    /// The sizes that the stores of this thread have.
+    pub(super) fn sizes(&self) -> Small {
+        Small {
+            words_per_page: None,
+            checkpoint_bytes: self.small.then_some(1 << 20),
+            first_segments: None,
+            spill_bytes: self.spills.then_some(2000),
+        }
     }
 }
 
@@ -162,10 +194,13 @@ impl fmt::Display for Mode {
         }
         write!(
             f,
-            "files={},log={},full={},backend={},threads={},workers={},pool={},cores={},durability={},end={},policy={}",
+            "files={},log={},full={},small={},early={},spills={},backend={},threads={},workers={},pool={},cores={},durability={},end={},policy={}",
             self.files,
             name(self.log),
             self.full,
+            self.small,
+            self.early,
+            self.spills,
             name(self.backend),
             self.threads,
             self.workers,

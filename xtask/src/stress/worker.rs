@@ -14,7 +14,7 @@ use super::judge::{backups_path, last_backup};
 use super::mode::Cores;
 use super::watch::Watch;
 use super::world::{self, COUNTERS, World};
-use super::{Place, mode_of};
+use super::{Place, mode_of, reader};
 use crate::crash::Problem;
 use crate::crash::journal::{Journal, now};
 use crate::random::Random;
@@ -62,6 +62,7 @@ fn say(word: &str) -> Result<(), Problem> {
 fn run(args: &WorkerArgs) -> Result<(), Problem> {
     let mode = mode_of(&args.mode)?;
     stay_on(mode.cores)?;
+    mode.sizes().switch_on();
     let helper = mode.threads;
     let watch = Watch::begin(mode.threads + 1);
     let place = Place::new(&args.directory, &mode);
@@ -92,6 +93,7 @@ fn run(args: &WorkerArgs) -> Result<(), Problem> {
             let mut client = client(args, &common, thread)?;
             let stop = &stop;
             threads.push(scope.spawn(move || {
+                mode.sizes().switch_on();
                 while !stop.load(Ordering::Relaxed) {
                     client
                         .step()
@@ -181,7 +183,7 @@ fn help(args: &WorkerArgs, common: &Common, stop: &AtomicBool) -> Result<(), Pro
     let mut made = 0;
     let may = |name: &str| common.without.iter().all(|without| without != name);
     while !stop.load(Ordering::Relaxed) {
-        match random.below(10) {
+        match random.below(13) {
             0..4 if may("backup") => {
                 common.watch.at(helper, "a backup");
                 made += 1;
@@ -204,6 +206,20 @@ fn help(args: &WorkerArgs, common: &Common, stop: &AtomicBool) -> Result<(), Pro
                     Ok(_) | Err(Error::Io(_)) => {}
                     Err(error) => return Err(format!("discarding: {error}")),
                 }
+            }
+            7 if may("compact") => {
+                common.watch.at(helper, "compacting");
+                let compacted = common.store.compact();
+                compacted.map_err(|error| format!("compacting: {error}"))?;
+            }
+            8 if may("compact") => {
+                common.watch.at(helper, "a checkpoint");
+                let written = common.store.checkpoint();
+                written.map_err(|error| format!("a checkpoint: {error}"))?;
+            }
+            9..11 if may("reader") => {
+                common.watch.at(helper, "a reader");
+                reader::start_and_judge(&args.directory, &common.mode)?;
             }
             _ => {
                 common.watch.at(helper, "statistics");

@@ -170,8 +170,7 @@ fn import_tree(
     global: &GlobalArgs,
     out: &mut Output,
 ) -> Result<(), Failure> {
-    let progress = Progress::start(global)?;
-    store::remove_unfinished(&args.store, &import.create);
+    let progress = store::progress_for_new(&args.store, &import.create, global)?;
     // A wrong name leaves no new, empty store behind.
     let found = import.from.canonicalize();
     let found = found.map_err(LabError::io("read", &import.from))?;
@@ -217,7 +216,7 @@ fn export(
     global: &GlobalArgs,
     out: &mut Output,
 ) -> Result<(), Failure> {
-    let progress = Progress::in_order(global, &[])?;
+    let progress = super::progress(global)?;
     let began = Instant::now();
     let done = view(args, LARGE_POOL, |view| {
         begin(&progress, "exporting");
@@ -447,7 +446,7 @@ fn cat(args: &FilesArgs, path: &OsStr, out: &mut Output) -> Result<(), Failure> 
 }
 
 fn check(args: &FilesArgs, global: &GlobalArgs, out: &mut Output) -> Result<bool, Failure> {
-    let progress = Progress::start(global)?;
+    let progress = super::progress(global)?;
     let report = view(args, LARGE_POOL, |view| {
         begin(&progress, "checking");
         let report = view.check(&Watched(&progress));

@@ -107,7 +107,7 @@ fn print(
             } else {
                 String::new()
             };
-            out.fields(&[&text(&key), &format!("{}{rest}", text(shown))])?;
+            out.line(&format!("{}\t{}{rest}", text(&key), text(shown)))?;
         }
     }
     if !args.count {

@@ -16,7 +16,6 @@ use crate::args::{
 };
 use crate::failure::Failure;
 use crate::output::{Output, count};
-use crate::progress::Progress;
 
 /// The device's size unless one is given.
 const DEVICE_BYTES: u64 = 4 << 30;
@@ -29,7 +28,7 @@ pub(crate) fn clean(
     let sweeps = sweeps(args)?;
     // What cannot run is found out before anything runs.
     sweeps.iter().try_for_each(CleanSweep::check)?;
-    let progress = Progress::start(global)?;
+    let progress = super::progress(global)?;
     let mut rows = Vec::new();
     for sweep in &sweeps {
         rows.extend(sweep.run(&progress)?);

@@ -108,8 +108,29 @@ pub(crate) enum Step {
         copy: Copy,
         adopt: bool,
     },
+    /// A call of the API that reads and changes in one step, or removes what it finds.
+    Call(usize, Call),
+    /// Several changes at once, read by none.
+    Batch(Vec<Change>),
+    Compact(By),
     Stats,
     Check,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Call {
+    Update(Key, Option<Value>),
+    /// With the value that is expected, or with another one.
+    Swap {
+        key: Key,
+        expected: bool,
+        value: Option<Value>,
+    },
+    Pop {
+        first: bool,
+    },
+    RemoveRange(Key, Key),
+    Clear,
 }
 
 fn by(rng: &mut Rng) -> By {
@@ -164,11 +185,34 @@ fn changes(layout: Layout, rng: &mut Rng) -> Vec<Change> {
         .collect()
 }
 
+impl Call {
+    fn draw(key: Key, value: Value, rng: &mut Rng) -> Call {
+        let value = (rng.u32(..3) > 0).then_some(value);
+        match rng.u32(..12) {
+            0..3 => Call::Update(key, value),
+            3..6 => Call::Swap {
+                key,
+                expected: rng.u32(..4) > 0,
+                value,
+            },
+            6..9 => Call::Pop { first: rng.bool() },
+            9..11 => Call::RemoveRange(key, Key::draw(rng)),
+            _ => Call::Clear,
+        }
+    }
+}
+
 impl Step {
     fn draw(layout: Layout, rng: &mut Rng) -> Step {
         let tree = rng.usize(..TREES.len());
         let key = Key::draw(rng);
         let value = Value::draw(layout, rng);
+        match rng.u32(..120) {
+            100..112 => return Step::Call(tree, Call::draw(key, value, rng)),
+            112..115 => return Step::Batch(changes(layout, rng)),
+            115..120 => return Step::Compact(by(rng)),
+            _ => {}
+        }
         match rng.u32(..100) {
             0..13 => Step::Put(by_or_killed(rng), tree, key, value),
             13..23 => Step::PutFile(by_or_killed(rng), tree, key, value),

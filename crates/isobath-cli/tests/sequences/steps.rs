@@ -21,11 +21,11 @@ const ABSENT: i32 = 1;
 /// The exit code for an invalid request.
 const USAGE: i32 = 2;
 
-fn name(tree: usize) -> String {
+pub(crate) fn name(tree: usize) -> String {
     TREES[tree].to_owned()
 }
 
-fn put(tree: usize, key: Vec<u8>, value: Vec<u8>) -> Effect {
+pub(crate) fn put(tree: usize, key: Vec<u8>, value: Vec<u8>) -> Effect {
     Effect::Put(name(tree), key, value)
 }
 
@@ -34,7 +34,11 @@ fn args<const N: usize>(list: [&str; N]) -> Vec<OsString> {
 }
 
 /// Compares one value.
-fn agree(key: &[u8], expected: Option<&[u8]>, found: Option<&[u8]>) -> Result<(), Wrong> {
+pub(crate) fn agree(
+    key: &[u8],
+    expected: Option<&[u8]>,
+    found: Option<&[u8]>,
+) -> Result<(), Wrong> {
     if expected == found {
         return Ok(());
     }
@@ -87,6 +91,19 @@ impl World {
             Step::Import { by, merge } => self.import(*by, *merge),
             Step::Backup { by, incremental } => self.backup(*by, *incremental),
             Step::Restore { copy, adopt } => self.restore(*copy, *adopt),
+            Step::Call(tree, call) => self.call(*tree, call),
+            Step::Batch(changes) => self.batch(changes),
+            Step::Compact(By::Api) => self.with_own(|store| {
+                let gained = store.compact().map_err(engine("compacting"))?;
+                match gained.bytes_after <= gained.bytes_before {
+                    true => Ok(()),
+                    false => Err(format!("compacting made the store longer: {gained:?}")),
+                }
+            }),
+            Step::Compact(_) => self
+                .run(&self.verb(&["compact"], &[]), None)?
+                .expect(0)
+                .map(drop),
             Step::Stats => self
                 .run(&self.verb(&["stats", "--json"], &[]), None)?
                 .expect(0)
@@ -663,7 +680,7 @@ impl World {
     }
 }
 
-fn all_trees(store: &Store) -> Result<Vec<Tree>, Wrong> {
+pub(crate) fn all_trees(store: &Store) -> Result<Vec<Tree>, Wrong> {
     let trees = TREES.iter().map(|tree| store.open_or_create_tree(tree));
     trees.collect::<Result<_, _>>().map_err(engine("a tree"))
 }

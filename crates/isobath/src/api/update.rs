@@ -10,6 +10,7 @@ use crate::api::transaction::{Most, Source, TransactionOptions, transact};
 use crate::api::tree::{Tree, TreeState, check_key, check_value};
 use crate::bounds::{self, KeyRange};
 use crate::btree::{self, ValueKind, ValueRef};
+use crate::canary::{self, Canary};
 use crate::context::InlineContext;
 use crate::engine::WorkerState;
 use crate::shared::Counters;
@@ -171,7 +172,10 @@ impl Tree {
         // Bound: each round but the last finds that another caller has taken the record.
         while let Some((key, _)) = end(self).transpose()? {
             let read = self.read_to_change(&key)?;
-            if read.newest != Newest::Absent && self.replace(&key, &read, None)? {
+            if read.newest == Newest::Absent {
+                // Its removal is not visible yet, and perhaps nobody else waits until it is.
+                self.replace_unless_same(&key, &read, None)?;
+            } else if self.replace(&key, &read, None)? || canary::is_on(Canary::PopBlindly) {
                 return Ok(Some((key, read.value)));
             }
         }
@@ -440,7 +444,9 @@ fn replace_in_task(
 ) -> Result<bool, Error> {
     let transactions = &local.engine.transactions;
     let swap = |value: Option<ValueRef<'_>>| {
-        transactions.change_one(local, tree.change(key, value), |now| read.is(now))
+        transactions.change_one(local, tree.change(key, value), |now| {
+            read.is(now) || canary::is_on(Canary::UpdateBlindly)
+        })
     };
     let swapped = match new {
         Some(new) if !btree::fits_inline(key.len(), new.len()) => {
@@ -472,7 +478,7 @@ fn remove_all(local: &WorkerState, tree: &Arc<TreeState>, keys: &[Vec<u8>]) -> R
         CommitContext::default(),
         durability,
         &mut |at, old| {
-            had[at] = old.is_some();
+            had[at] = old.is_some() || canary::is_on(Canary::CountAbsent);
             Ok(true)
         },
     )?;

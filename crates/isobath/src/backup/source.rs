@@ -7,6 +7,7 @@ use isobath_io::AlignedBuf;
 
 use crate::Error;
 use crate::buffer::{Place, Stretch};
+use crate::canary::{self, Canary};
 use crate::checkpoint::writer::CheckpointState;
 use crate::checkpoint::{Superblock, log_area};
 use crate::engine::{Engine, WorkerState};
@@ -61,8 +62,6 @@ pub(super) struct RoundStart {
     pub(crate) tick: u64,
     /// Bytes of the log's area, wherever it lies; 0 where nothing is logged.
     pub(crate) log_bytes: u64,
-    /// Segments that it may grow to; 0 where it does not.
-    pub(crate) max_log_segments: u32,
 }
 
 /// A page or chunk that was read.
@@ -217,7 +216,6 @@ impl Source<'_> {
             log_epoch: vouched,
             tick: engine.pagestore.tick(),
             log_bytes: log_area(superblock).map_or(0, |area| area.bytes()),
-            max_log_segments: superblock.max_log_segments,
         }
     }
 
@@ -235,7 +233,9 @@ impl Source<'_> {
             pinned: None,
             end: Lsn(0),
         };
-        engine.pagestore.retain_obsolete();
+        if !canary::is_on(Canary::FreeBesideBackup) {
+            engine.pagestore.retain_obsolete();
+        }
         engine.log_tasks.wait_all_durable(&self.0.worker)?;
         kept.end = engine.log.durable();
         Ok(kept)
@@ -263,10 +263,9 @@ impl Source<'_> {
             }
         }
         let result = self.read_wanted(batch);
-        self.0
-            .engine
-            .pagestore
-            .unpin_all(batch.wanted.iter().map(|wanted| wanted.address.segment()));
+        let pinned = batch.wanted.iter().map(|wanted| wanted.address.segment());
+        let pinned = pinned.filter(|_| !canary::is_on(Canary::CopyUnpinned));
+        self.0.engine.pagestore.unpin_all(pinned);
         result
     }
 
@@ -295,7 +294,9 @@ impl Source<'_> {
                 return false;
             }
             *bytes += address.length() as usize;
-            pins.pin(address);
+            if !canary::is_on(Canary::CopyUnpinned) {
+                pins.pin(address);
+            }
             batch.wanted.push(PageToCopy {
                 page,
                 address,

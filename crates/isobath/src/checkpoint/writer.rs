@@ -123,6 +123,9 @@ impl CheckpointIo<'_> {
         let mut bytes = AlignedBuf::new(PAGE_SIZE);
         bytes.as_mut_slice().copy_from_slice(&superblock.encode());
         self.write(place, &bytes, PAGE_SIZE)?;
+        if canary::is_on(Canary::SkipSuperblockFlush) {
+            return Ok(());
+        }
         self.flush()
     }
 }
@@ -396,7 +399,9 @@ impl Checkpoints {
         if !canary::is_on(Canary::SuperblockBeforeLog) {
             via.flush_log(&self.lower.log_tasks)?;
         }
-        via.flush()?;
+        if !canary::is_on(Canary::SuperblockBeforePages) {
+            via.flush()?;
+        }
         // A write may have failed since `start` was found: of what it was to bring to
         // the volume, nothing but the log before `start` may know.
         self.lower.shared.not_poisoned()?;
@@ -412,12 +417,15 @@ impl Checkpoints {
         if start >= log.first() {
             next.log_epoch = next.open_epoch;
         }
-        let left = next.log_before.take_if(|(switch, _)| start.0 >= *switch);
+        let leaves_early = canary::is_on(Canary::LeaveOldLogEarly);
+        let left = next
+            .log_before
+            .take_if(|(switch, _)| start.0 >= *switch || leaves_early);
         // All ids that have a word in the pages above.
         let high_water = pagestore.high_water();
         next.page_high_water = high_water.min(begun_at.next_multiple_of(words_per_page()));
         via.superblock(&next)?;
-        if clean {
+        if clean && !canary::is_on(Canary::CloseOneSuperblock) {
             // Either of them is enough to open the store.
             next.sequence += 1;
             via.superblock(&next)?;

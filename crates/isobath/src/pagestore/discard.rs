@@ -3,6 +3,7 @@
 use isobath_io::IoErrorKind;
 
 use crate::Error;
+use crate::canary::{self, Canary};
 use crate::pagestore::PageStore;
 use crate::runtime::Worker;
 
@@ -52,6 +53,11 @@ impl PageStore {
             if batch.is_empty() {
                 return Ok(bytes + self.discard_outgrown(worker)?);
             }
+            cursor += batch.len();
+            let keeps = !canary::is_on(Canary::DiscardFreeSegments);
+            if !keeps {
+                self.space.lock().give_spare(cursor, batch.clone());
+            }
             let result = worker.io_scope(|io| {
                 for &segment in &batch {
                     let (offset, length) = (sizes.start_of(segment), sizes.bytes_of(segment));
@@ -59,8 +65,9 @@ impl PageStore {
                     bytes += u64::from(length);
                 }
             });
-            cursor += batch.len();
-            self.space.lock().give_spare(cursor, batch);
+            if keeps {
+                self.space.lock().give_spare(cursor, batch);
+            }
             result.map_err(Error::Io)?;
         }
     }

@@ -1,0 +1,242 @@
+//! What is on the drive, opened without its newest superblock.
+//!
+//! Each superblock is written twice where the older one would lead to something else: by an opening, when the log moves,
+//! when the volume is cut, by closing. So a store whose newest superblock is corrupt is there with all that was acknowledged, or
+//! it says that something is corrupt; it is never there with less. One that logs nothing is not there until it is closed.
+
+use std::sync::Arc;
+
+use isobath::{Canary, Error, Simulation, Small, Volume};
+use isobath_io::{FaultDevice, Survivors};
+
+use super::plan::Scenario;
+use super::recorder::Recorder;
+use super::run::{Failure, Run, message};
+use super::state;
+use crate::history::History;
+use crate::random::Random;
+
+/// Where the two superblocks lie, and where each has its number.
+const PLACES: [u64; 2] = [0, 32_768];
+const MAGIC: &[u8; 8] = b"ISOBATH\0";
+const SEQUENCE: usize = 16;
+/// Steps from one look to the next, at most.
+const WITHIN: u64 = 6000;
+
+/// When a round looks.
+pub(super) struct Superblocks {
+    random: Random,
+    left: u64,
+    at: u64,
+    /// The device's length so far.
+    length: u64,
+    /// Where superblocks said last that the log lies.
+    log: [u8; 4],
+}
+
+/// Where each superblock says that the log begins.
+const LOG_PLACE: u64 = 4096 - 32;
+/// Steps between two looks at where the log lies, and from a move to the look at what it has left.
+const LOOK_EVERY: u64 = 64;
+const AFTER_MOVE: u64 = 300;
+
+impl Superblocks {
+    pub(super) fn new(scenario: &Scenario, round: u64) -> Superblocks {
+        let mut random = Random::new(scenario.seed ^ (round + 1) << 40 ^ 0x7375_7065);
+        let faults = &scenario.faults;
+        let looks = faults.io.is_none() && faults.corruption.is_none();
+        Superblocks {
+            left: if looks { scenario.more.superblocks } else { 0 },
+            at: random.skewed(WITHIN),
+            random,
+            length: 0,
+            log: [0; 4],
+        }
+    }
+
+    /// Whether the log has moved since the last look.
+    fn has_moved(&mut self, step: u64, device: &FaultDevice) -> bool {
+        if !step.is_multiple_of(LOOK_EVERY) {
+            return false;
+        }
+        let mut log = [[0; 4]; 2];
+        for (place, log) in PLACES.iter().zip(&mut log) {
+            device.peek(place + LOG_PLACE, log);
+        }
+        // The one that is new, whichever superblock names it.
+        let news = log.into_iter().find(|first| *first != self.log);
+        let is_first = self.log == [0; 4];
+        self.log = news.unwrap_or(self.log);
+        news.is_some() && !is_first
+    }
+
+    /// Whether to look now: at drawn steps, and whenever the volume was cut.
+    pub(super) fn is_due(&mut self, step: u64, device: &FaultDevice) -> bool {
+        if self.left == 0 {
+            return false;
+        }
+        let before = std::mem::replace(&mut self.length, device.bytes());
+        if self.length < before {
+            return true;
+        }
+        if self.has_moved(step, device) {
+            self.at = self.at.min(step + AFTER_MOVE);
+        }
+        if step < self.at {
+            return false;
+        }
+        self.left -= 1;
+        self.at = step + self.random.skewed(WITHIN);
+        true
+    }
+}
+
+/// What both superblocks say of the volume and its log, to explain a failure.
+fn describe(image: &FaultDevice) -> String {
+    let word = |place: u64| {
+        let mut bytes = [0; 8];
+        image.peek(place, &mut bytes);
+        u64::from_le_bytes(bytes)
+    };
+    let each = PLACES.map(|place| {
+        format!(
+            "number {}, {} segments, log from {} durable to {}",
+            word(place + 16),
+            word(place + 48) as u32,
+            word(place + 152),
+            word(place + 168)
+        )
+    });
+    format!("superblocks: {}; {} bytes", each.join("; "), image.bytes())
+}
+
+/// Changes a bit of the newer superblock; `false` if there are not two.
+fn corrupt_newest(image: &FaultDevice) -> bool {
+    let number = |place: u64| {
+        let mut bytes = [0; SEQUENCE + 8];
+        image.peek(place, &mut bytes);
+        let (magic, rest) = bytes.split_first_chunk::<8>()?;
+        let sequence = rest[SEQUENCE - 8..].first_chunk::<8>()?;
+        (magic == MAGIC).then_some(u64::from_le_bytes(*sequence))
+    };
+    let (Some(first), Some(second)) = (number(PLACES[0]), number(PLACES[1])) else {
+        return false;
+    };
+    let at = PLACES[usize::from(second > first)] + 100;
+    image.corrupt(at..at + 1, |bytes| bytes[0] ^= 1);
+    true
+}
+
+/// Whether an error says that something on the drive is corrupt.
+fn says_corrupt(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::CorruptPage { .. }
+            | Error::Structure { .. }
+            | Error::SuperblockCorrupt { .. }
+            | Error::LogCorrupt { .. }
+            | Error::UnknownLogRecord { .. }
+    )
+}
+
+impl Run {
+    /// Opens what a power cut would leave on the drive now, without its newest superblock.
+    pub(super) fn open_by_older(
+        &mut self,
+        device: &FaultDevice,
+        recorder: &Recorder,
+    ) -> Result<(), Failure> {
+        let number = self.report.superblocks;
+        let survivors = match number % 2 {
+            0 => Survivors::Executed,
+            _ => Survivors::Random,
+        };
+        let plan = self.scenario.device(500 + number);
+        let image = device.crash_image_apart(survivors, survivors, number, plan);
+        if !corrupt_newest(&image) {
+            return Ok(());
+        }
+        let history = recorder.history();
+        let history = history.until(history.now());
+        let opens = self.scenario.log;
+        self.open_image(&image, &history, &recorder.created(), opens, false)
+    }
+
+    /// The same of a store that was closed: either superblock is enough.
+    pub(super) fn open_closed_by_older(
+        &mut self,
+        device: &FaultDevice,
+        recorder: &Recorder,
+    ) -> Result<(), Failure> {
+        let faults = &self.scenario.faults;
+        if self.scenario.more.superblocks == 0 || faults.io.is_some() || faults.corruption.is_some()
+        {
+            return Ok(());
+        }
+        let plan = self.scenario.device(600);
+        let image = device.crash_image_with(Survivors::None, 0, plan);
+        if !corrupt_newest(&image) {
+            return Ok(());
+        }
+        let history = recorder.history();
+        self.open_image(&image, &history, &recorder.created(), true, true)
+    }
+
+    fn open_image(
+        &mut self,
+        image: &Arc<FaultDevice>,
+        history: &History,
+        created: &state::Created,
+        opens: bool,
+        was_closed: bool,
+    ) -> Result<(), Failure> {
+        self.report.superblocks += 1;
+        let (canary, small) = (Canary::switched_on(), Small::chosen());
+        // One thread has one simulation at a time.
+        std::thread::scope(|scope| {
+            let opened = scope.spawn(|| {
+                if let Some(canary) = canary {
+                    canary.switch_on();
+                }
+                small.switch_on();
+                self.opened_image(image, history, created, opens, was_closed)
+            });
+            match opened.join() {
+                Ok(done) => done,
+                Err(panic) => Err(Failure::of(format!("a panic: {}", message(&*panic)))),
+            }
+        })
+    }
+
+    fn opened_image(
+        &mut self,
+        image: &Arc<FaultDevice>,
+        history: &History,
+        created: &state::Created,
+        opens: bool,
+        was_closed: bool,
+    ) -> Result<(), Failure> {
+        let volume = Volume::from_device(Arc::clone(image) as _);
+        let simulation = match Simulation::open(volume, &self.scenario.options(), 1) {
+            Ok(simulation) if opens => simulation,
+            Ok(simulation) => {
+                drop(simulation);
+                return Err(Failure::of(
+                    "a store opens that has no log and was not closed",
+                ));
+            }
+            Err(Error::NotClosedCleanly { .. }) if !opens => return Ok(()),
+            Err(error) if says_corrupt(&error) && !was_closed => return Ok(()),
+            Err(error) => {
+                let what = format!("opening: {error} ({})", describe(image));
+                return Err(Failure::of(what));
+            }
+        };
+        let state = state::read(simulation.store(), &self.universe, created);
+        let is_corrupt = |(_, error): &(_, Error)| says_corrupt(error);
+        if !was_closed && state.unreadable.iter().any(is_corrupt) {
+            return Ok(());
+        }
+        self.judge(state, history.clone(), was_closed).map(drop)
+    }
+}
