@@ -4,13 +4,13 @@ mod args;
 mod commands;
 mod explain;
 mod failure;
+mod interrupt;
 mod output;
 mod progress;
 mod table;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
-
-use clap::Parser;
 
 use args::Cli;
 use failure::Failure;
@@ -18,7 +18,7 @@ use failure::Failure;
 fn main() -> ExitCode {
     // A file that may not become longer is an error as others are.
     isobath_lab::ignore_file_size_signal();
-    let cli = match Cli::try_parse().and_then(Cli::check) {
+    let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version come as "errors" that exit with 0.
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
                     let line = serde_json::json!({ "error": told, "exit_code": failure::USAGE });
                     eprintln!("{line}");
                 }
-                false => drop(error.print()),
+                false => print(&error),
             }
             return ExitCode::from(if error.use_stderr() {
                 failure::USAGE
@@ -42,6 +42,22 @@ fn main() -> ExitCode {
     match commands::run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => report(&failure, json),
+    }
+}
+
+/// Prints help, or what is wrong with the command line; what a terminal would act on in its words is escaped.
+fn print(error: &clap::Error) {
+    let is_harmless = |word: OsString| {
+        let word = word.to_string_lossy();
+        isobath_lab::escape_controls(&word) == word
+    };
+    if std::env::args_os().all(is_harmless) {
+        // Where it can be, in colours.
+        let _ = error.print();
+        return;
+    }
+    for line in error.to_string().lines() {
+        eprintln!("{}", isobath_lab::escape_controls(line));
     }
 }
 

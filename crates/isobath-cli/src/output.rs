@@ -2,6 +2,7 @@
 
 use std::io::{self, BufWriter, StdoutLock, Write};
 
+use isobath_lab::escape_controls;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -23,7 +24,8 @@ pub(crate) fn problems_found(problems: usize) -> String {
     counted(problems as u64, "problem")
 }
 
-/// Standard output, buffered; a closed pipe is not an error.
+/// Standard output, buffered; a closed pipe is not an error. What a terminal would act on is escaped in everything that is
+/// printed for people, names of files above all.
 pub(crate) struct Output {
     out: BufWriter<StdoutLock<'static>>,
     json: bool,
@@ -46,14 +48,25 @@ impl Output {
 
     /// One line for a person.
     pub(crate) fn line(&mut self, text: &str) -> Result<(), Failure> {
-        self.out.write_all(text.as_bytes())?;
-        self.out.write_all(b"\n")?;
-        Ok(())
+        self.lines(&escape_controls(text))
+    }
+
+    /// One line of fields with tabs between them.
+    pub(crate) fn fields(&mut self, fields: &[&str]) -> Result<(), Failure> {
+        let fields: Vec<String> = fields.iter().copied().map(escape_controls).collect();
+        self.lines(&fields.join("\t"))
     }
 
     /// A text for a person, on as many lines as the terminal takes for it.
     pub(crate) fn paragraph(&mut self, text: &str) -> Result<(), Failure> {
-        self.line(&table::wrapped(text, self.width))
+        let text = table::wrapped(&escape_controls(text), self.width);
+        self.lines(&text)
+    }
+
+    fn lines(&mut self, text: &str) -> Result<(), Failure> {
+        self.out.write_all(text.as_bytes())?;
+        self.out.write_all(b"\n")?;
+        Ok(())
     }
 
     /// One JSON document on one line.
@@ -77,11 +90,15 @@ impl Output {
         rows: &[Vec<String>],
         numbers: bool,
     ) -> Result<(), Failure> {
+        let rows: Vec<Vec<String>> = rows
+            .iter()
+            .map(|row| row.iter().map(|cell| escape_controls(cell)).collect())
+            .collect();
         let text = match numbers {
-            true => table::numbers(header, rows, self.width),
-            false => table::texts(header, rows, self.width),
+            true => table::numbers(header, &rows, self.width),
+            false => table::texts(header, &rows, self.width),
         };
-        self.line(&text)
+        self.lines(&text)
     }
 
     /// Columns of the terminal.

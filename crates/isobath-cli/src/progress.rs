@@ -1,66 +1,52 @@
-//! Progress bars on standard error, and Ctrl-C.
+//! Progress bars on standard error.
 
 use std::fmt;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
-use isobath_lab::{LabError, Monitor, Stage, Unit};
+use isobath_lab::{Monitor, Stage, Unit};
 
-use crate::failure::{Failure, INTERRUPTED};
+use crate::args::GlobalArgs;
+use crate::failure::Failure;
+use crate::interrupt::{self, InOrder};
 use crate::output::count;
 use crate::table;
 
-/// Whether the user has asked to stop.
-static STOP: AtomicBool = AtomicBool::new(false);
-
 /// Columns below which a bar shows a share instead of amounts and rates.
 const BAR_WIDTH: usize = 76;
-
-/// An error once the user asked to stop, where a [`Progress`] listens for that.
-pub(crate) fn check() -> Result<(), Failure> {
-    match STOP.load(Ordering::Relaxed) {
-        true => Err(LabError::Interrupted.into()),
-        false => Ok(()),
-    }
-}
-
-/// Ends the process once the user asked to stop: for work that cannot be cancelled, and to which a crash does no harm.
-pub(crate) fn leave_if_stopped() {
-    if STOP.load(Ordering::Relaxed) {
-        eprintln!("isobath: interrupted");
-        std::process::exit(i32::from(INTERRUPTED));
-    }
-}
 
 /// Shows stages as bars on a terminal; elsewhere nothing moves, and only what
 /// is said is printed.
 pub(crate) struct Progress {
     bar: Mutex<ProgressBar>,
     quiet: bool,
+    _in_order: Option<InOrder>,
 }
 
 impl Progress {
-    /// Installs the Ctrl-C handler. The first Ctrl-C (or SIGTERM) asks the work
-    /// to stop and clean up; the second removes `remove` and ends at once.
-    pub(crate) fn start(quiet: bool, remove: Vec<PathBuf>) -> Result<Progress, Failure> {
-        ctrlc::set_handler(move || {
-            if STOP.swap(true, Ordering::Relaxed) {
-                for path in &remove {
-                    // There may be none; the process ends.
-                    let _ = std::fs::remove_file(path);
-                }
-                std::process::exit(i32::from(INTERRUPTED));
-            }
-        })
-        .map_err(|e| Failure::Usage(format!("cannot listen for Ctrl-C: {e}")))?;
+    /// Listens for Ctrl-C, which ends the process at once until an [`InOrder`] begins.
+    pub(crate) fn start(global: &GlobalArgs) -> Result<Progress, Failure> {
+        interrupt::listen(global.json)?;
         Ok(Progress {
             bar: Mutex::new(ProgressBar::hidden()),
-            quiet,
+            quiet: global.quiet,
+            _in_order: None,
         })
+    }
+
+    /// The same for work that has something to clean up from its beginning on: the first Ctrl-C (or SIGTERM) asks it to stop; the
+    /// second one removes `unfinished` and ends at once.
+    pub(crate) fn in_order(
+        global: &GlobalArgs,
+        unfinished: &[PathBuf],
+    ) -> Result<Progress, Failure> {
+        interrupt::remove_unfinished(unfinished);
+        let mut progress = Progress::start(global)?;
+        progress._in_order = Some(InOrder::begin()?);
+        Ok(progress)
     }
 
     fn bar(&self) -> MutexGuard<'_, ProgressBar> {
@@ -189,7 +175,7 @@ impl Monitor for Progress {
     }
 
     fn cancelled(&self) -> bool {
-        STOP.load(Ordering::Relaxed)
+        interrupt::asked()
     }
 }
 

@@ -1,5 +1,9 @@
 //! probe, model and advise, and what they say to bad input.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests read and write files as they like"
+)]
 
 mod support;
 

@@ -1,5 +1,9 @@
 //! `isobath files`: trees in and out, names, and the mount, for real programs.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests read and write files as they like"
+)]
 
 mod support;
 

@@ -3,6 +3,10 @@
 //! architecture and belongs into ARCHITECTURE.md too.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests read and write files as they like"
+)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

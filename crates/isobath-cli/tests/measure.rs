@@ -1,5 +1,9 @@
 //! quickstart and bench, small.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests read and write files as they like"
+)]
 
 #[path = "measure/campaigns.rs"]
 mod campaigns;

@@ -1,6 +1,10 @@
 //! sim clean and sim analysis.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests read and write files as they like"
+)]
 
 mod support;
 

@@ -1,5 +1,9 @@
 //! The virtual SSD, mounted for real: root, FUSE and loop devices, or a printed reason for leaving it out.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests read and write files as they like"
+)]
 
 mod support;
 

@@ -1,6 +1,10 @@
 //! stats of a store that is in use, and stats --watch.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests read and write files as they like"
+)]
 
 mod support;
 

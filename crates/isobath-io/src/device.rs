@@ -272,6 +272,11 @@ pub trait Device: Send + Sync {
         false
     }
 
+    /// See [`Volume::writer_pid`](crate::Volume::writer_pid).
+    fn writer_pid(&self) -> Option<u32> {
+        None
+    }
+
     /// Opens a channel for the calling thread.
     ///
     /// # Errors

@@ -35,6 +35,7 @@ mod device;
 mod error;
 mod fault;
 mod file;
+mod input;
 mod io;
 mod memory;
 mod options;
@@ -51,7 +52,8 @@ pub use aligned::{AlignedBuf, HUGE_PAGE};
 pub use device::{Channel, ChannelOptions, Device, LOG_OFFSET, Layout, QueueFull};
 pub use error::{ChannelError, IoError, IoErrorKind, VolumeError};
 pub use fault::{Fault, FaultDevice, FaultPlan, FaultRule, Survivors, Trigger};
-pub use file::ignore_file_size_signal;
+pub use file::{ignore_file_size_signal, is_store_file};
+pub use input::open_to_read;
 pub use io::{Completion, Io, IoVec, Op};
 pub use memory::MemoryDevice;
 pub use options::{

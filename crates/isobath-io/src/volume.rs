@@ -203,6 +203,11 @@ impl Volume {
         self.0.has_writer()
     }
 
+    /// The process of the opening that may write, as far as the system reports.
+    pub fn writer_pid(&self) -> Option<u32> {
+        self.0.writer_pid()
+    }
+
     /// Opens a channel for the calling thread, which alone may use it. Where the backend was not asked for by name and
     /// refuses the channel, the next one serves it ([`backend_report`](Self::backend_report) says so).
     ///

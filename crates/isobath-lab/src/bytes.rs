@@ -21,6 +21,41 @@ pub fn escape(bytes: &[u8]) -> String {
     out
 }
 
+/// The bytes that [`escape`] has made a text of.
+///
+/// # Errors
+/// A sentence that names the first backslash that begins no escape.
+pub fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.iter().position(|byte| *byte == b'\\') {
+        bytes.extend_from_slice(&rest[..at]);
+        let (byte, length) = match &rest[at + 1..] {
+            [b'n', ..] => (b'\n', 2),
+            [b'r', ..] => (b'\r', 2),
+            [b't', ..] => (b'\t', 2),
+            [b'\\', ..] => (b'\\', 2),
+            [b'x', high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
+                (digit(*high) << 4 | digit(*low), 4)
+            }
+            _ => {
+                let at = text.len() - rest.len() + at + 1;
+                return Err(format!(
+                    "the backslash at byte {at} begins none of \\n, \\r, \\t, \\\\ and \\xNN"
+                ));
+            }
+        };
+        bytes.push(byte);
+        rest = &rest[at + length..];
+    }
+    bytes.extend_from_slice(rest);
+    Ok(bytes)
+}
+
+fn digit(hexadecimal: u8) -> u8 {
+    char::from(hexadecimal).to_digit(16).unwrap_or_default() as u8
+}
+
 /// A message with control characters escaped; backslashes stay as they are, because what messages quote is escaped already.
 #[must_use]
 pub fn escape_controls(text: &str) -> String {
@@ -35,7 +70,7 @@ fn push_escaped(out: &mut String, character: char) {
         '\n' => out.push_str("\\n"),
         '\r' => out.push_str("\\r"),
         '\t' => out.push_str("\\t"),
-        c if c.is_control() || is_bidi_control(c) => {
+        c if c.is_control() || is_bidi_control(c) || c == BYTE_ORDER_MARK => {
             for byte in c.encode_utf8(&mut [0; 4]).bytes() {
                 push_hex_escape(out, byte);
             }
@@ -43,6 +78,9 @@ fn push_escaped(out: &mut String, character: char) {
         c => out.push(c),
     }
 }
+
+/// Those who read a text drop it at its beginning.
+const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// Characters that make a terminal show text in another order than stored.
 fn is_bidi_control(c: char) -> bool {
@@ -130,6 +168,16 @@ mod tests {
         assert!(unhex("d e").is_err());
     }
 
+    #[test]
+    fn bad_escapes_are_named() {
+        for (text, at) in [("a\\", 2), ("\\n\\q", 3), ("\\x4", 1), ("\\xg0", 1)] {
+            let error = unescape(text.as_bytes()).unwrap_err();
+            assert!(error.contains(&format!("at byte {at} ")), "{text}: {error}");
+        }
+        assert_eq!(unescape(b"\xff\\x4A\\x4a"), Ok(b"\xffJJ".to_vec()));
+        assert_eq!(escape("\u{feff}a".as_bytes()), "\\xef\\xbb\\xbfa");
+    }
+
     proptest! {
         #[test]
         fn hex_round_trips(bytes: Vec<u8>) {
@@ -142,8 +190,10 @@ mod tests {
         }
 
         #[test]
-        fn different_bytes_escape_differently(a: Vec<u8>, b: Vec<u8>) {
-            prop_assert_eq!(a == b, escape(&a) == escape(&b));
+        fn escapes_round_trip(bytes: Vec<u8>, text: String) {
+            for bytes in [&bytes[..], text.as_bytes()] {
+                prop_assert_eq!(unescape(escape(bytes).as_bytes()), Ok(bytes.to_vec()));
+            }
         }
     }
 }

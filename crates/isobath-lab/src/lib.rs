@@ -59,14 +59,14 @@ mod system;
 pub mod vssd;
 mod write_limit;
 
-pub use bytes::{escape, escape_controls, hex, text_or_hex, unhex};
+pub use bytes::{escape, escape_controls, hex, text_or_hex, unescape, unhex};
 pub use drive::DriveLimit;
 pub use engine::{
     Callers, DriveProfile, DriveState, EngineConfig, EngineKind, IsolationLevel, Schema,
     SimulatedDrive, SpaceConfig, Tuning,
 };
 pub use error::LabError;
-pub use isobath_io::{ByteSize, VolumeError, ignore_file_size_signal, partial_path};
+pub use isobath_io::{ByteSize, VolumeError, ignore_file_size_signal, is_store_file, partial_path};
 pub use machine::{FreeSpace, Machine, cpu_time, free_space};
 pub use monitor::{Monitor, Silent, Stage, Unit};
 pub use raw_sweep::sweep;

@@ -186,6 +186,8 @@ canaries! {
     IgnoreEnding,
     /// Tasks that wait for a segment are not woken when one is free.
     FreeWithoutWaking,
+    /// A commit does not wait for others that validate what they have read.
+    PassValidating,
     /// An opening says so in one of the two superblocks.
     OpenOneSuperblock,
     /// One of the two superblocks names the log's new area when records go there.
@@ -214,8 +216,6 @@ canaries! {
     FreeBesideBackup,
     /// Old versions are dropped although an open snapshot needs them.
     DropVersionsEarly,
-    /// A serializable commit validates keys that it has read, and no ranges.
-    SkipRangeValidation,
 }
 
 #[cfg(any(test, feature = "simulation"))]

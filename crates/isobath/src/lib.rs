@@ -201,8 +201,9 @@ mod types;
 pub use api::{
     CheckReport, Compaction, CompareAndSwapError, EncodeKey, ExtractIf, Isolation, Key, Loader,
     Options, Part, Progress, Range, RangeStream, Savepoint, Snapshot, Stat, StatKind, Stats, Store,
-    Transaction, TransactionExtractIf, TransactionOptions, TransactionRange, TransactionWriter,
-    Tree, TreeInfo, TreeStats, TypedRange, TypedTree, Value, ValueReader, ValueWriter, WriteBatch,
+    StoreInfo, StoreState, Transaction, TransactionExtractIf, TransactionOptions, TransactionRange,
+    TransactionWriter, Tree, TreeInfo, TreeStats, TypedRange, TypedTree, Value, ValueReader,
+    ValueWriter, WriteBatch,
 };
 pub use backup::{BackupOptions, BackupReport, RestoreReport, Watch};
 pub use bounds::{KeyRange, prefix_range};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 fn ledger(path: &Path, command: &str) -> Command {
-    let mut process = Command::new(env!("CARGO_BIN_EXE_isobath-example-ledger"));
+    let mut process = Command::new(env!("CARGO_BIN_EXE_ledger"));
     process.arg(path).arg(command);
     process
 }

@@ -17,9 +17,11 @@ pub(super) fn anywhere(arg: clap::Arg) -> clap::Arg {
 Examples:
   isobath load -s my.iso --create directory ./photos
   isobath load -s my.iso --create csv people.csv --key-column email
+  isobath load -s my.iso csv export.csv --delimiter ';'
   isobath load -s my.iso tsv - --no-header --key-column 1 --value-column 2 < pairs.tsv
   isobath load -s my.iso ndjson events.ndjson --key-field id
-  printf 'a\\t1\\nb\\t2\\n' | isobath load -s my.iso --create lines")]
+  printf 'a\\t1\\nb\\t2\\n' | isobath load -s my.iso --create lines
+  isobath scan -s my.iso | isobath load -s other.iso --create lines --escaped")]
 #[command(mut_args(anywhere))]
 #[command(override_usage = "isobath load --store <PATH> [OPTIONS] <COMMAND>")]
 pub(crate) struct LoadArgs {
@@ -51,7 +53,13 @@ pub(crate) enum LoadFrom {
         cap: Option<Size>,
     },
     /// Comma-separated values
-    Csv(RecordFile),
+    Csv {
+        #[command(flatten)]
+        file: RecordFile,
+        /// Character between columns, such as ';', or tab
+        #[arg(long, value_name = "CHAR", default_value = ",", value_parser = delimiter)]
+        delimiter: u8,
+    },
     /// Tab-separated values
     Tsv(RecordFile),
     /// One JSON object per line; the value is the whole line
@@ -71,7 +79,20 @@ pub(crate) enum LoadFrom {
         /// Keys and values are given in hexadecimal, as `scan --hex` prints them
         #[arg(long)]
         hex: bool,
+        /// Keys and values are given as `scan` prints them, with \n, \t, \r, \\ and \xNN for bytes
+        #[arg(long, conflicts_with = "hex")]
+        escaped: bool,
     },
+}
+
+/// The byte between the columns of a delimited file.
+fn delimiter(text: &str) -> Result<u8, String> {
+    match text.as_bytes() {
+        _ if text.eq_ignore_ascii_case("tab") || text == "\\t" => Ok(b'\t'),
+        [b'"' | b'\n' | b'\r'] => Err("it has a meaning of its own in such files".to_owned()),
+        [byte] if byte.is_ascii() => Ok(*byte),
+        _ => Err("give one ASCII character, or tab".to_owned()),
+    }
 }
 
 #[derive(Debug, Args)]
@@ -165,7 +186,8 @@ pub(crate) struct DeleteArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Prints key<TAB>value lines; tabs and line ends inside them are escaped.
+Prints key<TAB>value lines; tabs and line ends inside them are escaped, as \
+`load lines --escaped` reads them.
 
 Examples:
   isobath scan -s my.iso --limit 10
@@ -208,12 +230,27 @@ pub(crate) struct ScanArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Numbers with `~` are estimates, from some pages of a large tree. The store may be \
+in use, or not closed: what is shown is what was committed when the verb began.
+
+Examples:
+  isobath info -s my.iso
+  isobath info my.iso --json")]
+pub(crate) struct InfoArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
 WA-A is what the store writes to its files per byte of keys and values that the \
 user writes, by cause: changed pages, chunks of large values, pages that the \
 cleaner moved, checkpoints, summaries of segments, the log.
 
 A store that a process of yours has open for writing is shown as that process \
-published it, at most a quarter of a second ago. --watch follows such a store \
+published it, at most a quarter of a second ago. Of any other one there are only \
+sizes: counters begin when a store is opened. `isobath info` says what is in it. \
+--watch follows such a store \
 until it is closed: one line per interval, of what happened in it; `longest` is \
 the longest stall since the store was opened.
 

@@ -10,6 +10,7 @@ mod raw;
 mod sim;
 mod values;
 mod vssd;
+mod words;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
@@ -24,8 +25,9 @@ pub(crate) use campaign::{
     ReportArgs, RunArgs, SearchArgs, SelfTestArgs, SweepArgs,
 };
 pub(crate) use data::{
-    CheckArgs, CompactArgs, DeleteArgs, ExportArgs, GetArgs, ImportArgs, LoadArgs, LoadFrom,
-    PutArgs, RecordFile, RecoverArgs, ScanArgs, StatsArgs, StatsFormat, TreesArgs, TreesVerb,
+    CheckArgs, CompactArgs, DeleteArgs, ExportArgs, GetArgs, ImportArgs, InfoArgs, LoadArgs,
+    LoadFrom, PutArgs, RecordFile, RecoverArgs, ScanArgs, StatsArgs, StatsFormat, TreesArgs,
+    TreesVerb,
 };
 pub(crate) use drive::{AdviseArgs, ModelArgs, ProbeArgs};
 pub(crate) use files::{FilesArgs, FilesImportArgs, FilesMountArgs, FilesVerb};
@@ -53,7 +55,8 @@ with --hex; printed, control bytes appear as \\n, \\t and \\xNN.
 
 A store is one file, or several that data is striped over; name them in the \
 order of their creation: -s a.iso -s b.iso. ISOBATH_STORE names a store of one \
-file for all verbs. Options go before or behind what they belong to.
+file for all verbs. A store that exists is understood without -s, too: \
+isobath get my.iso KEY. Options go before or behind what they belong to.
 
 Exit codes: 0 done; 1 problems were found, or the key is absent; 2 the command \
 line is wrong; 3 the engine, the system or an input failed; 130 interrupted.
@@ -95,11 +98,15 @@ pub(crate) enum Verb {
     /// Print the value of a key
     Get(GetArgs),
     /// Store a value under a key
+    #[command(visible_alias = "set")]
     Put(PutArgs),
     /// Remove a key
+    #[command(visible_aliases = ["del", "rm"])]
     Delete(DeleteArgs),
     /// List records in key order
     Scan(ScanArgs),
+    /// Show what is in a store: trees, records, sizes, whether it is closed or in use
+    Info(InfoArgs),
     /// List, create or drop the trees of a store
     Trees(TreesArgs),
     /// Show a store's counters and sizes
@@ -199,7 +206,7 @@ impl Cli {
     ///
     /// # Errors
     /// As the parser's.
-    pub(crate) fn check(self) -> Result<Cli, clap::Error> {
+    fn check(self) -> Result<Cli, clap::Error> {
         let (name, store) = match &self.verb {
             Verb::Load(args) => ("load", &args.store),
             Verb::Trees(args) => ("trees", &args.store),

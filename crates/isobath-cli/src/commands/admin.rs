@@ -13,8 +13,9 @@ use crate::args::{
     CheckArgs, ExportArgs, GlobalArgs, ImportArgs, RecoverArgs, TreesArgs, TreesVerb,
 };
 use crate::failure::Failure;
+use crate::interrupt::InOrder;
 use crate::output::{Output, count, counted, problems_found, size};
-use crate::progress::{self, Stages};
+use crate::progress::{Progress, Stages};
 
 pub(crate) fn trees(args: &TreesArgs, out: &mut Output) -> Result<(), Failure> {
     match &args.verb {
@@ -109,14 +110,12 @@ pub(crate) fn check(
     out: &mut Output,
 ) -> Result<bool, Failure> {
     let store = store::read(&args.store, LARGE_POOL)?;
-    let progress = super::progress(global)?;
+    let progress = Progress::start(global)?;
     let began = Instant::now();
     let mut shown = Stages::new(&progress);
     let report = store.check(&mut |done, total| {
         // A check goes on to its end.
         let _ = shown.tell("checking", done, total, Unit::Items);
-        // It only reads.
-        progress::leave_if_stopped();
     })?;
     progress.clear();
     store.close()?;
@@ -159,18 +158,22 @@ pub(crate) fn check(
 }
 
 pub(crate) fn recover(args: &RecoverArgs, out: &mut Output) -> Result<(), Failure> {
-    let mut recovered = 0;
+    let mut recovered = None;
     if store::needs_recovery(&args.store)? {
         let store = store::write(&args.store, LARGE_POOL)?;
-        recovered = store.stats().recovered_log_bytes;
+        recovered = Some(store.stats().recovered_log_bytes);
         store.close()?;
     }
     if out.json() {
-        return out.document(&json!({ "recovered_log_bytes": recovered }));
+        return out.document(&json!({
+            "recovered_log_bytes": recovered.unwrap_or(0),
+            "was_closed": recovered.is_none(),
+        }));
     }
     out.line(match recovered {
-        0 => "the store was closed; there is nothing to recover",
-        _ => "recovered",
+        None => "the store was closed; there is nothing to recover",
+        Some(0) => "the store was not closed, and is now; nothing was only in its log",
+        Some(_) => "recovered",
     })
 }
 
@@ -181,14 +184,16 @@ pub(crate) fn export(
 ) -> Result<(), Failure> {
     let to_stdout = args.file.as_os_str() == "-";
     let store = store::read(&args.store, LARGE_POOL)?;
-    let progress = super::progress(global)?;
+    let progress = Progress::start(global)?;
     let began = Instant::now();
     let plan = ExportPlan {
         to: (!to_stdout).then(|| args.file.clone()),
         trees: args.trees.clone(),
         overwrite: args.force,
     };
+    let in_order = InOrder::for_output(&args.file)?;
     let done = isobath_lab::export::export(&store, &plan, &progress);
+    drop(in_order);
     progress.clear();
     let closed = store.close();
     let done = done?;
@@ -205,7 +210,7 @@ pub(crate) fn import(
     out: &mut Output,
 ) -> Result<(), Failure> {
     let from = (args.file.as_os_str() != "-").then(|| args.file.clone());
-    let progress = super::progress(global)?;
+    let progress = Progress::start(global)?;
     // The file is looked at before the store, so that a wrong one leaves no
     // new, empty store behind.
     let file = ImportFile::open(from.as_deref(), &progress)?;

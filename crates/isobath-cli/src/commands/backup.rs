@@ -9,8 +9,9 @@ use serde_json::json;
 use super::store::{self, LARGE_POOL};
 use crate::args::{BackupArgs, GlobalArgs, RestoreArgs, SalvageArgs};
 use crate::failure::Failure;
+use crate::interrupt::InOrder;
 use crate::output::{Output, count, counted, problems_found, size};
-use crate::progress::{self, Progress, Stages};
+use crate::progress::{Progress, Stages};
 
 /// What the engine counts in a stage; see [`isobath::Watch`].
 fn unit_of(stage: &str) -> Unit {
@@ -26,7 +27,7 @@ pub(crate) fn backup(
     out: &mut Output,
 ) -> Result<(), Failure> {
     let store = store::read(&args.store, LARGE_POOL)?;
-    let progress = super::progress(global)?;
+    let progress = Progress::start(global)?;
     let began = Instant::now();
     let mut options = BackupOptions::new()
         .overwrite(args.force)
@@ -35,9 +36,11 @@ pub(crate) fn backup(
         options = options.since(base);
     }
     let mut shown = Stages::new(&progress);
+    let in_order = InOrder::for_output(&args.file)?;
     let done = store.backup(&args.file, &options, &mut |stage, done, total| {
         shown.tell(stage, done, total, unit_of(stage))
     });
+    drop(in_order);
     progress.clear();
     let closed = store.close();
     let done = done?;
@@ -79,12 +82,14 @@ pub(crate) fn restore(
     store::not_stdout(&paths)?;
     let options =
         store::with_pool(args.pool, LARGE_POOL).volume_limit_bytes(args.limit.map(|size| size.0));
-    let progress = super::progress(global)?;
+    let progress = Progress::start(global)?;
     let began = Instant::now();
     let mut shown = Stages::new(&progress);
+    let in_order = InOrder::begin()?;
     let done = Store::restore(backups, &paths, &options, &mut |stage, done, total| {
         shown.tell(stage, done, total, unit_of(stage))
     });
+    drop(in_order);
     progress.clear();
     let done = done?;
     let problems = if args.check {
@@ -92,8 +97,6 @@ pub(crate) fn restore(
         let report = store.check(&mut |done, total| {
             // A check of the restored store goes on to its end.
             let _ = shown.tell("checking", done, total, Unit::Items);
-            // It only reads.
-            progress::leave_if_stopped();
         });
         progress.clear();
         store.close()?;
@@ -141,12 +144,11 @@ pub(crate) fn salvage(
     store::not_stdout(std::slice::from_ref(&args.to))?;
     let partial = partial_path(&args.to);
     // What an earlier one has left is not this one's to remove.
-    let ours = if partial.exists() {
-        None
-    } else {
-        Some(partial)
+    let ours = match partial.exists() {
+        true => Vec::new(),
+        false => vec![partial],
     };
-    let progress = Progress::start(global.quiet, ours.into_iter().collect())?;
+    let progress = Progress::in_order(global, &ours)?;
     let began = Instant::now();
     let options = SalvageOptions::new().search(args.search);
     let target = store::with_pool(args.store.pool, LARGE_POOL);

@@ -7,9 +7,10 @@ use isobath_lab::bench::{
     self, Campaign, Case, LookupPlan, Outcome, Place, Record, SearchPlan, VirtualSsdPlace, Workload,
 };
 use isobath_lab::drive_model::write_whole;
+use isobath_lab::load::InputFile;
 use isobath_lab::{
     Callers, DriveProfile, DriveState, EngineConfig, EngineKind, IsolationLevel, LabError, Monitor,
-    Schema, SimulatedDrive, SpaceConfig, Tuning,
+    Schema, Silent, SimulatedDrive, SpaceConfig, Tuning,
 };
 
 use super::records::print;
@@ -199,7 +200,7 @@ fn workload(name: &str) -> Result<(Workload, Option<u64>), Failure> {
         return Ok((Workload::named(name)?, None));
     }
     let path = Path::new(name);
-    let text = std::fs::read_to_string(path).map_err(LabError::io("read", path))?;
+    let text = InputFile::text(path, &Silent)?;
     let (workload, records) = Workload::from_toml(name, &text)?;
     Ok((workload, Some(records)))
 }
@@ -297,7 +298,8 @@ pub(super) fn run_and_then(
     let made = cases
         .iter()
         .filter_map(|case| case.plan.engine.path.clone());
-    let progress = Progress::start(global.quiet, made.filter(|path| !path.exists()).collect())?;
+    let made: Vec<_> = made.filter(|path| !path.exists()).collect();
+    let progress = Progress::in_order(global, &made)?;
     let mut campaign = match &args.out {
         Some(directory) => Campaign::open(directory)?,
         None => Campaign::in_memory(),
@@ -584,7 +586,7 @@ pub(crate) fn self_test(
     global: &GlobalArgs,
     out: &mut Output,
 ) -> Result<bool, Failure> {
-    let progress = Progress::start(global.quiet, Vec::new())?;
+    let progress = Progress::in_order(global, &[])?;
     let caught = bench::self_test(args.longest, &progress)?;
     progress.clear();
     let all = caught.iter().filter(|one| one.is_caught).count();

@@ -11,7 +11,9 @@ use serde_json::{Map, Value};
 use super::store::{self, SMALL_POOL};
 use crate::args::{DeleteArgs, GetArgs, GlobalArgs, PutArgs};
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::output::{Output, put_bytes, size};
+use crate::progress::Progress;
 
 /// Bytes moved at a time between a file and a value.
 const PIECE: usize = 1 << 20;
@@ -100,7 +102,8 @@ pub(crate) fn put(args: &PutArgs, global: &GlobalArgs, out: &mut Output) -> Resu
         Some(text) => Some(store::bytes(text, args.hex)?),
         None => None,
     };
-    let progress = store::progress_for_new(&args.store, &args.create, global)?;
+    let progress = Progress::start(global)?;
+    store::remove_unfinished(&args.store, &args.create);
     // The input is opened before the store, so that a wrong name changes nothing.
     let input = match &args.file {
         None => None,
@@ -134,7 +137,7 @@ fn stream(tree: &Tree, key: &[u8], input: &mut InputFile<'_>) -> Result<u64, Fai
     let mut piece = vec![0; PIECE];
     let mut total = 0;
     loop {
-        crate::progress::check()?;
+        interrupt::check()?;
         let read = match input.read(&mut piece) {
             Ok(0) => break,
             Ok(read) => read,

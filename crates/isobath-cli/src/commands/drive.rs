@@ -53,7 +53,7 @@ fn accuracy(args: &ModelArgs, path: &Path, global: &GlobalArgs) -> Result<Evalua
     };
     let (least, most) = plan.seconds()?;
     // The test file has no name once it is open, so there is nothing to remove.
-    let progress = Progress::start(global.quiet, Vec::new())?;
+    let progress = Progress::in_order(global, &[])?;
     progress.say(&format!(
         "This makes a test file in {}, writes and measures it and removes it, for {:.0} to {:.0} minutes.",
         path.display(),
@@ -148,7 +148,8 @@ fn fitted(args: &ModelArgs, path: &Path, out: &mut Output) -> Result<(), Failure
                 ]
             })
             .collect();
-        out.line(&format!("\nthe {} model:", chosen.kind))?;
+        out.line("")?;
+        out.line(&format!("the {} model:", chosen.kind))?;
         out.table(&["coefficient", "value", "unit", "for"], &rows, true)?;
     }
     match &args.html {
@@ -226,7 +227,7 @@ fn calibrate(
         ..Calibration::default()
     };
     drive_model::writable(path)?;
-    let progress = super::progress(global)?;
+    let progress = Progress::in_order(global, &[])?;
     let directory = path
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty());
@@ -322,7 +323,7 @@ fn rates(
     let source = source
         .map_or("the reference machine", |rocksdb| &rocksdb.source)
         .to_owned();
-    let progress = super::progress(global)?;
+    let progress = Progress::in_order(global, &[])?;
     let rows = rates(&plan, &profile, costs, &progress)?;
     progress.clear();
     if out.json() {

@@ -170,7 +170,8 @@ fn import_tree(
     global: &GlobalArgs,
     out: &mut Output,
 ) -> Result<(), Failure> {
-    let progress = store::progress_for_new(&args.store, &import.create, global)?;
+    let progress = Progress::start(global)?;
+    store::remove_unfinished(&args.store, &import.create);
     // A wrong name leaves no new, empty store behind.
     let found = import.from.canonicalize();
     let found = found.map_err(LabError::io("read", &import.from))?;
@@ -216,7 +217,7 @@ fn export(
     global: &GlobalArgs,
     out: &mut Output,
 ) -> Result<(), Failure> {
-    let progress = super::progress(global)?;
+    let progress = Progress::in_order(global, &[])?;
     let began = Instant::now();
     let done = view(args, LARGE_POOL, |view| {
         begin(&progress, "exporting");
@@ -446,7 +447,7 @@ fn cat(args: &FilesArgs, path: &OsStr, out: &mut Output) -> Result<(), Failure> 
 }
 
 fn check(args: &FilesArgs, global: &GlobalArgs, out: &mut Output) -> Result<bool, Failure> {
-    let progress = super::progress(global)?;
+    let progress = Progress::start(global)?;
     let report = view(args, LARGE_POOL, |view| {
         begin(&progress, "checking");
         let report = view.check(&Watched(&progress));

@@ -19,11 +19,11 @@ pub(crate) fn load(args: &LoadArgs, global: &GlobalArgs, out: &mut Output) -> Re
     } else {
         OnBad::Stop
     };
+    let progress = Progress::start(global)?;
     // Files are stored one by one, everything else together at the end.
-    let progress = match &args.from {
-        LoadFrom::Directory { .. } => super::progress(global)?,
-        _ => store::progress_for_new(&args.store, &args.create, global)?,
-    };
+    if !matches!(args.from, LoadFrom::Directory { .. }) {
+        store::remove_unfinished(&args.store, &args.create);
+    }
     // The input is looked at before the store, so that a wrong name or column
     // leaves no new, empty store behind.
     let source = Source::open(&args.from, on_bad, &progress)?;
@@ -75,14 +75,14 @@ impl<'a> Source<'a> {
                 must_be(path, true)?;
                 Source::Directory(path, cap.map(|size| size.0))
             }
-            LoadFrom::Csv(file) => rows(file, b',')?,
+            LoadFrom::Csv { file, delimiter } => rows(file, *delimiter)?,
             LoadFrom::Tsv(file) => rows(file, b'\t')?,
             LoadFrom::Ndjson { path, key_field } => Source::Ndjson(lines(path)?, key_field),
-            LoadFrom::Lines { path, hex } => {
-                let format = if *hex {
-                    LineFormat::Hex
-                } else {
-                    LineFormat::Raw
+            LoadFrom::Lines { path, hex, escaped } => {
+                let format = match (hex, escaped) {
+                    (true, _) => LineFormat::Hex,
+                    (_, true) => LineFormat::Escaped,
+                    _ => LineFormat::Raw,
                 };
                 Source::Lines(lines(path)?, format)
             }

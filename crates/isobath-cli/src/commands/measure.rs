@@ -31,7 +31,7 @@ pub(crate) fn quickstart(
     } else {
         vec![args.store.clone()]
     };
-    let progress = Progress::start(global.quiet, ours)?;
+    let progress = Progress::in_order(global, &ours)?;
     let plan = Plan {
         from: args.from.clone(),
         store: args.store.clone(),
@@ -192,7 +192,8 @@ fn next_steps(args: &QuickstartArgs, out: &mut Output) -> Result<(), Failure> {
     let me = std::env::args()
         .next()
         .unwrap_or_else(|| "isobath".to_owned());
-    out.line("\nTry next:")?;
+    out.line("")?;
+    out.line("Try next:")?;
     if args.keep {
         let store = args.store.display();
         out.line(&format!(
@@ -220,7 +221,7 @@ pub(crate) fn lookup(
         true => Vec::new(),
         false => made.filter(|path| !path.exists()).cloned().collect(),
     };
-    let progress = Progress::start(global.quiet, ours)?;
+    let progress = Progress::in_order(global, &ours)?;
     let report = isobath_lab::bench::lookup(&plan, &progress)?;
     progress.clear();
     if out.json() {

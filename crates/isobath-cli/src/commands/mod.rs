@@ -8,6 +8,7 @@ mod compare;
 mod data;
 mod drive;
 mod files;
+mod info;
 mod load;
 mod measure;
 mod mount;
@@ -24,7 +25,7 @@ mod watch;
 
 use clap::CommandFactory;
 
-use crate::args::{BenchVerb, Cli, GlobalArgs, SimVerb, Verb};
+use crate::args::{BenchVerb, Cli, SimVerb, Verb};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -40,6 +41,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Verb::Put(args) => data::put(&args, global, &mut out)?,
         Verb::Delete(args) => data::delete(&args, &mut out)?,
         Verb::Scan(args) => scan::scan(&args, &mut out)?,
+        Verb::Info(args) => info::info(&args, &mut out)?,
         Verb::Trees(args) => admin::trees(&args, &mut out)?,
         Verb::Stats(args) if args.watch => watch::watch(&args, global, &mut out)?,
         Verb::Stats(args) => stats::stats(&args, &mut out)?,
@@ -86,9 +88,4 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
     } else {
         Err(Failure::Reported)
     }
-}
-
-/// A monitor for verbs without files to remove.
-fn progress(global: &GlobalArgs) -> Result<crate::progress::Progress, Failure> {
-    crate::progress::Progress::start(global.quiet, Vec::new())
 }

@@ -162,7 +162,7 @@ mod serving {
             // The terminal's Ctrl-C, and its end, are not for the file system.
             let _ = rustix::process::setsid();
         }
-        let progress = Progress::start(global.quiet, Vec::new())?;
+        let progress = Progress::in_order(global, &[])?;
         let tell = move |line: &str| {
             // Where the log cannot be written, the message is lost.
             if let Ok(mut log) = log.lock() {

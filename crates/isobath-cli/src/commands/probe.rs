@@ -24,7 +24,7 @@ pub(crate) fn probe(
         return announcement(&estimate).iter().try_for_each(|l| out.line(l));
     }
     // The test file has no name once it is open, so there is nothing to remove.
-    let progress = Progress::start(global.quiet, Vec::new())?;
+    let progress = Progress::in_order(global, &[])?;
     for line in announcement(&estimate) {
         progress.say(&line);
     }

@@ -19,7 +19,7 @@ pub(crate) fn raw(args: &RawArgs, global: &GlobalArgs, out: &mut Output) -> Resu
         Some(RawTarget::Scratch(paths)) => paths.iter().filter(|p| !p.exists()).cloned().collect(),
         _ => Vec::new(),
     };
-    let progress = Progress::start(global.quiet, ours)?;
+    let progress = Progress::in_order(global, &ours)?;
     let machine = Machine::here(match plans.first().map(|plan| &plan.target) {
         Some(RawTarget::Scratch(paths) | RawTarget::Files(paths)) => {
             paths.first().map_or("/".as_ref(), |p| p)

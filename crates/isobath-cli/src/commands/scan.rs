@@ -107,7 +107,7 @@ fn print(
             } else {
                 String::new()
             };
-            out.line(&format!("{}\t{}{rest}", text(&key), text(shown)))?;
+            out.fields(&[&text(&key), &format!("{}{rest}", text(shown))])?;
         }
     }
     if !args.count {

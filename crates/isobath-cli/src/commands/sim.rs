@@ -16,6 +16,7 @@ use crate::args::{
 };
 use crate::failure::Failure;
 use crate::output::{Output, count};
+use crate::progress::Progress;
 
 /// The device's size unless one is given.
 const DEVICE_BYTES: u64 = 4 << 30;
@@ -28,7 +29,7 @@ pub(crate) fn clean(
     let sweeps = sweeps(args)?;
     // What cannot run is found out before anything runs.
     sweeps.iter().try_for_each(CleanSweep::check)?;
-    let progress = super::progress(global)?;
+    let progress = Progress::start(global)?;
     let mut rows = Vec::new();
     for sweep in &sweeps {
         rows.extend(sweep.run(&progress)?);

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use isobath::{OutputFile, Stats};
+use isobath::{OutputFile, StatKind, Stats};
 use isobath_lab::LabError;
 use serde_json::{Map, Value};
 
@@ -58,7 +58,10 @@ pub(crate) fn stats(args: &StatsArgs, out: &mut Output) -> Result<(), Failure> {
     if let Some(trees) = trees {
         rows.push(vec!["trees".to_owned(), count(trees), String::new()]);
     }
-    for number in stats.numbers() {
+    // Of a store that no process has open, counters would only say what this command did.
+    let is_in_use = trees.is_none();
+    let numbers = stats.numbers();
+    for number in numbers.filter(|n| is_in_use || n.kind == StatKind::Gauge && n.value > 0) {
         let shown = if number.name.contains("bytes") {
             size(number.value)
         } else {
@@ -78,7 +81,7 @@ pub(crate) fn stats(args: &StatsArgs, out: &mut Output) -> Result<(), Failure> {
         bins.join(" "),
         "full segments by tenths of them that are obsolete".into(),
     ]);
-    if let Some((total, parts)) = amplification {
+    if let Some((total, parts)) = amplification.filter(|_| is_in_use) {
         let parts: Vec<String> = Causes::of(&stats)
             .0
             .iter()
@@ -87,14 +90,17 @@ pub(crate) fn stats(args: &StatsArgs, out: &mut Output) -> Result<(), Failure> {
             .collect();
         rows.push(vec!["WA-A".into(), format!("{total:.2}"), parts.join(", ")]);
     }
-    let longest = format!("{:.1} ms", stats.stall_ns_max as f64 / 1e6);
-    rows.push(vec![
-        "longest stall".into(),
-        longest,
-        "since it was opened".into(),
-    ]);
+    if is_in_use {
+        let longest = format!("{:.1} ms", stats.stall_ns_max as f64 / 1e6);
+        let since = "since it was opened".to_owned();
+        rows.push(vec!["longest stall".into(), longest, since]);
+    }
     rows.push(vec!["backend".into(), stats.backend, String::new()]);
-    out.table(&[], &rows, false)
+    out.table(&[], &rows, false)?;
+    match is_in_use {
+        true => Ok(()),
+        false => out.paragraph("counters are of the process that has a store open for writing, and none of yours has this one; `isobath info` says what is in it"),
+    }
 }
 
 /// The first sentence of what a number says, in a few words.

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use isobath::{Error, Options, Store, Tree};
+use isobath::{Error, Options, Store, StoreInfo, Tree};
 use isobath_lab::{LabError, VolumeError};
 
-use crate::args::{CreateArgs, GlobalArgs, NewTreeArgs, Size, StoreArgs, TreeArgs};
+use crate::args::{CreateArgs, NewTreeArgs, Size, StoreArgs, TreeArgs};
 use crate::failure::Failure;
+use crate::interrupt::{self, InOrder};
 use crate::output::size;
-use crate::progress::{self, Progress};
 
 /// Pool for a verb that touches one key.
 pub(crate) const SMALL_POOL: u64 = 64 << 20;
@@ -80,7 +80,7 @@ pub(crate) fn waiting<T, E: Into<Error>>(
     loop {
         match attempt().map_err(Into::into) {
             Err(error) if is_locked(&error) && began.elapsed() < wait => {
-                progress::check()?;
+                interrupt::check()?;
                 thread::sleep(LOCK_PAUSE.min(wait.saturating_sub(began.elapsed())));
             }
             other => return Ok(other?),
@@ -90,6 +90,11 @@ pub(crate) fn waiting<T, E: Into<Error>>(
 
 fn is_locked(error: &Error) -> bool {
     matches!(error, Error::Volume(error) if matches!(**error, VolumeError::Locked { .. }))
+}
+
+/// What the store is like from outside.
+pub(crate) fn info(args: &StoreArgs) -> Result<StoreInfo, Failure> {
+    Ok(Store::info(&args.store, &options(args, SMALL_POOL))?)
 }
 
 /// Whether the store is not closed.
@@ -126,8 +131,6 @@ fn write_with(options: Options, args: &StoreArgs) -> Result<Store, Failure> {
     let began = Instant::now();
     let last = AtomicU64::new(0);
     let options = options.on_recovery(move |done, total| {
-        // What is recovered by half is recovered again.
-        progress::leave_if_stopped();
         let tenth = done * 10 / total.max(1);
         if began.elapsed() > QUIET && last.fetch_max(tenth, Ordering::Relaxed) < tenth {
             eprintln!("the store was not closed; recovering: {tenth}0%");
@@ -143,28 +146,25 @@ fn write_with(options: Options, args: &StoreArgs) -> Result<Store, Failure> {
     Ok(store)
 }
 
-/// A store that is open for writing, and what was made for the work in it.
+/// A store that is open for writing, and what was made for the work in it. As long as it is there, Ctrl-C asks the work to stop.
 pub(crate) struct Target {
     pub(crate) store: Store,
     /// Whether this command has made the store.
     pub(crate) is_new: bool,
     /// The tree that this command has made in a store that was there.
     new_tree: Option<String>,
+    _in_order: InOrder,
 }
 
-/// Listens for Ctrl-C for a verb that stores what it has together at its end, or nothing. The files of a store that it makes
-/// go with a second one.
-pub(crate) fn progress_for_new(
-    args: &StoreArgs,
-    create: &CreateArgs,
-    global: &GlobalArgs,
-) -> Result<Progress, Failure> {
-    let mut new: Vec<_> = args.store.iter().chain(&args.log_path).cloned().collect();
+/// Says that a verb stores what it has together at its end, or nothing: the files of a store that it makes go with a second
+/// Ctrl-C.
+pub(crate) fn remove_unfinished(args: &StoreArgs, create: &CreateArgs) {
     if !create.create || args.store.iter().any(|path| is_there(path)) {
-        new.clear();
+        return;
     }
+    let mut new: Vec<_> = args.store.iter().chain(&args.log_path).cloned().collect();
     new.retain(|path| !is_there(path));
-    Progress::start(global.quiet, new)
+    interrupt::remove_unfinished(&new);
 }
 
 /// Opens for writing; makes the store where none of its files exists and
@@ -188,23 +188,28 @@ pub(crate) fn write_or_create_for(
     if let Some(limit) = create.limit {
         options = options.volume_limit_bytes(Some(limit.0));
     }
-    let target = |store, is_new| Target {
+    let target = |store, is_new, in_order| Target {
         store,
         is_new,
         new_tree: None,
+        _in_order: in_order,
     };
     let exists = match create.create {
         true => args.store.iter().any(|path| is_there(path)),
         false => args.store.iter().any(|path| path.exists()),
     };
     if exists {
-        return Ok(target(write_with(options, args)?, false));
+        // What is recovered by half is recovered again.
+        let store = write_with(options, args)?;
+        return Ok(target(store, false, InOrder::begin()?));
     }
     if !create.create {
         return Err(no_store(args).into());
     }
     not_stdout(&args.store)?;
-    Ok(target(Store::create(&args.store, &options)?, true))
+    let in_order = InOrder::begin()?;
+    let store = Store::create(&args.store, &options)?;
+    Ok(target(store, true, in_order))
 }
 
 /// Whether something is at `path` that is no empty file, of which a store may be made.

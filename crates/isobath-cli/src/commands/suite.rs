@@ -6,7 +6,8 @@ use isobath_lab::bench::{
     self, Campaign, Case, Outcome, Record, RowSummary, Suite, SuiteChoice, Workload,
 };
 use isobath_lab::drive_model::write_whole;
-use isobath_lab::{EngineKind, LabError, Monitor};
+use isobath_lab::load::InputFile;
+use isobath_lab::{EngineKind, LabError, Monitor, Silent};
 
 use super::campaign::{ends_all, kind, make_region, tune_all, virtual_ssd};
 use super::records::{print_sampling, print_steady};
@@ -33,7 +34,7 @@ pub(crate) fn campaign(
     if let Some(place) = &args.directory {
         std::fs::create_dir_all(place).map_err(LabError::io("make", place))?;
     }
-    let progress = Progress::start(global.quiet, Vec::new())?;
+    let progress = Progress::in_order(global, &[])?;
     let region_bytes = args.region_bytes.map(|bytes| bytes.0);
     make_region(args.region.as_deref(), region_bytes, &cases, &progress)?;
     tune_all(
@@ -95,7 +96,7 @@ fn suite(name: &str) -> Result<Suite, Failure> {
         )));
     }
     let path = Path::new(name);
-    let text = std::fs::read_to_string(path).map_err(LabError::io("read", path))?;
+    let text = InputFile::text(path, &Silent)?;
     Ok(Suite::from_toml(name, &text)?)
 }
 

@@ -20,6 +20,7 @@ use crate::args::{
 };
 use crate::failure::Failure;
 use crate::output::{Output, count, size};
+use crate::progress::Progress;
 
 /// Lines of --watch after which the header comes again.
 const LINES_PER_HEADER: u64 = 20;
@@ -139,7 +140,7 @@ fn precondition(
     if !(args.times >= 0.0 && args.times <= 1000.0) {
         return Err(Failure::Usage("--times must be 0 to 1000".into()));
     }
-    let progress = super::progress(global)?;
+    let progress = Progress::in_order(global, &[])?;
     let drive = VirtualDrive::open(&args.drive, OpenAs::AsIs)?;
     if drive.declared().1 && !args.destroy {
         return Err(Failure::Usage(format!(
@@ -254,7 +255,7 @@ fn watch(args: &VssdStatsArgs, global: &GlobalArgs, out: &mut Output) -> Result<
     if args.every.is_zero() {
         return Err(Failure::Usage("--every must be above 0".into()));
     }
-    let progress = super::progress(global)?;
+    let progress = Progress::in_order(global, &[])?;
     let mut before = host::stats(&args.drive)?;
     if before.pid.is_none() {
         let text = format!("{} is not mounted", args.drive.display());

@@ -29,7 +29,7 @@ pub(crate) fn watch(
     let Some(path) = args.store.store.first() else {
         return Err(Failure::Usage("no store was named".into()));
     };
-    let progress = super::progress(global)?;
+    let progress = Progress::in_order(global, &[])?;
     let mut before = Stats::of_store_in_use(path)?;
     let mut printed = 0;
     let is_wide = out.width() >= WIDE;

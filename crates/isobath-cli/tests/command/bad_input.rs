@@ -17,6 +17,7 @@ const OPENERS: &[&[&str]] = &[
     &["delete", "-s", "x.iso", "k"],
     &["scan", "-s", "x.iso"],
     &["stats", "-s", "x.iso"],
+    &["info", "-s", "x.iso"],
     &["check", "-s", "x.iso"],
     &["compact", "-s", "x.iso"],
     &["trees", "-s", "x.iso", "list"],
@@ -477,4 +478,38 @@ fn a_limit_on_the_length_of_files_is_an_error_with_advice() {
         &["backup", "-s", "s.iso", "b"],
     ));
     assert!(!place.path("e").exists() && !place.path("b").exists());
+}
+
+#[test]
+fn a_limit_in_which_no_store_has_space() {
+    let place = Place::new();
+    place.store(&[("a", "1")]);
+    for limit in ["0", "1", "1MiB"] {
+        for store in ["s.iso", "new.iso"] {
+            let put = ["put", "-s", store, "--create", "--limit", limit, "b", "2"];
+            place.run(&put).fails(2, "--limit: a store");
+        }
+    }
+    assert_eq!(place.names(), ["s.iso"]);
+    // One below what a store has keeps it from growing, which is no mistake.
+    let put = ["put", "-s", "s.iso", "--limit", "7MiB", "b", "2"];
+    place.run(&put).ok();
+    assert_eq!(place.run(&["scan", "s.iso"]).ok().text(), "a\t1\nb\t2\n");
+}
+
+#[test]
+fn too_few_descriptors() {
+    let place = Place::new();
+    place.store(&[("a", "1")]);
+    for verb in ["get s.iso a", "put -s s.iso a 2", "check s.iso"] {
+        for most in 4..9 {
+            let line = format!("ulimit -n {most}; exec \"$0\" {verb}");
+            let mut limited = Command::new("sh");
+            limited.args(["-c", &line, env!("CARGO_BIN_EXE_isobath")]);
+            let told = limited.current_dir(place.path(".")).output().unwrap();
+            let err = String::from_utf8_lossy(&told.stderr);
+            let is_told = err.contains("ulimit -n") && err.starts_with("isobath: ");
+            assert!(told.status.success() || is_told, "{verb}, {most}: {told:?}");
+        }
+    }
 }

@@ -321,6 +321,11 @@ fn the_benchmark_page_runs() {
 }
 
 #[test]
+fn the_phrase_book_runs_where_its_tools_are() {
+    run_shell("docs/phrasebook.md");
+}
+
+#[test]
 fn migrations_run_where_their_tools_are() {
     run_shell("docs/migration.md");
 }
@@ -353,6 +358,52 @@ fn programs_that_pages_quote_are_those_of_the_examples() {
                 is_there,
                 "{page}:{}: no example has\n{}",
                 block.line, block.text
+            );
+        }
+    }
+}
+
+#[test]
+fn the_tutorials_crate_has_what_its_program_needs_outside_of_the_repository() {
+    let page = read("docs/tutorial.md");
+    let after = |words: &str| {
+        let lines = page.lines().map(str::trim);
+        let found = lines.filter_map(|line| line.strip_prefix(words));
+        let crates: Vec<&str> = found.flat_map(str::split_whitespace).collect();
+        crates
+    };
+    let new = after("cargo new ");
+    let name = new.first().unwrap();
+    // Cargo names the program so for the crate's tests.
+    let test = read("examples/ledger/tests/crash.rs");
+    assert!(
+        test.contains(&format!("env!(\"CARGO_BIN_EXE_{name}\")")),
+        "{name}"
+    );
+    let manifest = read("examples/ledger/Cargo.toml");
+    let section = |section: &str| {
+        let lines = manifest.lines().skip_while(|line| *line != section).skip(1);
+        let lines = lines.take_while(|line| !line.starts_with('['));
+        let names = lines.filter_map(|line| line.split(['.', ' ']).next());
+        let names: BTreeSet<String> = names
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned)
+            .collect();
+        names
+    };
+    for (section_name, words) in [
+        ("[dependencies]", "cargo add "),
+        ("[dev-dependencies]", "cargo add --dev "),
+    ] {
+        let added = after(words);
+        for needed in section(section_name) {
+            let is_added = added.contains(&needed.as_str())
+                || added
+                    .iter()
+                    .any(|word| word.ends_with(&format!("/crates/{needed}")));
+            assert!(
+                is_added,
+                "docs/tutorial.md does not add {needed}: {added:?}"
             );
         }
     }

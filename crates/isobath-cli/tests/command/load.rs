@@ -418,3 +418,107 @@ fn a_large_file_is_loaded_into_little_more_space_than_it_needs() {
     assert!(length < leaves * 103 / 100 + (54 << 20), "{length}");
     place.run(&["check", "-s", "s.iso"]).ok();
 }
+
+#[test]
+fn no_value_of_a_row_is_lost_to_another_of_the_same_name() {
+    let place = Place::new();
+    let load = |input: &str, more: &[&str]| {
+        let load = ["load", "-s", "s.iso", "--create", "csv", "-"];
+        place.feed(&[&load[..], more].concat(), input.as_bytes())
+    };
+    load("id,v,v\n1,a,b\n", &[]).fails(3, "names columns 2 and 3 `v`");
+    load("v,v\n1,a\n", &["--key-column", "v"]).fails(3, "names columns 1 and 2 `v`");
+    assert_eq!(place.names(), [""; 0]);
+    // By number each is itself, and what has no name has that of its number.
+    load("id,v,v\n1,a,b\n", &["--value-column", "3"]).ok();
+    assert_eq!(place.run(&["get", "s.iso", "1"]).ok().text(), "b\n");
+    load("id,,\n1,a,b\n", &[]).ok();
+    let row = "{\"column 2\":\"a\",\"column 3\":\"b\",\"id\":\"1\"}\n";
+    assert_eq!(place.run(&["get", "s.iso", "1"]).ok().text(), row);
+    load("id,column 3\n1,a,b\n", &[]).fails(3, "field 3 has no name");
+}
+
+#[test]
+fn columns_may_have_any_delimiter() {
+    let place = Place::new();
+    let load = |input: &str, delimiter: &[&str]| {
+        let load = ["load", "-s", "s.iso", "--create", "csv", "-"];
+        place.feed(&[&load[..], delimiter].concat(), input.as_bytes())
+    };
+    for (input, delimiter) in [
+        ("id;v\n1;a,b\n", ";"),
+        ("id|v\n1|a,b\n", "|"),
+        ("id\tv\n1\ta,b\n", "tab"),
+    ] {
+        load(input, &["--delimiter", delimiter, "--value-column", "v"]).ok();
+        assert_eq!(place.run(&["get", "s.iso", "1"]).ok().text(), "a,b\n");
+    }
+    let told = load("id;v\n1;a\n", &[]).ok();
+    assert!(told.err.contains("add --delimiter ';'"), "{told:?}");
+    for wrong in ["", ";;", "\"", "\u{fc}"] {
+        load("", &["--delimiter", wrong]).fails(2, "--delimiter");
+    }
+}
+
+#[test]
+fn what_scan_prints_is_loaded_again_byte_by_byte() {
+    let place = Place::new();
+    let records: [(&str, &str); 6] = [
+        ("", ""),
+        ("0a0d09", "5c6e5c"),
+        ("efbbbf61", "00ff"),
+        ("61", "0d"),
+        ("e280ae", "c3bc"),
+        ("20", "2020"),
+    ];
+    let lines: String = records.iter().map(|(k, v)| format!("{k}\t{v}\n")).collect();
+    let load = ["load", "-s", "a.iso", "--create", "lines", "--hex"];
+    place.feed(&load, lines.as_bytes()).ok();
+    // Also where the first key begins with what would be a byte order mark.
+    for range in [&["--prefix", "\u{feff}"][..], &[]] {
+        let printed = place.run(&[&["scan", "-s", "a.iso"], range].concat()).ok();
+        let load = ["load", "-s", "b.iso", "--create", "lines", "--escaped"];
+        place.feed(&load, &printed.out).ok();
+    }
+    let hex = |store| place.run(&["scan", "-s", store, "--hex"]).ok().out;
+    assert_eq!(hex("a.iso"), hex("b.iso"));
+    let load = ["load", "-s", "b.iso", "lines", "--escaped"];
+    place
+        .feed(&load, b"a\\q\tb\n")
+        .fails(3, "line 1: the backslash at byte 2");
+}
+
+#[test]
+fn a_byte_order_mark_is_part_of_no_key() {
+    let place = Place::new();
+    for (line, input) in [
+        ("lines", "\u{feff}a\t1\n"),
+        ("csv - --value-column 2", "\u{feff}id,v\na,1\n"),
+        ("csv - --no-header --value-column 2", "\u{feff}a,1\n"),
+        (
+            "tsv - --value-column v --key-column id",
+            "\u{feff}id\tv\na\t1\n",
+        ),
+    ] {
+        let words: Vec<&str> = line.split(' ').collect();
+        let load = ["load", "-s", "s.iso", "--create"];
+        place
+            .feed(&[&load[..], &words].concat(), input.as_bytes())
+            .ok();
+        assert_eq!(
+            place.run(&["scan", "s.iso"]).ok().text(),
+            "a\t1\n",
+            "{line}"
+        );
+    }
+    place
+        .feed(
+            &["load", "s.iso", "ndjson", "--key-field", "id"],
+            "\u{feff}{\"id\":\"a\"}".as_bytes(),
+        )
+        .ok();
+    assert_eq!(
+        place.run(&["get", "s.iso", "a"]).ok().text(),
+        "{\"id\":\"a\"}\n"
+    );
+}

@@ -1,5 +1,9 @@
 //! Tests of the command, in one program.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests read and write files as they like"
+)]
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -13,7 +17,10 @@ mod book;
 mod data;
 mod first_hour;
 mod help;
+mod info;
+mod interrupt;
 mod load;
 mod log_path;
 mod outputs;
 mod transfer;
+mod words;

@@ -5,6 +5,10 @@
 //! out. What is done follows from the seed; when processes are killed depends on the machine, too.
 #![allow(missing_docs, reason = "a test")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests read and write files as they like"
+)]
 
 mod calls;
 mod data;

@@ -11,6 +11,7 @@ use crate::device::{Channel, ChannelOptions, Device, QueueFull};
 use crate::error::{ChannelError, IoError, IoErrorKind, VolumeError};
 use crate::file::FileDevice;
 use crate::file::aio::AioQueue;
+use crate::file::member::os;
 use crate::file::pread::PreadQueue;
 use crate::file::probe;
 use crate::file::queue::{Done, Queue, Request, WaitFor};
@@ -33,10 +34,7 @@ pub(super) fn open(
     device: Arc<FileDevice>,
     options: &ChannelOptions,
 ) -> Result<Box<dyn Channel>, VolumeError> {
-    let wake = EventWake::new().map_err(|e| VolumeError::BackendRefused {
-        backend: "eventfd",
-        reason: e.to_string(),
-    })?;
+    let wake = EventWake::new().map_err(|e| os(&device.members[0].path, "open", e))?;
     let wake = Arc::new(wake);
     let mut backend = device.backend();
     loop {

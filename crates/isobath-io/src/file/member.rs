@@ -13,7 +13,8 @@ use crate::aligned::AlignedBuf;
 use crate::error::{IoError, IoErrorKind, VolumeError};
 use crate::file::flushes::Flushes;
 use crate::file::label::{LABEL_AREA, LABEL_BLOCK, Label, LabelError, VERSION};
-use crate::file::sys;
+use crate::file::{probe, sys};
+use crate::input::open_to_read;
 use crate::io::Op;
 use crate::options::{Access, DirectMode, VolumeOptions};
 use crate::words::dangling_target;
@@ -125,6 +126,12 @@ fn is_unfinished(path: &Path) -> bool {
         }
     };
     looked().unwrap_or(false)
+}
+
+/// Whether `path` is a file or block device of a store, as its first bytes say. What cannot be read is none.
+#[must_use]
+pub fn is_store_file(path: &Path) -> bool {
+    open_to_read(path).is_ok_and(|file| is_member(&file).unwrap_or(false))
 }
 
 impl Member {
@@ -360,6 +367,12 @@ impl Member {
     /// Whether another opening of the file may write, as far as the system reports.
     pub(super) fn has_writer(&self) -> bool {
         sys::is_range_locked(&self.file, libc::F_RDLCK, WRITER, 1).unwrap_or(false)
+    }
+
+    /// The process of that opening, as far as the system reports.
+    pub(super) fn writer_pid(&self) -> Option<u32> {
+        let (pid, _) = self.holder().filter(|(_, writes)| *writes)?;
+        Some(pid)
     }
 
     /// Locks the byte that stands for `number`, and no other, for readers.
@@ -733,6 +746,11 @@ pub(super) fn os(path: &Path, action: &'static str, source: io::Error) -> Volume
         Some(libc::EFBIG) => VolumeError::FileTooLarge {
             path,
             needed: LABEL_AREA as u64,
+        },
+        Some(libc::EMFILE) => VolumeError::Os {
+            path,
+            action,
+            source: io::Error::new(source.kind(), probe::explain(&source)),
         },
         _ => VolumeError::Os {
             path,

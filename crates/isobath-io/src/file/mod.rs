@@ -30,6 +30,7 @@ use crate::options::{Access, BackendKind, BackendReport, MAX_MEMBERS, VolumeOpti
 use label::{DATA_OFFSET, Label};
 use log::LogMember;
 pub(crate) use member::is_member;
+pub use member::is_store_file;
 use member::{Member, os};
 use stripe::{Piece, StripeMap};
 pub use sys::ignore_file_size_signal;
@@ -504,6 +505,10 @@ impl Device for FileDevice {
 
     fn has_writer(&self) -> bool {
         self.members[0].has_writer()
+    }
+
+    fn writer_pid(&self) -> Option<u32> {
+        self.members[0].writer_pid()
     }
 
     fn create_log(&self, path: &Path, bytes: u64) -> Result<(), VolumeError> {

@@ -24,7 +24,7 @@ pub enum Column {
 /// How a delimited file is read.
 #[derive(Debug, Clone)]
 pub struct Delimited {
-    /// Byte between fields: `,` or a tab.
+    /// Byte between fields, such as `,` or a tab.
     pub delimiter: u8,
     /// Whether the first line names the columns.
     pub header: bool,
@@ -172,10 +172,11 @@ impl Delimited {
         let names: Vec<String> = if self.header {
             let header = input.byte_headers().map_err(|e| unreadable(&path, e))?;
             let header = header.clone();
-            let names: Vec<_> = header
+            let names = header
                 .iter()
-                .map(|n| String::from_utf8_lossy(n.trim_ascii()).into_owned())
-                .collect();
+                .enumerate()
+                .map(|(at, name)| name_of(at, name));
+            let names: Vec<_> = names.collect();
             match ended(&header, input.position().byte(), handed_out.borrow().length) {
                 Ended::Row => names,
                 Ended::Input => Vec::new(),
@@ -186,9 +187,17 @@ impl Delimited {
         } else {
             Vec::new()
         };
+        if let [name] = names.as_slice() {
+            doubt_delimiter(name, &path, monitor);
+        }
         let key = column_index(&self.key, &names, &path)?;
         let value = match &self.value {
-            None => None,
+            None => {
+                // Each is a field of the rows' JSON.
+                let mut columns = names.iter();
+                columns.try_for_each(|name| position(name, &names, &path).map(drop))?;
+                None
+            }
             Some(column) => Some(column_index(column, &names, &path)?),
         };
         Ok(Rows {
@@ -269,26 +278,58 @@ impl Rows<'_> {
     }
 }
 
+/// What column `at`, counted from 0, is called: as the header says, or by its number where that says nothing.
+fn name_of(at: usize, name: &[u8]) -> String {
+    match name.trim_ascii() {
+        [] => format!("column {}", at + 1),
+        name => String::from_utf8_lossy(name).into_owned(),
+    }
+}
+
+/// Says so where a header that is one column looks as if another delimiter were between several.
+fn doubt_delimiter(header: &str, path: &Path, monitor: &dyn Monitor) {
+    if let Some(found) = header.chars().find(|c| ",;|\t".contains(*c)) {
+        let found = found.escape_default();
+        monitor.say(&format!(
+            "{}: the header is one column, `{header}`; if its columns are separated by `{found}`, add --delimiter '{found}' to `load csv`",
+            path.display()
+        ));
+    }
+}
+
 fn column_index(column: &Column, names: &[String], path: &Path) -> Result<usize, LabError> {
     match column {
         Column::Number(0) => Err(LabError::Request("columns are counted from 1".to_owned())),
         Column::Number(n) => Ok(n - 1),
-        Column::Name(name) => names.iter().position(|n| n == name).ok_or_else(|| {
-            LabError::input(
-                path,
-                if names.is_empty() {
-                    format!(
-                        "has no header that could name a column `{name}`; give the column's number"
-                    )
-                } else {
-                    format!(
-                        "has no column `{}`; its columns are: {}",
-                        crate::escape(name.as_bytes()),
-                        crate::escape(names.join(", ").as_bytes())
-                    )
-                },
-            )
-        }),
+        Column::Name(name) => position(name, names, path),
+    }
+}
+
+/// Where the one column of that name is.
+fn position(name: &str, names: &[String], path: &Path) -> Result<usize, LabError> {
+    let mut found = (0..names.len()).filter(|at| names[*at] == name);
+    let shown = crate::escape(name.as_bytes());
+    match (found.next(), found.next()) {
+        (Some(at), None) => Ok(at),
+        (Some(first), Some(second)) => Err(LabError::input(
+            path,
+            format!(
+                "its header names columns {} and {} `{shown}`: rename one, or choose columns by number with --key-column and --value-column",
+                first + 1,
+                second + 1
+            ),
+        )),
+        (None, _) if names.is_empty() => Err(LabError::input(
+            path,
+            format!("has no header that could name a column `{shown}`; give the column's number"),
+        )),
+        (None, _) => Err(LabError::input(
+            path,
+            format!(
+                "has no column `{shown}`; its columns are: {}",
+                crate::escape(names.join(", ").as_bytes())
+            ),
+        )),
     }
 }
 
@@ -329,11 +370,15 @@ fn whole_row(row: &ByteRecord, names: &[String]) -> Result<String, String> {
     }
     let mut object = Map::new();
     for (at, field) in fields.into_iter().enumerate() {
-        let name = names
-            .get(at)
-            .cloned()
-            .unwrap_or_else(|| format!("column {}", at + 1));
-        object.insert(name, field);
+        let name = names.get(at).cloned();
+        let name = name.unwrap_or_else(|| name_of(at, b""));
+        if object.insert(name, field).is_some() {
+            let name = name_of(at, b"");
+            return Err(format!(
+                "field {} has no name in the header, and another column is called `{name}`",
+                at + 1
+            ));
+        }
     }
     Ok(Value::Object(object).to_string())
 }
@@ -370,5 +415,21 @@ mod tests {
             column_index(&Column::Name("nam".into()), &names, Path::new("x.csv")).unwrap_err();
         assert!(error.to_string().contains("id, name"), "{error}");
         assert!(column_index(&Column::Number(0), &names, Path::new("x")).is_err());
+    }
+
+    #[test]
+    fn no_value_of_a_row_takes_the_place_of_another() {
+        let names = ["id", "v", "v"].map(str::to_owned);
+        let error = position("v", &names, Path::new("x.csv")).unwrap_err();
+        assert!(error.to_string().contains("columns 2 and 3 `v`"), "{error}");
+        assert_eq!(position("id", &names, Path::new("x.csv")).unwrap(), 0);
+        // A field beyond the header, beside a column that has the name that it would get.
+        let row = ByteRecord::from(vec!["1", "2", "3"]);
+        let names = ["id", "column 3"].map(str::to_owned);
+        assert!(record_of(&row, &names, 0, None).is_err_and(|e| e.contains("`column 3`")));
+        assert_eq!(
+            (name_of(2, b" "), name_of(2, b" a ")),
+            ("column 3".into(), "a".into())
+        );
     }
 }

@@ -7,13 +7,18 @@ use std::path::{Path, PathBuf};
 use isobath::Tree;
 
 use super::{InputFile, Loaded, OnBad, Sink};
-use crate::{LabError, Monitor, Stage, Unit, unhex};
+use crate::{LabError, Monitor, Stage, Unit, unescape, unhex};
+
+/// U+FEFF in UTF-8, which some programs put before all text.
+pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// How keys and values stand in a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LineFormat {
     /// As they are: a key has no tab, neither has a line end.
     Raw,
+    /// As `scan` prints them: `\n`, `\t`, `\r`, `\\` and `\xNN` stand for bytes, so that they may have any.
+    Escaped,
     /// Both in hexadecimal, so that they may have any bytes.
     Hex,
 }
@@ -64,8 +69,8 @@ impl<'m> Lines<'m> {
     /// empty lines are ignored.
     ///
     /// # Errors
-    /// A line without a tab, with too long a key, or with what is no hexadecimal number where it should be, unless
-    /// bad records are skipped; engine and I/O errors.
+    /// A line without a tab, with too long a key, or with what is no hexadecimal number or escape where it should be,
+    /// unless bad records are skipped; engine and I/O errors.
     pub fn load(self, tree: &Tree, format: LineFormat, on_bad: OnBad) -> Result<Loaded, LabError> {
         self.each(tree, on_bad, <[u8]>::is_empty, |line| {
             let at = line.iter().position(|b| *b == b'\t');
@@ -73,6 +78,7 @@ impl<'m> Lines<'m> {
             let (key, value) = (&line[..at], &line[at + 1..]);
             match format {
                 LineFormat::Raw => Ok((key.into(), value.into())),
+                LineFormat::Escaped => Ok((unescape(key)?.into(), unescape(value)?.into())),
                 LineFormat::Hex => Ok((bytes(key)?.into(), bytes(value)?.into())),
             }
         })
@@ -108,7 +114,7 @@ impl<'m> Lines<'m> {
         }
     }
 
-    /// Reads the next line without its end; `false` at the end of all.
+    /// Reads the next line without its end, and the first one without a byte order mark; `false` at the end of all.
     fn next(&mut self) -> Result<bool, LabError> {
         self.monitor.check()?;
         self.line.clear();
@@ -118,6 +124,9 @@ impl<'m> Lines<'m> {
             .map_err(LabError::io("read", &self.path))?;
         self.monitor.advance(read as u64);
         self.number += 1;
+        if self.number == 1 && self.line.starts_with(BYTE_ORDER_MARK) {
+            self.line.drain(..BYTE_ORDER_MARK.len());
+        }
         if self.line.last() == Some(&b'\n') {
             self.line.pop();
             if self.line.last() == Some(&b'\r') {

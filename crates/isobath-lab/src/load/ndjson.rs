@@ -5,11 +5,9 @@ use std::collections::HashMap;
 use isobath::Tree;
 use serde_json::value::RawValue;
 
+use super::lines::BYTE_ORDER_MARK;
 use super::{Lines, Loaded, OnBad};
 use crate::LabError;
-
-/// U+FEFF in UTF-8.
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 impl Lines<'_> {
     /// Loads one JSON object per line: the key is the text (or number, as
@@ -27,7 +25,7 @@ impl Lines<'_> {
     ) -> Result<Loaded, LabError> {
         let blank = |line: &[u8]| line.iter().all(u8::is_ascii_whitespace);
         self.each(tree, on_bad, blank, |line| {
-            // Some programs put it before all text; it is part of no JSON.
+            // Also before the first line of a file that was appended to others; it is part of no JSON.
             let line = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line);
             Ok((key_of(line, key_field)?.into_bytes().into(), line.into()))
         })

@@ -1,5 +1,6 @@
 //! Backups of a store, and stores made of them; how they are made is in [`crate::backup`].
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use isobath_io::Volume;
@@ -12,6 +13,30 @@ use crate::page::PAGE_SIZE;
 use crate::{BackupOptions, BackupReport, Error, Options, RestoreReport, Store, Watch};
 
 impl Store {
+    /// Writes a full backup of the store to the file `to`, which must not exist, and reads it back: [`Store::backup`] with its
+    /// defaults.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let directory = tempfile::tempdir()?;
+    /// # let at = |name: &str| directory.path().join(name);
+    /// # use isobath::{Options, Store};
+    /// # let store = Store::create(at("a.iso"), &Options::new().pool_bytes(16 << 20))?;
+    /// let report = store.backup_to(at("monday.backup"))?;
+    /// assert!(report.file_bytes > 0 && at("monday.backup").exists());
+    /// # store.close()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`Store::backup`].
+    pub fn backup_to(&self, to: impl AsRef<Path>) -> Result<BackupReport, BackupError> {
+        let go_on = &mut |_: &'static str, _, _| ControlFlow::Continue(());
+        self.backup(to.as_ref(), &BackupOptions::new(), go_on)
+    }
+
     /// Writes a backup of the whole store to the file `to`, while the store is in use: a state in which everything is
     /// that was acknowledged before the call, and of each transaction all or nothing.
     ///

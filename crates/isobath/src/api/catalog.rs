@@ -337,7 +337,8 @@ pub(crate) fn list_visible(local: &WorkerState) -> Result<Vec<(String, Tree)>, E
                 Bound::Excluded(&[NAME + 1][..]),
             );
             let at = transactions.tracker.reported();
-            for (key, old) in transactions.versions.within(CATALOG.id, bounds, at) {
+            let all = (at, Direction::Forward, usize::MAX);
+            for (key, old) in transactions.versions.within(CATALOG.id, bounds, all).found {
                 match decode_old(&old)? {
                     Some(tree) => trees.insert(key[1..].to_vec(), tree),
                     None => trees.remove(&key[1..]),

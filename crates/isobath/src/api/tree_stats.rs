@@ -1,16 +1,22 @@
 //! What a tree says of itself.
 
-use crate::btree::{self, Sample};
+use crate::btree::{self, MostPages, Sample};
 use crate::context::TaskContext;
 use crate::page::PAGE_SIZE;
 use crate::{Error, Tree};
 
 /// Pages of each level that are read for statistics, and for an estimate.
-const STATS_PAGES: usize = 256;
-const ESTIMATE_PAGES: usize = 64;
+const STATS_PAGES: MostPages = MostPages {
+    leaves: 256,
+    inner: 4096,
+};
+const ESTIMATE_PAGES: MostPages = MostPages {
+    leaves: 64,
+    inner: 64,
+};
 
-/// What a tree holds: exact where `is_exact` says so, which a tree of up to 256 leaves is; else estimated from 256 leaves
-/// and as many inner pages of each level, spread evenly over the keys.
+/// What a tree holds: exact where `is_exact` says so, which a tree of up to 256 leaves is; else estimated from 256 leaves,
+/// spread evenly over the keys, and 4,096 inner pages of each level.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -61,8 +67,8 @@ impl TreeStats {
 }
 
 impl Tree {
-    /// What the tree holds: records, pages, bytes, how full its leaves are. Reads at most 256 pages of each level, which
-    /// takes some milliseconds where they are not in memory; the error of what is estimated is typically below a twentieth.
+    /// What the tree holds: records, pages, bytes, how full its leaves are. Reads at most 256 leaves, and 4,096 inner pages of
+    /// each level, one for some hundred leaves: milliseconds, some more where they are not in memory; the error of what is estimated is typically below a twentieth.
     /// Others may change the tree during that.
     ///
     /// ```
@@ -97,7 +103,7 @@ impl Tree {
             .map(|sample| sample.records.round() as u64)
     }
 
-    fn sample(&self, pages: usize) -> Result<Sample, Error> {
+    fn sample(&self, pages: MostPages) -> Result<Sample, Error> {
         let tree = self.state.tree;
         self.run(|local| tree.sample(&TaskContext { local }, pages))
     }

@@ -6,6 +6,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use isobath_io::open_to_read;
+
 use crate::backup::MapEntry;
 use crate::error::{BackupFileError, Error};
 use crate::output::{OutputFile, failed, unfinished, with_suffix};
@@ -328,7 +330,7 @@ impl BackupFile {
     ///
     /// [`Error::File`], [`Error::BadBackup`].
     pub(crate) fn open(path: &Path) -> Result<BackupFile, Error> {
-        let file = File::open(path).map_err(failed("open", path))?;
+        let file = open_to_read(path).map_err(failed("open", path))?;
         let length = file.metadata().map_err(failed("read", path))?.len();
         let bad = |offset, error| bad(path, offset, error);
         let mut magic = [0; 4];

@@ -40,7 +40,7 @@ pub(crate) use cursor::{Cursor, Direction};
 pub(crate) use get_many::{Batch, Lookup};
 pub(crate) use load::{Change, Loader, Paused, Rewrite, Rewritten, install_roots, roots_body};
 pub(crate) use ops::Decision;
-pub(crate) use sample::Sample;
+pub(crate) use sample::{MostPages, Sample};
 pub(crate) use verify::Visitor;
 
 pub(crate) use crate::types::{MAX_DESCRIPTOR, Tree, TreeId, ValueKind, ValueRef, fits_inline};

@@ -6,8 +6,20 @@ use crate::buffer::{Place, Restart};
 use crate::context::ReadContext;
 use crate::page::{PageId, get_u64};
 
+/// Pages that are asked for together, where they are missing in memory.
+const ASKED_TOGETHER: usize = 64;
+
 /// Attempts to read a tree that others change much.
 const MAX_ROUNDS: u32 = 16;
+
+/// Most pages of a level that are read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MostPages {
+    pub(crate) leaves: usize,
+    /// Where keys are of different length, inner pages differ much in how many leaves they have: the more of them are read, the
+    /// more evenly leaves are chosen.
+    pub(crate) inner: usize,
+}
 
 /// What a tree holds, about. Exact where it has no more pages in any level than were read.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,16 +39,22 @@ pub(crate) struct Sample {
     pub(crate) large_value_bytes: f64,
     /// Every page was read.
     pub(crate) is_exact: bool,
+    /// The last pages that were added have leaves as children.
+    is_above_leaves: bool,
 }
 
 impl Tree {
-    /// Reads at most `most` pages of each level, spread evenly over the tree, and says what all of it looks like. Others may
+    /// Reads at most `most` pages of each level, spread over the tree, and says what all of it looks like. Others may
     /// change the tree during that.
     ///
     /// # Errors
     ///
     /// A failed read, or a page that breaks a rule.
-    pub(crate) fn sample<C: ReadContext>(&self, ctx: &C, most: usize) -> Result<Sample, C::Error> {
+    pub(crate) fn sample<C: ReadContext>(
+        &self,
+        ctx: &C,
+        most: MostPages,
+    ) -> Result<Sample, C::Error> {
         // Bound: beside so many changes, what was read counts as it is.
         for _ in 0..MAX_ROUNDS {
             let (sample, is_sound) = self.sample_once(ctx, most)?;
@@ -51,71 +69,98 @@ impl Tree {
     fn sample_once<C: ReadContext>(
         &self,
         ctx: &C,
-        most: usize,
+        most: MostPages,
     ) -> Result<(Sample, bool), C::Error> {
         let mut sample = Sample {
             is_exact: true,
             ..Sample::default()
         };
         let mut level = vec![self.root];
+        let mut most_pages = most.inner;
         // Pages of the level, for each that is read.
         let mut weight = 1.0;
         // Bound: a level less each time, or fewer pages.
         loop {
-            let chosen = spread(&level, most);
-            let mut images = Vec::with_capacity(chosen.len());
-            for &id in &chosen {
-                images.extend(read_page(ctx, id, id == self.root)?);
-            }
-            weight *= level.len() as f64 / images.len().max(1) as f64;
-            sample.is_exact &= images.len() == level.len();
-            sample.levels += 1;
+            let chosen = spread(&level, most_pages);
+            let mut found = Sample::default();
             let mut children = Vec::new();
-            let (mut leaves, mut read) = (0, 0);
-            for image in &images {
-                match sample.add(self, image, weight, &mut children) {
-                    Ok(is_leaf) => leaves += usize::from(is_leaf),
-                    // The id is another page's by now.
-                    Err(_) if level.len() > 1 => continue,
-                    Err(why) => AttemptError::Corrupt(self.root, why.0).resolve(ctx)?,
+            let (mut pages, mut leaves, mut read) = (0, 0, 0);
+            for together in chosen.chunks(ASKED_TOGETHER) {
+                ctx.read_ahead(together);
+                if ctx.interleaves() {
+                    ctx.next_turn();
                 }
-                read += 1;
+                for &id in together {
+                    let Some(image) = read_page(ctx, id, id == self.root)? else {
+                        continue;
+                    };
+                    pages += 1;
+                    match found.add(self, &image, &mut children) {
+                        Ok(is_leaf) => leaves += usize::from(is_leaf),
+                        // The id is another page's by now.
+                        Err(_) if level.len() > 1 => continue,
+                        Err(why) => AttemptError::Corrupt(self.root, why.0).resolve(ctx)?,
+                    }
+                    read += 1;
+                }
             }
+            weight *= level.len() as f64 / f64::from(pages.max(1));
+            sample.add_level(&found, weight);
+            sample.levels += 1;
             let is_sound = 2 * read >= chosen.len() && (leaves == 0 || leaves == read);
             sample.is_exact &= read == level.len();
             if leaves > 0 || children.is_empty() || !is_sound {
                 return Ok((sample, is_sound && leaves > 0));
             }
             level = children;
+            if found.is_above_leaves {
+                most_pages = most.leaves;
+            }
         }
     }
 }
 
 impl Sample {
-    /// Adds a page that stands for `weight` pages; whether it is a leaf.
+    /// Adds pages of a level, each of which stands for `weight` pages.
+    fn add_level(&mut self, found: &Sample, weight: f64) {
+        for (sum, found) in [
+            (&mut self.leaf_pages, found.leaf_pages),
+            (&mut self.inner_pages, found.inner_pages),
+            (&mut self.records, found.records),
+            (&mut self.leaf_bytes_used, found.leaf_bytes_used),
+            (&mut self.key_bytes, found.key_bytes),
+            (&mut self.value_bytes, found.value_bytes),
+            (&mut self.large_values, found.large_values),
+            (&mut self.large_value_bytes, found.large_value_bytes),
+        ] {
+            *sum += weight * found;
+        }
+    }
+
+    /// Adds a page; whether it is a leaf.
     fn add(
         &mut self,
         tree: &Tree,
         image: &Image,
-        weight: f64,
         children: &mut Vec<PageId>,
     ) -> Result<bool, MalformedNode> {
         let node = Node::open(image, tree.id)?;
         if !node.is_leaf() {
-            self.inner_pages += weight;
+            self.inner_pages += 1.0;
+            self.is_above_leaves = node.level() == 1;
             for position in 0..=node.count() {
                 children.push(node.child(position)?);
             }
             return Ok(false);
         }
-        self.leaf_pages += weight;
-        self.records += weight * node.count() as f64;
-        self.leaf_bytes_used += weight * node.used() as f64;
+        self.leaf_pages += 1.0;
+        self.records += node.count() as f64;
+        self.leaf_bytes_used += node.used() as f64;
         let mut key = Vec::new();
         for position in 0..node.count() {
             key.clear();
             node.key(position, &mut key)?;
-            self.key_bytes += weight * key.len() as f64;
+            self.key_bytes += key.len() as f64;
             let value = node.value(position)?;
             let mut length = value.len as f64;
             if value.kind == ValueKind::Extent {
@@ -123,23 +168,27 @@ impl Sample {
                 length = descriptor
                     .filter(|bytes| bytes.len() >= 8)
                     .map_or(0.0, |bytes| get_u64(bytes, 0) as f64);
-                self.large_values += weight;
-                self.large_value_bytes += weight * length;
+                self.large_values += 1.0;
+                self.large_value_bytes += length;
             }
-            self.value_bytes += weight * length;
+            self.value_bytes += length;
         }
         Ok(true)
     }
 }
 
-/// At most `most` of `pages`, in equal distances.
+/// At most `most` of `pages`: one of each of as many parts of equal length, at places that no pattern of the pages follows.
 fn spread(pages: &[PageId], most: usize) -> Vec<PageId> {
     if pages.len() <= most {
         return pages.to_vec();
     }
-    (0..most)
-        .map(|at| pages[(2 * at + 1) * pages.len() / (2 * most)])
-        .collect()
+    let place = |at: usize| {
+        // The multiples of the golden ratio are spread evenly modulo 1.
+        let within = (at as u32).wrapping_mul(0x9e37_79b9);
+        let part = (at as u64) << 32 | u64::from(within);
+        (u128::from(part) * pages.len() as u128 / ((most as u128) << 32)) as usize
+    };
+    (0..most).map(|at| pages[place(at)]).collect()
 }
 
 /// A copy of a page; `None` if it is one no longer.

@@ -126,7 +126,9 @@ impl PageStore {
             self.free_after(record, freed.address);
         }
         if freed.was_dirty {
-            self.lower.buffer.frames_written_back(1, || self.stored());
+            self.lower
+                .buffer
+                .frames_written_back(1, || self.allocated_bytes());
         }
         self.free_id(&pool.mapping, id, freed.address);
         if !freed.is_written {

@@ -154,6 +154,21 @@ pub(crate) fn create(
     })
 }
 
+/// Refuses a limit in which no store has space, however little is in it. One below what this store takes already keeps it from
+/// growing.
+fn check_limit(limit: u64, superblock: &Superblock) -> Result<(), Error> {
+    let sizes = superblock.sizes;
+    let log = u64::from(superblock.log_segments) * u64::from(sizes.used_by(1));
+    let least = sizes.start_of(FIRST_SEGMENTS) + log.min(MIN_AREA_BYTES);
+    match limit < least {
+        true => Err(Error::BadOption {
+            option: "volume_limit_bytes",
+            reason: format!("a store needs at least {}", ByteSize::at_least(least)),
+        }),
+        false => Ok(()),
+    }
+}
+
 /// What a superblock says of a limit of the volume's bytes: whole segments, 0 for none.
 fn limit_segments(bytes: Option<u64>, sizes: SegmentSizes) -> u32 {
     bytes.map_or(0, |bytes| sizes.whole_in(bytes).max(1))
@@ -294,6 +309,9 @@ pub(crate) fn open(
     }
     log_device::verify(&volume, &superblock, paths)?;
     let sizes = superblock.sizes;
+    if let Some(Some(limit)) = config.limit_bytes {
+        check_limit(limit, &superblock)?;
+    }
     let expected = sizes.start_of(superblock.segments);
     if volume.len() < expected {
         return Err(Error::Truncated {

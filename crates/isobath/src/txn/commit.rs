@@ -23,7 +23,7 @@ use self::space::Splits;
 pub(crate) use super::change::Change;
 use super::locks::Locked;
 use super::reserved_task::ReservedTask;
-use super::serializable::ReadSet;
+use super::serializable::{ReadSet, Validation};
 use super::snapshots::Registered;
 use super::unseen::{InParts, Noted, Visibility};
 use super::versions::{CommitNumber, OldValue};
@@ -59,9 +59,6 @@ struct CurrentValue {
     /// What was loaded into the tree before this was read.
     loaded: u64,
 }
-
-/// Rounds that a commit makes because snapshots begin between two of its steps.
-const MAX_ROUNDS: usize = 1000;
 
 /// The result of reading what the keys have.
 enum CurrentValues {
@@ -113,6 +110,7 @@ impl Transactions {
             context: CommitContext::default(),
             durability,
             precondition: &mut precondition,
+            has_met_snapshots: false,
             is_too_much: false,
         };
         let outcome = commit.run()?;
@@ -155,6 +153,7 @@ impl Transactions {
             context,
             durability,
             precondition,
+            has_met_snapshots: false,
             is_too_much: false,
         }
         .run()?;
@@ -352,7 +351,9 @@ struct Commit<'a, 'g> {
     context: CommitContext<'a>,
     durability: Durability,
     precondition: &'a mut Precondition<'g>,
-    /// What the keys have is more than the version store is to hold.
+    /// A snapshot has begun while it went on without versions.
+    has_met_snapshots: bool,
+    /// What the keys have is more than the version store is to hold: it goes on without, and keeps snapshots out.
     is_too_much: bool,
 }
 
@@ -367,8 +368,12 @@ impl<'a> Commit<'a, '_> {
 
     /// Whether single reads need versions, or some snapshot beside the transaction's own.
     fn must_publish(&self) -> bool {
-        (self.is_late() && !self.is_too_much)
-            || self.transactions().snapshots.others(self.context.snapshot)
+        !self.is_too_much && (self.is_late() || self.has_met_snapshots || self.has_others())
+    }
+
+    /// Whether a snapshot beside the transaction's own is open or being opened.
+    fn has_others(&self) -> bool {
+        self.transactions().snapshots.others(self.context.snapshot)
     }
 
     /// Whether a key's newest state is of a commit that is not visible yet. Asked after the keys were read, as by every
@@ -383,7 +388,11 @@ impl<'a> Commit<'a, '_> {
 
     fn run(mut self) -> Result<Outcome<'a>, Error> {
         self.validate_writes()?;
-        for _ in 0..MAX_ROUNDS {
+        let reads = self.context.reads.zip(self.context.snapshot);
+        let reads = reads.filter(|_| !canary::is_on(Canary::SkipReadValidation));
+        let mut validation = reads.map(|(reads, snapshot)| reads.validation(snapshot));
+        // Bound: each round but three has found that a tree was loaded or rewritten meanwhile.
+        loop {
             let publish = self.must_publish();
             match self.read_current(publish)? {
                 CurrentValues::Refused => {
@@ -392,20 +401,14 @@ impl<'a> Commit<'a, '_> {
                         ..Outcome::default()
                     });
                 }
-                // What is too much to keep may not be needed.
-                CurrentValues::TooMuch => {
-                    self.is_too_much = true;
-                    self.transactions().abort_others(self.context.snapshot);
-                }
+                CurrentValues::TooMuch => self.is_too_much = true,
                 CurrentValues::Done(peeked) => {
-                    if let Some(outcome) = self.write(peeked, publish)? {
+                    if let Some(outcome) = self.write(peeked, publish, validation.as_mut())? {
                         return Ok(outcome);
                     }
                 }
             }
         }
-        // Snapshots have begun again and again between two steps.
-        Err(Error::SnapshotTooOld)
     }
 
     /// First committer wins: no commit has changed these keys since the snapshot.
@@ -524,28 +527,40 @@ impl<'a> Commit<'a, '_> {
         &mut self,
         peeked: Vec<CurrentValue>,
         publish: bool,
+        mut validation: Option<&mut Validation<'_>>,
     ) -> Result<Option<Outcome<'a>>, Error> {
         let local = self.local;
         let parts = &local.parts;
+        self.advance(validation.as_deref_mut())?;
         let record = self.record(&peeked)?;
-        let reserved = ReservedTask::reserve_from(
-            local,
-            self.pages_to_reserve(&peeked),
-            self.context.frees_space,
-        )?;
         let bytes = record.body.bytes().len() as u64;
+        let pages = self.pages_to_reserve(&peeked);
+        self.stay_small(pages, bytes)?;
+        let reserved = ReservedTask::reserve_from(local, pages, self.context.frees_space)?;
         let log_tasks = &local.parts.log_tasks;
         let splits = self.splits(&peeked, bytes)?;
         let mut reservation = log_tasks.reserve_commit(&local.worker, bytes, splits.count)?;
+        self.advance(validation.as_deref_mut())?;
         parts.shared.writable()?;
+        let own = self.context.snapshot;
+        let kept_out = match self.is_too_much {
+            true => Some(self.transactions().keep_snapshots_out(local, own)?),
+            false => None,
+        };
         let slot = self
             .transactions()
             .tracker
             .register(local.worker.index, &parts.log);
         local.worker.preemption_point();
-        if !self.may_change(&peeked)? || !publish && self.must_publish() {
+        if !self.may_change(&peeked)? {
             return Ok(None);
         }
+        if !publish && self.has_others() {
+            self.has_met_snapshots = true;
+            return Ok(None);
+        }
+        // Snapshots that begin from here on wait for the slot.
+        drop(kept_out);
         let unlogged = !publish && !parts.log.is_on();
         let dead = if unlogged {
             extents_of(&peeked)
@@ -556,7 +571,7 @@ impl<'a> Commit<'a, '_> {
         local.worker.preemption_point();
         let tracker = &self.transactions().tracker;
         // Those that validate from here on see these versions.
-        while publish && tracker.is_validating() {
+        while publish && tracker.is_validating() && !canary::is_on(Canary::PassValidating) {
             local.worker.yield_now();
         }
         let validating = self.context.reads.map(|_| tracker.begin_validating());
@@ -570,7 +585,7 @@ impl<'a> Commit<'a, '_> {
         };
         let unseen = &self.transactions().unseen;
         let in_parts = in_parts.then(|| unseen.begin_parts());
-        if let Err(error) = self.validate_reads(published) {
+        if let Err(error) = self.validate_reads(validation.as_deref(), published) {
             self.cancel(published);
             return Err(error);
         }
@@ -676,18 +691,24 @@ impl<'a> Commit<'a, '_> {
         }
     }
 
-    fn validate_reads(&self, own: Option<CommitNumber>) -> Result<(), Error> {
-        if canary::is_on(Canary::SkipReadValidation) {
-            return Ok(());
-        }
-        let Some(snapshot) = self.context.snapshot else {
-            return Ok(());
-        };
-        if let Some(reads) = self.context.reads {
-            reads.validate(&self.transactions().versions, snapshot, own)?;
+    /// Validates what it has read beside the commits of others.
+    fn advance(&self, validation: Option<&mut Validation<'_>>) -> Result<(), Error> {
+        let versions = &self.transactions().versions;
+        validation.map_or(Ok(()), |validation| {
+            validation.advance(self.local, versions, &[])
+        })
+    }
+
+    fn validate_reads(
+        &self,
+        validation: Option<&Validation<'_>>,
+        own: Option<CommitNumber>,
+    ) -> Result<(), Error> {
+        if let Some(validation) = validation {
+            validation.run(&self.transactions().versions, own, &[])?;
         }
         // Versions that would have shown a conflict may be gone.
-        snapshot.check()
+        self.context.snapshot.map_or(Ok(()), Registered::check)
     }
 
     fn apply(

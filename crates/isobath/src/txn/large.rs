@@ -17,10 +17,12 @@
 //! Before step 5 nothing has happened that a recovery or a reader sees.
 
 use super::commit::CommitContext;
+use super::serializable::Validation;
+use super::snapshots::Registered;
 use super::tree_status::Closed;
 use super::{Transactions, TreeStatus};
 use crate::Error;
-use crate::btree::{self, Change, Rewrite, Rewritten, Tree, ValueKind};
+use crate::btree::{self, Change, Rewrite, Rewritten, Tree, TreeId, ValueKind};
 use crate::canary::{self, Canary};
 use crate::context::{TaskContext, TaskParts, TaskWorker, WriteContext};
 use crate::extent::{self, Extent};
@@ -309,11 +311,14 @@ impl<'a> LargeCommit<'a> {
         let (local, parts) = (self.local, &self.local.parts);
         let transactions = self.transactions;
         let bytes = body.len() as u64;
+        let mut validation = self.validation();
+        self.advance(validation.as_mut())?;
         let turn = transactions.await_turn(local)?;
         let reservation =
             parts
                 .log_tasks
                 .reserve(&local.worker, bytes, ReservationClass::Structure)?;
+        self.advance(validation.as_mut())?;
         parts.shared.writable()?;
         let tracker = &transactions.tracker;
         let slot = tracker.register(local.worker.index, &parts.log);
@@ -328,11 +333,11 @@ impl<'a> LargeCommit<'a> {
         };
         local.worker.preemption_point();
         // Those that validate from here on see that the trees change.
-        while tracker.is_validating() {
+        while tracker.is_validating() && !canary::is_on(Canary::PassValidating) {
             local.worker.yield_now();
         }
         let validating = self.context.reads.map(|_| tracker.begin_validating());
-        if let Err(error) = self.validate_reads() {
+        if let Err(error) = self.validate_reads(validation.as_ref()) {
             reopen();
             return Err(error);
         }
@@ -399,19 +404,31 @@ impl<'a> LargeCommit<'a> {
         extent::free_logged(self.local, lsn, &content.chunks);
     }
 
-    fn validate_reads(&self) -> Result<(), Error> {
-        let Some(snapshot) = self.context.snapshot else {
-            return Ok(());
-        };
-        if let Some(reads) = self.context.reads
-            && !canary::is_on(Canary::SkipReadValidation)
-        {
-            let own: Vec<_> = self.trees.iter().map(|tree| tree.tree.id).collect();
-            let versions = &self.transactions.versions;
-            reads.validate_beside(versions, snapshot, None, &own)?;
+    /// The trees that are its own.
+    fn own(&self) -> Vec<TreeId> {
+        self.trees.iter().map(|tree| tree.tree.id).collect()
+    }
+
+    fn validation(&self) -> Option<Validation<'a>> {
+        let reads = self.context.reads.zip(self.context.snapshot);
+        let reads = reads.filter(|_| !canary::is_on(Canary::SkipReadValidation));
+        reads.map(|(reads, snapshot)| reads.validation(snapshot))
+    }
+
+    /// Validates what it has read beside the commits of others.
+    fn advance(&self, validation: Option<&mut Validation<'_>>) -> Result<(), Error> {
+        let versions = &self.transactions.versions;
+        validation.map_or(Ok(()), |validation| {
+            validation.advance(self.local, versions, &self.own())
+        })
+    }
+
+    fn validate_reads(&self, validation: Option<&Validation<'_>>) -> Result<(), Error> {
+        if let Some(validation) = validation {
+            validation.run(&self.transactions.versions, None, &self.own())?;
         }
         // Versions that would have shown a conflict may be gone.
-        snapshot.check()
+        self.context.snapshot.map_or(Ok(()), Registered::check)
     }
 }
 

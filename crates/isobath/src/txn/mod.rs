@@ -9,9 +9,10 @@
 //!   appended until it is fully applied. Below the *watermark* all commits are
 //!   applied; a snapshot begins there and sees exactly those.
 //! - [`versions`]: what keys had before commits that an open snapshot must not
-//!   see. Added before the leaf changes; readers read the leaf first, then ask.
+//!   see. Added before the leaf changes; readers read the leaf first, then ask. Their
+//!   order is [`stamped_map`]'s.
 //! - [`snapshots`]: which snapshots are open, so which versions are needed.
-//! - [`serializable`]: what a serializable transaction has read.
+//! - [`serializable`]: what a serializable transaction has read, as [`key_ranges`].
 //! - [`tree_status`]: of a tree, whether commits may change it now.
 //! - [`commit`]: the protocol.
 //!
@@ -28,11 +29,13 @@
 mod change;
 pub(crate) mod commit;
 mod copies;
+mod key_ranges;
 pub(crate) mod large;
 pub(crate) mod locks;
 pub(crate) mod reserved_task;
 pub(crate) mod serializable;
 pub(crate) mod snapshots;
+mod stamped_map;
 pub(crate) mod tree_status;
 pub(crate) mod unseen;
 pub(crate) mod versions;
@@ -46,12 +49,12 @@ use crate::extent::{self, Extent};
 use crate::log::record::Token;
 use crate::log::{Log, Tracker};
 use crate::page::Lsn;
-use crate::shared::{Config, Durability, Shared};
+use crate::shared::{Config, Counters, Durability, Shared};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{HashSet, Mutex};
 use copies::Copies;
 use locks::Locks;
-use snapshots::{Registered, Snapshots};
+use snapshots::{KeptOut, Registered, Snapshots};
 pub(crate) use tree_status::TreeStatus;
 use unseen::{Unseen, UnseenLoad, UnseenSwap, Visibility};
 use versions::{KeyRef, OldValue, Versions};
@@ -414,6 +417,15 @@ impl Transactions {
         self.defer_free(dead.iter().filter_map(as_dead));
     }
 
+    /// Drops all versions that no snapshot needs, for there is no space for them.
+    fn collect_all(&self) {
+        let horizon = self.snapshots.exact_horizon(&self.tracker);
+        let mut dead = Vec::new();
+        self.versions.collect_recent(horizon, &mut dead);
+        while self.versions.gc(horizon, COLLECT_STEP, &mut dead) {}
+        self.defer_free(dead.iter().filter_map(as_dead));
+    }
+
     /// Drops versions that no snapshot needs and their commits have released, at most `most` of them; whether
     /// some are left that could go. What is below the watermark but not below the reported one stays.
     pub(crate) fn gc_versions(&self, most: usize) -> bool {
@@ -443,8 +455,7 @@ impl Transactions {
             .is_full(self.old_values_limit(parts.pagestore.allocated_bytes()))
         {
             self.watermark(&parts.log);
-            self.collect_recent();
-            while self.gc_versions(COLLECT_STEP) {}
+            self.collect_all();
             if !self
                 .versions
                 .is_full(self.old_values_limit(parts.pagestore.allocated_bytes()))
@@ -468,22 +479,42 @@ impl Transactions {
     pub(crate) fn free_old_values(&self, local: &TaskWorker) -> bool {
         let log = &local.parts.log;
         self.watermark(log);
-        self.collect_recent();
-        while self.gc_versions(COLLECT_STEP) {}
+        self.collect_all();
         let lacks = !self.has_dead() && self.versions.volume_bytes() > 0;
         let aborted = lacks && self.abort_oldest();
-        while aborted && self.gc_versions(COLLECT_STEP) {}
+        if aborted {
+            self.collect_all();
+        }
         let found = self.has_dead();
         self.free_dead(local);
         found || aborted
     }
 
-    /// Aborts every snapshot but `own`: what they would need is more than the version store holds.
-    pub(crate) fn abort_others(&self, own: Option<&Registered>) {
-        let aborted = self.snapshots.abort_others(own);
-        self.counters
-            .snapshots_aborted
-            .fetch_add(aborted, Ordering::Relaxed);
+    /// Aborts every snapshot but `own`, for what they would need is more than the version store holds, and keeps new ones out until
+    /// what this returns is dropped. Waits for those that are being opened, which none of them does for long.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::Error::Poisoned`].
+    pub(crate) fn keep_snapshots_out(
+        &self,
+        local: &TaskWorker,
+        own: Option<&Registered>,
+    ) -> Result<KeptOut<'_>, crate::Error> {
+        let wait = || {
+            local.parts.shared.writable()?;
+            local.worker.yield_now();
+            Ok::<(), crate::Error>(())
+        };
+        let kept_out = self.snapshots.close(wait)?;
+        loop {
+            let aborted = self.snapshots.abort_others(own);
+            Counters::add(&self.counters.snapshots_aborted, aborted);
+            if !self.snapshots.others(own) {
+                return Ok(kept_out);
+            }
+            wait()?;
+        }
     }
 
     /// Leaves large values that are not read any more to the next task.

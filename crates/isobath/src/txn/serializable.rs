@@ -3,31 +3,39 @@
 //! A transaction that commits publishes its own changes first and looks at what
 //! it has read afterwards, so of two that read what the other changes, at least
 //! one sees the other.
+//!
+//! It visits what has changed since, and not what was read. Most of that is visited before the commit has a slot, while
+//! all others go on ([`Validation::advance`]); what is left for [`Validation::run`], for which commits of others wait, is
+//! what has come in the last [`MAX_BEHIND`] bytes of log: less than a millisecond for a thousand ranges.
 
-use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
 use super::TreeStatus;
+use super::key_ranges::{KeyRanges, SortedRanges};
 use super::snapshots::Registered;
-use super::versions::{CommitNumber, Versions, is_range};
+use super::versions::{CommitNumber, Versions};
 use crate::Error;
 use crate::btree::TreeId;
-use crate::canary::{self, Canary};
+use crate::context::TaskWorker;
+use crate::log::Log;
 
-/// Keys and ranges that are remembered one by one, per tree; beyond that the
+/// Ranges, single keys among them, that are remembered one by one, per tree; beyond that the
 /// whole tree counts as read.
-const MAX_ENTRIES: usize = 1 << 16;
-
-type OwnedBounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+const MAX_RANGES: usize = 1 << 16;
+/// LSNs, which are bytes of the log, that a validation may be behind when the commits of others begin to wait for it.
+const MAX_BEHIND: u64 = 16 << 10;
+/// How often a validation tries to catch up.
+const MAX_ADVANCES: usize = 4;
+/// Changes that it looks at between two looks at other tasks.
+const STEPS_BETWEEN_PAUSES: usize = 256;
 
 /// What was read of one tree.
 struct TreeReads {
     tree: TreeId,
     name: Arc<str>,
     status: Arc<TreeStatus>,
-    keys: BTreeSet<Vec<u8>>,
-    ranges: Vec<OwnedBounds>,
+    ranges: KeyRanges,
     /// Everything counts as read.
     all: bool,
 }
@@ -54,8 +62,7 @@ impl ReadSet {
                 tree: read.tree,
                 name: Arc::clone(read.name),
                 status: Arc::clone(read.status),
-                keys: BTreeSet::new(),
-                ranges: Vec::new(),
+                ranges: KeyRanges::default(),
                 all: false,
             });
             self.trees.len() - 1
@@ -65,11 +72,7 @@ impl ReadSet {
 
     /// Adds a key, whether it had a value or not.
     pub(crate) fn add_key(&mut self, tree: TreeRead<'_>, key: &[u8]) {
-        let reads = self.of(tree);
-        if !reads.all && !reads.keys.contains(key) {
-            reads.keys.insert(key.to_vec());
-            reads.limit();
-        }
+        self.of(tree).add(|ranges| ranges.add_key(key));
     }
 
     /// Adds a range of keys, those without values included.
@@ -79,101 +82,119 @@ impl ReadSet {
         lower: Bound<Vec<u8>>,
         upper: Bound<Vec<u8>>,
     ) {
-        let bounds = (
-            lower.as_ref().map(Vec::as_slice),
-            upper.as_ref().map(Vec::as_slice),
-        );
-        // A range that holds no key says nothing, and is not to be joined to one that does: its end may lie before
-        // its start.
-        if !is_range(bounds) {
-            return;
-        }
-        let reads = self.of(tree);
-        if reads.all {
-            return;
-        }
-        // A scan goes on where its last batch ended.
-        if let Some(last) = reads.ranges.last_mut() {
-            if adjoins(&last.1, &lower) {
-                last.1 = upper;
-                return;
-            }
-            if adjoins(&upper, &last.0) {
-                last.0 = lower;
-                return;
-            }
-        }
-        reads.ranges.push((lower, upper));
-        reads.limit();
+        self.of(tree).add(|ranges| ranges.add(lower, upper));
     }
 
-    /// Fails if anything that was read has changed since `snapshot`, or is being
-    /// changed by a commit other than `own`.
-    pub(crate) fn validate(
-        &self,
-        versions: &Versions,
-        snapshot: &Registered,
-        own: Option<CommitNumber>,
-    ) -> Result<(), Error> {
-        self.validate_beside(versions, snapshot, own, &[])
-    }
-
-    /// As [`ReadSet::validate`], for a commit that has the trees `rewritten` to itself.
-    pub(crate) fn validate_beside(
-        &self,
-        versions: &Versions,
-        snapshot: &Registered,
-        own: Option<CommitNumber>,
-        rewritten: &[TreeId],
-    ) -> Result<(), Error> {
-        let at = snapshot.lsn;
-        for reads in &self.trees {
-            let conflict = |key: Vec<u8>| Error::Conflict {
-                tree: reads.name.to_string(),
-                key,
-            };
-            if reads.status.loaded() > at && !rewritten.contains(&reads.tree) {
-                return Err(conflict(Vec::new()));
-            }
-            for key in &reads.keys {
-                if versions.is_changed(reads.tree, key, at, own) {
-                    return Err(conflict(key.clone()));
-                }
-            }
-            let all = (Bound::Unbounded, Bound::Unbounded);
-            let ranges = reads.ranges.iter().map(|(lower, upper)| {
-                (
-                    lower.as_ref().map(Vec::as_slice),
-                    upper.as_ref().map(Vec::as_slice),
-                )
-            });
-            let skips = canary::is_on(Canary::SkipRangeValidation);
-            for bounds in ranges.chain(reads.all.then_some(all)).filter(|_| !skips) {
-                if let Some(key) = versions.changed_within(reads.tree, bounds, at, own) {
-                    return Err(conflict(key));
-                }
-            }
+    /// The validation of all that was read at `snapshot`.
+    pub(crate) fn validation<'r>(&'r self, snapshot: &'r Registered) -> Validation<'r> {
+        let trees = self.trees.iter();
+        Validation {
+            trees: trees.map(|reads| (reads, reads.ranges.sorted())).collect(),
+            snapshot,
+            reached: snapshot.lsn,
         }
-        Ok(())
     }
 }
 
 impl TreeReads {
-    fn limit(&mut self) {
-        if self.keys.len() + self.ranges.len() > MAX_ENTRIES {
+    fn add(&mut self, add: impl FnOnce(&mut KeyRanges)) {
+        if self.all {
+            return;
+        }
+        add(&mut self.ranges);
+        if self.ranges.len() > MAX_RANGES {
             self.all = true;
-            self.keys.clear();
             self.ranges.clear();
+            self.ranges.add(Bound::Unbounded, Bound::Unbounded);
         }
     }
 }
 
-/// Whether a range that ends with `end` and one that starts with `start` are one.
-fn adjoins(end: &Bound<Vec<u8>>, start: &Bound<Vec<u8>>) -> bool {
-    match (end, start) {
-        (Bound::Included(end), Bound::Excluded(start))
-        | (Bound::Excluded(end), Bound::Included(start)) => end == start,
-        _ => false,
+/// Whether what was read still holds.
+pub(crate) struct Validation<'r> {
+    trees: Vec<(&'r TreeReads, SortedRanges<'r>)>,
+    snapshot: &'r Registered,
+    /// No commit whose LSN is below this has changed what was read.
+    reached: u64,
+}
+
+impl Validation<'_> {
+    /// Catches up with the log, as far as that is possible beside other commits.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Validation::run`].
+    pub(crate) fn advance(
+        &mut self,
+        local: &TaskWorker,
+        versions: &Versions,
+        rewritten: &[TreeId],
+    ) -> Result<(), Error> {
+        let mut steps = 0_usize;
+        self.catch_up(&local.parts.log, versions, rewritten, &mut || {
+            steps += 1;
+            if steps.is_multiple_of(STEPS_BETWEEN_PAUSES) {
+                local.worker.yield_now();
+            }
+        })
+    }
+
+    fn catch_up(
+        &mut self,
+        log: &Log,
+        versions: &Versions,
+        rewritten: &[TreeId],
+        pause: &mut dyn FnMut(),
+    ) -> Result<(), Error> {
+        for _ in 0..MAX_ADVANCES {
+            // Read first: a version that this does not find is added later, and gets its LSN later still.
+            let end = log.next().0;
+            if end.saturating_sub(self.reached) <= MAX_BEHIND {
+                break;
+            }
+            self.pass(versions, None, rewritten, pause)?;
+            self.reached = end;
+        }
+        Ok(())
+    }
+
+    /// Validates the rest, for a commit that has the trees `rewritten` to itself. The caller has published its own changes, by
+    /// the number `own`, and no commit that publishes from now on gets an LSN before it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Conflict`] if anything that was read has changed since the snapshot, or is being changed by a commit other than
+    /// `own`.
+    pub(crate) fn run(
+        &self,
+        versions: &Versions,
+        own: Option<CommitNumber>,
+        rewritten: &[TreeId],
+    ) -> Result<(), Error> {
+        self.pass(versions, own, rewritten, &mut || ())
+    }
+
+    fn pass(
+        &self,
+        versions: &Versions,
+        own: Option<CommitNumber>,
+        rewritten: &[TreeId],
+        pause: &mut dyn FnMut(),
+    ) -> Result<(), Error> {
+        for (reads, ranges) in &self.trees {
+            let conflict = |key: Vec<u8>| Error::Conflict {
+                tree: reads.name.to_string(),
+                key,
+            };
+            if reads.status.loaded() > self.snapshot.lsn && !rewritten.contains(&reads.tree) {
+                return Err(conflict(Vec::new()));
+            }
+            let since = (self.reached, own);
+            if let Some(key) = versions.changed_within(reads.tree, ranges, since, pause) {
+                return Err(conflict(key));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -182,7 +203,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::log::Log;
     use crate::log::Tracker;
     use crate::page::Lsn;
     use crate::txn::snapshots::Snapshots;
@@ -212,13 +232,13 @@ mod tests {
             Bound::Excluded(b"q".to_vec()),
             Bound::Excluded(b"s".to_vec()),
         );
-        assert_eq!(reads.trees[0].ranges.len(), 1);
+        assert_eq!(reads.trees[0].ranges.len(), 2);
         let change = |key: &[u8], tree: u32, lsn: u64| {
             let by = versions.commit_number();
             versions.add(KeyRef::new(TreeId(tree), key), (OldValue::Absent, 0), by);
             versions.stamp_commit_lsn(KeyRef::new(TreeId(tree), key), by, lsn);
         };
-        let is_valid = || reads.validate(&versions, &snapshot, None).is_ok();
+        let is_valid = || is_valid(&reads, &snapshot, &versions);
         change(b"k", 4, 792);
         change(b"k", 5, 808);
         change(b"o", 4, 816);
@@ -228,9 +248,13 @@ mod tests {
         assert!(!is_valid());
         let number = versions.commit_number();
         assert!(matches!(
-            reads.validate(&versions, &snapshot, Some(number)),
+            reads.validation(&snapshot).run(&versions, Some(number), &[]),
             Err(Error::Conflict { tree, key }) if tree == "t" && key == b"rr"
         ));
+    }
+
+    fn is_valid(reads: &ReadSet, snapshot: &Registered, versions: &Versions) -> bool {
+        reads.validation(snapshot).run(versions, None, &[]).is_ok()
     }
 
     fn bound() -> impl Strategy<Value = Bound<Vec<u8>>> {
@@ -272,9 +296,89 @@ mod tests {
                         Bound::Excluded(upper) => key < upper[0],
                     }
                 };
-                let conflicts = reads.validate(&versions, &snapshot, None).is_err();
+                let conflicts = !is_valid(&reads, &snapshot, &versions);
                 prop_assert_eq!(conflicts, ranges.iter().any(holds), "key {}", key);
             }
+        }
+    }
+
+    const TREE: TreeId = TreeId(4);
+
+    fn change(versions: &Versions, log: &Log, key: &[u8]) {
+        let (of, by) = (KeyRef::new(TREE, key), versions.commit_number());
+        versions.add(of, (OldValue::Absent, 0), by);
+        let lsn = log.stamp(0).0;
+        versions.stamp_commit_lsn(of, by, lsn);
+        versions.release(of, lsn, 0);
+    }
+
+    fn reads_of(ranges: u32) -> ReadSet {
+        let (name, status) = (Arc::from("t"), Arc::new(TreeStatus::default()));
+        let tree = TreeRead {
+            tree: TREE,
+            name: &name,
+            status: &status,
+        };
+        let mut reads = ReadSet::default();
+        for n in 0..ranges {
+            let key = |at: u32| (100 * n + at).to_be_bytes().to_vec();
+            reads.add_range(tree, Bound::Included(key(0)), Bound::Excluded(key(50)));
+        }
+        reads
+    }
+
+    /// Old versions cost nothing, and new ones outside of what was read no more than there are of them, or ranges.
+    #[test]
+    fn a_validation_visits_what_has_changed_and_not_what_was_read() {
+        let (log, tracker) = (Log::off(Lsn(800)), Tracker::new(1, 1));
+        let (versions, snapshots) = (Versions::new(1 << 40), Snapshots::new());
+        let reads = reads_of(2000);
+        assert_eq!(reads.trees[0].ranges.len(), 2000);
+        (0..200_000_u32).for_each(|n| change(&versions, &log, &n.to_be_bytes()));
+        let snapshot = snapshots.begin(&log, &tracker, || Err(())).unwrap();
+        assert!(is_valid(&reads, &snapshot, &versions));
+        let visited = versions.visited();
+        assert!(visited < 2000, "{visited}");
+        (0..100_u32).for_each(|n| change(&versions, &log, &(1070 + 100 * n).to_be_bytes()));
+        assert!(is_valid(&reads, &snapshot, &versions));
+        let visited = versions.visited() - visited;
+        assert!(visited < 100 * 200, "{visited}");
+        change(&versions, &log, &1010_u32.to_be_bytes());
+        assert!(!is_valid(&reads, &snapshot, &versions));
+    }
+
+    /// What commits of others wait for is the end of a validation, which passes over what it has seen before.
+    #[test]
+    fn a_validation_catches_up_beside_other_commits() {
+        let (log, tracker) = (Log::off(Lsn(800)), Tracker::new(1, 1));
+        let (versions, snapshots) = (Versions::new(1 << 40), Snapshots::new());
+        let reads = reads_of(500);
+        let snapshot = snapshots.begin(&log, &tracker, || Err(())).unwrap();
+        let gap = |n: u32| (100 * (n % 500) + 70).to_be_bytes();
+        (0..10_000).for_each(|n| change(&versions, &log, &gap(n)));
+        let catch_up = |at_pause: &mut dyn FnMut(u32)| {
+            let mut validation = reads.validation(&snapshot);
+            let mut pauses = 0;
+            let caught_up = validation.catch_up(&log, &versions, &[], &mut || {
+                pauses += 1;
+                at_pause(pauses);
+            });
+            assert!(caught_up.is_ok());
+            (validation, pauses)
+        };
+        // At its last pause it has seen everything once.
+        let (_, last) = catch_up(&mut |_| ());
+        assert!(last >= 499, "{last}");
+        for (late, is_within) in [(70_u32, false), (20, true)] {
+            let (validation, _) = catch_up(&mut |pause| {
+                if pause == last {
+                    change(&versions, &log, &late.to_be_bytes());
+                }
+            });
+            let before = versions.visited();
+            assert_eq!(validation.run(&versions, None, &[]).is_err(), is_within);
+            let visited = versions.visited() - before;
+            assert!(visited < 1000, "{visited}");
         }
     }
 
@@ -287,9 +391,9 @@ mod tests {
             status: &status,
         };
         let mut reads = ReadSet::default();
-        for n in 0..=MAX_ENTRIES as u64 {
+        for n in 0..=MAX_RANGES as u64 {
             reads.add_key(tree, &n.to_le_bytes());
         }
-        assert!(reads.trees[0].all && reads.trees[0].keys.is_empty());
+        assert!(reads.trees[0].all && reads.trees[0].ranges.len() == 1);
     }
 }

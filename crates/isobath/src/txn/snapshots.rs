@@ -11,6 +11,8 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 const SHARDS: usize = 8;
 const NONE: u64 = u64::MAX;
+/// Beside the number of active snapshots: a commit keeps new ones out.
+const CLOSED: u64 = 1 << 63;
 
 /// An open snapshot.
 #[derive(Debug)]
@@ -46,6 +48,11 @@ struct Shard {
 }
 
 impl Shard {
+    /// The oldest snapshot: its LSN and number. Where one is being opened waits until it is.
+    fn oldest(&self) -> Option<(u64, u64)> {
+        self.live.lock().keys().next().copied()
+    }
+
     fn note_oldest(&self, live: &BTreeMap<(u64, u64), Arc<Registered>>) {
         let oldest = live.first_key_value().map_or(NONE, |(at, _)| at.0);
         self.oldest.store(oldest, Ordering::SeqCst);
@@ -68,9 +75,18 @@ fn await_unversioned_commits<E>(
     Ok(())
 }
 
+/// No snapshot begins until this is dropped.
+pub(crate) struct KeptOut<'s>(&'s AtomicU64);
+
+impl Drop for KeptOut<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_and(!CLOSED, Ordering::SeqCst);
+    }
+}
+
 /// All open snapshots of a store.
 pub(crate) struct Snapshots {
-    /// Open ones and those being opened; not those that have failed.
+    /// Open ones and those being opened; not those that have failed. And [`CLOSED`].
     active: AtomicU64,
     next: AtomicU64,
     shards: [Shard; SHARDS],
@@ -91,7 +107,7 @@ impl Snapshots {
     /// Snapshots that are open or being opened.
     #[inline]
     pub(crate) fn active(&self) -> u64 {
-        self.active.load(Ordering::SeqCst)
+        self.active.load(Ordering::SeqCst) & !CLOSED
     }
 
     fn shard(&self, number: u64) -> &Shard {
@@ -104,9 +120,16 @@ impl Snapshots {
         &self,
         log: &Log,
         tracker: &Tracker,
-        wait: impl FnMut() -> Result<(), E>,
+        mut wait: impl FnMut() -> Result<(), E>,
     ) -> Result<Arc<Registered>, E> {
-        self.active.fetch_add(1, Ordering::SeqCst);
+        let one_more = |active| (active & CLOSED == 0).then_some(active + 1);
+        while self
+            .active
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more)
+            .is_err()
+        {
+            wait()?;
+        }
         let waited = await_unversioned_commits(log, tracker, wait);
         waited.inspect_err(|_| {
             self.active.fetch_sub(1, Ordering::SeqCst);
@@ -152,6 +175,14 @@ impl Snapshots {
         oldest.fold(watermark, u64::min)
     }
 
+    /// As [`Snapshots::horizon`], and waits for those that are being opened, which let nothing go until it is known where they are.
+    pub(super) fn exact_horizon(&self, tracker: &Tracker) -> u64 {
+        // Read first: one that is opened in a shard after the look at that begins here or later.
+        let watermark = tracker.reported();
+        let oldest = self.shards.iter().filter_map(Shard::oldest);
+        oldest.map(|oldest| oldest.0).fold(watermark, u64::min)
+    }
+
     fn abort(&self, snapshot: &Registered) {
         // In this order: see `others`.
         snapshot.too_old.store(true, Ordering::SeqCst);
@@ -167,6 +198,18 @@ impl Snapshots {
         // reason, which is harmless.
         let counts = own.is_some_and(|own| !own.too_old.load(Ordering::SeqCst));
         active > u64::from(counts)
+    }
+
+    /// Keeps new snapshots out; `wait` is called while another commit does, and says when to give up. Those that are being opened
+    /// are counted already, and will be open.
+    pub(super) fn close<E>(
+        &self,
+        mut wait: impl FnMut() -> Result<(), E>,
+    ) -> Result<KeptOut<'_>, E> {
+        while self.active.fetch_or(CLOSED, Ordering::SeqCst) & CLOSED != 0 {
+            wait()?;
+        }
+        Ok(KeptOut(&self.active))
     }
 
     /// Aborts every snapshot but `own`; returns how many.
@@ -189,16 +232,17 @@ impl Snapshots {
 
     /// Aborts the oldest snapshot; `false` if none is open.
     pub(crate) fn abort_oldest(&self) -> bool {
-        let oldest = |shard: &&Shard| shard.oldest.load(Ordering::SeqCst);
-        let Some(shard) = self.shards.iter().min_by_key(oldest) else {
+        // Not by what the shards say is their oldest: one whose snapshot is being opened says 0, and may have no other.
+        let Some(oldest) = self.shards.iter().filter_map(Shard::oldest).min() else {
             return false;
         };
+        let shard = self.shard(oldest.1);
         let mut live = shard.live.lock();
-        let Some((_, aborted)) = live.pop_first() else {
-            return false;
-        };
-        self.abort(&aborted);
-        shard.note_oldest(&live);
+        // Where it has ended meanwhile that is as good.
+        if let Some(aborted) = live.remove(&oldest) {
+            self.abort(&aborted);
+            shard.note_oldest(&live);
+        }
         true
     }
 }
@@ -235,5 +279,44 @@ mod tests {
         assert!(snapshots.horizon(&tracker) <= tracker.watermark(&log));
         assert_eq!(snapshots.horizon(&tracker), log.next().0);
         assert!(!snapshots.abort_oldest());
+    }
+
+    #[test]
+    fn the_oldest_snapshot_is_aborted_while_another_is_being_opened() {
+        let (log, tracker) = (Log::off(Lsn(8)), Tracker::new(1, 1));
+        let snapshots = Snapshots::new();
+        let first = snapshots.begin(&log, &tracker, || Err(())).unwrap();
+        log.stamp(0);
+        let second = snapshots.begin(&log, &tracker, || Err(())).unwrap();
+        // As `begin` does before it knows where the snapshot is.
+        for shard in &snapshots.shards {
+            if shard.live.lock().is_empty() {
+                shard.oldest.store(0, Ordering::SeqCst);
+            }
+        }
+        assert_eq!(snapshots.horizon(&tracker), 0);
+        assert_eq!(snapshots.exact_horizon(&tracker), first.lsn);
+        assert!(snapshots.abort_oldest());
+        assert!(first.check().is_err() && second.check().is_ok());
+        assert!(snapshots.abort_oldest() && second.check().is_err());
+        assert!(!snapshots.abort_oldest() && snapshots.active() == 0);
+    }
+
+    #[test]
+    fn no_snapshot_begins_while_a_commit_keeps_them_out() {
+        let (log, tracker) = (Log::off(Lsn(8)), Tracker::new(1, 1));
+        let snapshots = Snapshots::new();
+        let own = snapshots.begin(&log, &tracker, || Err(())).unwrap();
+        let mut kept_out = Some(snapshots.close(|| Err(())).unwrap());
+        assert!(snapshots.close(|| Err(())).is_err());
+        assert!(snapshots.begin(&log, &tracker, || Err(())).is_err());
+        assert!(snapshots.active() == 1 && !snapshots.others(Some(&own)));
+        let mut waits = 0;
+        let begun = snapshots.begin(&log, &tracker, || {
+            waits += 1;
+            drop(kept_out.take());
+            Ok::<(), ()>(())
+        });
+        assert!(begun.is_ok() && waits == 1 && snapshots.others(Some(&own)));
     }
 }

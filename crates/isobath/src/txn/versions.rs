@@ -9,13 +9,20 @@
 //! Most versions are needed only until their commit is durable. They stay in a short list,
 //! from which their commit takes them ([`Versions::release`]); those that a snapshot needs
 //! longer, and those beyond the list's length, go to ordered chains.
+//!
+//! What a reader pays depends on the versions that it needs, those at or above its snapshot, and not on those that others
+//! keep: with `n` keys in chains, a search for one key is O(log n), and a look at a range O(log n) for each key that it
+//! finds ([`StampedMap`]), of which a scan takes a batch at a time. Each look also passes the short lists, whose length is
+//! bounded. A validation is a look at ranges: O(log n) for each change since, or for each range where these are fewer.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::Arc;
 
 use super::key_hash;
-use crate::btree::{Descriptor, TreeId, ValueKind};
+use super::key_ranges::{Position, SortedRanges};
+use super::stamped_map::{Stamped, StampedMap};
+use crate::btree::{Descriptor, Direction, TreeId, ValueKind};
 use crate::extent::Extent;
 use crate::log::record::Token;
 use crate::sync::Mutex;
@@ -130,9 +137,53 @@ const SPARE_MAX: usize = 4;
 const SPARE_KEY_BYTES: usize = 64;
 
 /// Versions of one key, oldest first: their stamps ascend, as the key is locked from
-/// [`Versions::add`] to [`Versions::stamp_commit_lsn`], and readers rely on it.
-type Chain = Vec<Version>;
-type Keys = BTreeMap<Arc<[u8]>, Chain>;
+/// [`Versions::add`] to [`Versions::stamp_commit_lsn`], and readers rely on it. Pending stamps are above all others.
+#[derive(Default)]
+struct Chain(VecDeque<Version>);
+
+impl Chain {
+    fn index_from(&self, at: u64) -> usize {
+        self.0.partition_point(|version| version.stamp < at)
+    }
+
+    /// The first version at or above `at`.
+    fn first_from(&self, at: u64) -> Option<&Version> {
+        self.0.get(self.index_from(at))
+    }
+
+    /// Adds a version; a later commit's may have come first.
+    fn insert(&mut self, version: Version) {
+        self.0.insert(self.index_from(version.stamp), version);
+    }
+
+    /// Takes out the version of a commit that has no LSN yet.
+    fn take_pending(&mut self, by: CommitNumber) -> Option<Version> {
+        let is_its = self.newest() == by.0;
+        is_its.then(|| self.0.pop_back()).flatten()
+    }
+
+    fn is_changed(&self, at: u64, own: Option<CommitNumber>) -> bool {
+        // Of its own a commit has one at most, so this looks at two.
+        let mut later = self
+            .0
+            .iter()
+            .rev()
+            .take_while(|version| version.stamp >= at);
+        later.any(|version| version.is_change(at, own))
+    }
+}
+
+impl Stamped for Chain {
+    fn newest(&self) -> u64 {
+        self.0.back().map_or(0, |version| version.stamp)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+type Keys = StampedMap<Chain>;
 
 #[derive(Default)]
 struct Inner {
@@ -200,25 +251,24 @@ impl Inner {
         version
     }
 
-    /// Adds to the ordered chains.
-    fn chain(&mut self, tree: TreeId, key: &[u8], version: Version) {
+    /// Has `change` change the versions that `key` has in the ordered chains.
+    fn change<R>(
+        &mut self,
+        tree: TreeId,
+        key: &[u8],
+        change: impl FnOnce(&Arc<[u8]>, &mut Chain) -> R,
+    ) -> R {
         let keys = self.trees.entry(tree).or_default();
-        match keys.get_mut(key) {
-            Some(chain) => {
-                // A later commit's version may have come first.
-                let at = chain.partition_point(|other| other.stamp < version.stamp);
-                chain.insert(at, version);
-            }
-            None => {
-                keys.insert(key.into(), vec![version]);
-            }
+        let result = keys.change(key, change);
+        if keys.is_empty() {
+            self.trees.remove(&tree);
         }
+        result
     }
 
-    /// Versions of `key` in the ordered chains.
-    fn chained(&self, of: KeyRef<'_>) -> &[Version] {
-        let chain = self.trees.get(&of.tree).and_then(|keys| keys.get(of.key));
-        chain.map_or(&[], Vec::as_slice)
+    /// What `key` has in the ordered chains.
+    fn chained(&self, of: KeyRef<'_>) -> Option<&Chain> {
+        self.trees.get(&of.tree)?.get(of.key)
     }
 }
 
@@ -342,7 +392,7 @@ impl Versions {
         if inner.recent.len() < RECENT_MAX {
             inner.add_recent(of, version);
         } else {
-            inner.chain(of.tree, of.key, version);
+            inner.change(of.tree, of.key, |_, chain| chain.insert(version));
         }
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         if volume_bytes > 0 {
@@ -359,32 +409,26 @@ impl Versions {
             inner.recent[at].version.stamp = lsn;
             return;
         }
-        let keys = inner.trees.get_mut(&of.tree);
-        let chain = keys.and_then(|keys| keys.get_mut(of.key));
-        // A pending stamp is above all others.
-        if let Some([before @ .., version]) = chain.map(Vec::as_mut_slice)
-            && version.stamp == by.0
-        {
-            assert!(
-                before.last().is_none_or(|before| before.stamp < lsn),
-                "two commits to a key at a time"
-            );
-            version.stamp = lsn;
-            self.enqueue(shard, &mut inner, of, lsn);
+        let stamped = inner.change(of.tree, of.key, |key, chain| {
+            let version = chain.take_pending(by)?;
+            assert!(chain.newest() < lsn, "two commits to a key at a time");
+            chain.0.push_back(Version {
+                stamp: lsn,
+                ..version
+            });
+            Some(Arc::clone(key))
+        });
+        if let Some(key) = stamped {
+            self.enqueue(shard, &mut inner, (lsn, of.tree, key));
         }
     }
 
     /// Queues a version in the ordered chains for collection once it is below the horizon.
-    fn enqueue(&self, shard: &Shard, inner: &mut Inner, of: KeyRef<'_>, lsn: u64) {
-        let keys = inner.trees.get(&of.tree);
-        let Some((shared, _)) = keys.and_then(|keys| keys.get_key_value(of.key)) else {
-            return;
-        };
-        let shared = Arc::clone(shared);
+    fn enqueue(&self, shard: &Shard, inner: &mut Inner, queued: (u64, TreeId, Arc<[u8]>)) {
         if inner.queue.is_empty() {
-            shard.front.store(lsn, Ordering::Relaxed);
+            shard.front.store(queued.0, Ordering::Relaxed);
         }
-        inner.queue.push_back((lsn, of.tree, shared));
+        inner.queue.push_back(queued);
         self.queued.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -401,8 +445,11 @@ impl Versions {
         let at = inner.recent_at(of, lsn)?;
         let version = inner.remove_recent(at);
         if lsn >= horizon {
-            inner.chain(of.tree, of.key, version);
-            self.enqueue(shard, &mut inner, of, lsn);
+            let key = inner.change(of.tree, of.key, |key, chain| {
+                chain.insert(version);
+                Arc::clone(key)
+            });
+            self.enqueue(shard, &mut inner, (lsn, of.tree, key));
             return None;
         }
         drop(inner);
@@ -429,39 +476,10 @@ impl Versions {
             self.forget(of.key, &version);
             return;
         }
-        self.shorten(&mut inner, of.tree, of.key, |chain| {
-            let mine = chain.last().is_some_and(|version| version.stamp == by.0);
-            if mine {
-                chain.pop().into_iter().collect()
-            } else {
-                Vec::new()
-            }
-        });
-    }
-
-    /// Has `take` take versions of a key out; what it took.
-    fn shorten(
-        &self,
-        inner: &mut Inner,
-        tree: TreeId,
-        key: &[u8],
-        take: impl FnOnce(&mut Chain) -> Vec<Version>,
-    ) -> Vec<Version> {
-        let Some(keys) = inner.trees.get_mut(&tree) else {
-            return Vec::new();
-        };
-        let Some(chain) = keys.get_mut(key) else {
-            return Vec::new();
-        };
-        let taken = take(chain);
-        if chain.is_empty() {
-            keys.remove(key);
-            if keys.is_empty() {
-                inner.trees.remove(&tree);
-            }
+        let mine = inner.change(of.tree, of.key, |_, chain| chain.take_pending(by));
+        if let Some(version) = mine {
+            self.forget(of.key, &version);
         }
-        taken.iter().for_each(|version| self.forget(key, version));
-        taken
     }
 
     // ---- readers ----------------------------------------------------------------
@@ -479,24 +497,26 @@ impl Versions {
     pub(crate) fn find_of(&self, of: KeyRef<'_>, at: u64) -> Option<OldValue> {
         let inner = self.shard(of).inner.lock();
         let recent = inner.recent(of).filter(|version| version.stamp >= at);
-        // Pending stamps are above every LSN.
-        let first = recent.chain(first_from(inner.chained(of), at));
+        let chained = inner.chained(of).and_then(|chain| chain.first_from(at));
+        let first = recent.chain(chained);
         let first = first.min_by_key(|version| version.stamp);
         first.map(|version| version.old.clone())
     }
 
-    /// What the keys within `bounds` had at the snapshot `at`, by key, as far as
-    /// the leaves may say something newer.
+    /// What the keys within `bounds` had at the snapshot `at`, by key, as far as the leaves may say something newer: in a scan's
+    /// direction the first of them, at least some and about `most`.
     pub(crate) fn within(
         &self,
         tree: TreeId,
         bounds: Bounds<'_>,
-        at: u64,
-    ) -> Vec<(Arc<[u8]>, OldValue)> {
-        let mut found: Vec<(Arc<[u8]>, u64, OldValue)> = Vec::new();
+        (at, direction, most): (u64, Direction, usize),
+    ) -> Older {
+        let mut older = Older::default();
         if self.is_empty() || !is_range(bounds) {
-            return Vec::new();
+            return older;
         }
+        let most = (most / SHARDS).max(MIN_OF_SHARD);
+        let mut found: Vec<(Arc<[u8]>, u64, OldValue)> = Vec::new();
         for shard in &self.shards {
             let inner = shard.inner.lock();
             for recent in &inner.recent {
@@ -508,16 +528,28 @@ impl Versions {
             let Some(keys) = inner.trees.get(&tree) else {
                 continue;
             };
-            for (key, chain) in keys.range::<[u8], _>(bounds) {
-                if let Some(version) = first_from(chain, at) {
+            let mut left = most;
+            let cut = keys.visit(bounds, at, direction, &mut |key, chain| {
+                if let Some(version) = chain.first_from(at) {
                     found.push((Arc::clone(key), version.stamp, version.old.clone()));
+                    left -= 1;
                 }
+                match left {
+                    0 => ControlFlow::Break(Arc::clone(key)),
+                    _ => ControlFlow::Continue(()),
+                }
+            });
+            if let ControlFlow::Break(key) = cut {
+                older.cut_at(key, direction);
             }
+        }
+        if let Some(cut) = &older.cut {
+            found.retain(|(key, ..)| is_passed(key, cut, direction));
         }
         found.sort_unstable_by(|a, b| (&a.0, a.1).cmp(&(&b.0, b.1)));
         found.dedup_by(|later, first| later.0 == first.0);
-        let found = found.into_iter();
-        found.map(|(key, _, old)| (key, old)).collect()
+        older.found = found.into_iter().map(|(key, _, old)| (key, old)).collect();
+        older
     }
 
     /// Whether a commit other than `own` changes `key`, at or after `at`.
@@ -535,32 +567,88 @@ impl Versions {
         let of = KeyRef::new(tree, key);
         let inner = self.shard(of).inner.lock();
         inner.recent(of).any(|version| version.is_change(at, own))
-            || is_changed(inner.chained(of), at, own)
+            || inner
+                .chained(of)
+                .is_some_and(|chain| chain.is_changed(at, own))
     }
 
-    /// A key within `bounds` that a commit other than `own` changes, at or after `at`.
+    /// Whether a commit changes a key within `bounds`, at or after `at`.
+    pub(crate) fn is_changed_within(&self, tree: TreeId, bounds: Bounds<'_>, at: u64) -> bool {
+        if self.is_empty() || !is_range(bounds) {
+            return false;
+        }
+        self.shards.iter().any(|shard| {
+            let inner = shard.inner.lock();
+            let is_one =
+                |recent: &Recent| recent.version.stamp >= at && recent.is_within(tree, bounds);
+            let look = |keys: &Keys| {
+                let visitor = &mut |_: &Arc<[u8]>, _: &Chain| ControlFlow::Break(());
+                keys.visit(bounds, at, Direction::Forward, visitor)
+                    .is_break()
+            };
+            inner.recent.iter().any(is_one) || inner.trees.get(&tree).is_some_and(look)
+        })
+    }
+
+    /// A key in `ranges` that a commit other than `own` changes, at or after `at`. Calls `pause` often.
     pub(crate) fn changed_within(
         &self,
         tree: TreeId,
-        bounds: Bounds<'_>,
-        at: u64,
-        own: Option<CommitNumber>,
+        ranges: &SortedRanges<'_>,
+        (at, own): (u64, Option<CommitNumber>),
+        pause: &mut dyn FnMut(),
     ) -> Option<Vec<u8>> {
-        if self.is_empty() || !is_range(bounds) {
+        if self.is_empty() {
             return None;
         }
-        self.shards.iter().find_map(|shard| {
-            let inner = shard.inner.lock();
-            let is_one = |recent: &&Recent| {
-                recent.version.is_change(at, own) && recent.is_within(tree, bounds)
-            };
+        let is_one = |recent: &&Recent| {
+            recent.tree == tree
+                && recent.version.is_change(at, own)
+                && ranges.position(&recent.key) == Position::Within
+        };
+        for shard in &self.shards {
+            let mut inner = shard.inner.lock();
             if let Some(recent) = inner.recent.iter().find(is_one) {
                 return Some(recent.key.clone());
             }
-            let mut keys = inner.trees.get(&tree)?.range::<[u8], _>(bounds);
-            let changed = keys.find(|(_, chain)| is_changed(chain, at, own));
-            changed.map(|(key, _)| key.to_vec())
-        })
+            let mut next = 0;
+            // Bound: each round but the last passes a range.
+            while let Some(bounds) = ranges.from(next) {
+                let Some(keys) = inner.trees.get(&tree) else {
+                    break;
+                };
+                let found = keys.visit(
+                    bounds,
+                    at,
+                    Direction::Forward,
+                    &mut |key, chain| match chain.is_changed(at, own) {
+                        true => ControlFlow::Break((key.to_vec(), ranges.position(key))),
+                        false => ControlFlow::Continue(()),
+                    },
+                );
+                match found {
+                    ControlFlow::Continue(()) => break,
+                    ControlFlow::Break((key, Position::Within)) => return Some(key),
+                    ControlFlow::Break((_, Position::Before(range))) => next = range,
+                }
+                drop(inner);
+                pause();
+                inner = shard.inner.lock();
+            }
+            drop(inner);
+            pause();
+        }
+        None
+    }
+
+    /// Items of the ordered chains that looks at ranges have passed.
+    #[cfg(test)]
+    pub(crate) fn visited(&self) -> u64 {
+        let of_shard = |shard: &Shard| -> u64 {
+            let inner = shard.inner.lock();
+            inner.trees.values().map(|keys| keys.visited.get()).sum()
+        };
+        self.shards.iter().map(of_shard).sum()
     }
 
     /// The large values that only versions name.
@@ -568,10 +656,11 @@ impl Versions {
         let mut found = Vec::new();
         for shard in &self.shards {
             let inner = shard.inner.lock();
-            let chains = inner.trees.values().flat_map(BTreeMap::values);
-            let recent = inner.recent.iter().map(|recent| &recent.version);
-            let versions = chains.flatten().chain(recent);
-            found.extend(versions.filter_map(|version| Some(version.large()?.0)));
+            let mut add = |version: &Version| found.extend(version.large().map(|large| large.0));
+            inner.recent.iter().for_each(|recent| add(&recent.version));
+            for keys in inner.trees.values() {
+                keys.for_each(|chain| chain.0.iter().for_each(&mut add));
+            }
         }
         found
     }
@@ -622,11 +711,12 @@ impl Versions {
                 };
                 left -= 1;
                 self.queued.fetch_sub(1, Ordering::Relaxed);
-                let gone = self.shorten(&mut inner, tree, &key, |chain| {
-                    let old = chain.iter().take_while(|v| v.stamp < horizon).count();
-                    chain.drain(..old).collect()
+                inner.change(tree, &key, |key, chain| {
+                    for version in chain.0.drain(..chain.index_from(horizon)) {
+                        self.forget(key, &version);
+                        dead.extend(version.large());
+                    }
                 });
-                dead.extend(gone.iter().filter_map(Version::large));
             }
             let front = inner.queue.front().map_or(NONE, |front| front.0);
             shard.front.store(front, Ordering::Relaxed);
@@ -635,13 +725,33 @@ impl Versions {
     }
 }
 
-fn first_from(chain: &[Version], at: u64) -> Option<&Version> {
-    chain.iter().find(|version| version.stamp >= at)
+/// Keys that a look at a range takes from a shard, at least.
+const MIN_OF_SHARD: usize = 4;
+
+/// What keys of a range had.
+#[derive(Default)]
+pub(crate) struct Older {
+    /// By ascending keys.
+    pub(crate) found: Vec<(Arc<[u8]>, OldValue)>,
+    /// Where not all of the range was looked at, the last key that was.
+    pub(crate) cut: Option<Arc<[u8]>>,
 }
 
-fn is_changed(chain: &[Version], at: u64, own: Option<CommitNumber>) -> bool {
-    let mut later = chain.iter().rev().take_while(|version| version.stamp >= at);
-    later.any(|version| version.is_change(at, own))
+impl Older {
+    fn cut_at(&mut self, key: Arc<[u8]>, direction: Direction) {
+        let is_nearer = |cut: &Arc<[u8]>| !is_passed(&key, cut, direction);
+        if !self.cut.as_ref().is_some_and(is_nearer) {
+            self.cut = Some(key);
+        }
+    }
+}
+
+/// Whether a scan that ends with the key `last` comes across `key`.
+pub(crate) fn is_passed(key: &[u8], last: &[u8], direction: Direction) -> bool {
+    match direction {
+        Direction::Forward => key <= last,
+        Direction::Reverse => key >= last,
+    }
 }
 
 /// Whether a map takes these bounds; a range that cannot hold a key panics there.

@@ -1,6 +1,7 @@
 //! Tests of the version store.
 
 use super::*;
+use crate::txn::key_ranges::KeyRanges;
 use proptest::prelude::*;
 
 const TREE: TreeId = TreeId(5);
@@ -76,7 +77,7 @@ impl Model {
             }
             let mut whole = self.leaf.clone();
             let bounds = (Bound::Included(&[3u8][..]), Bound::Excluded(&[17u8][..]));
-            for (key, old) in self.versions.within(TREE, bounds, *at) {
+            for (key, old) in within(&self.versions, bounds, *at) {
                 match old {
                     OldValue::Inline(bytes) => whole.insert(key.to_vec(), bytes.to_vec()),
                     _ => whole.remove(&key.to_vec()),
@@ -91,6 +92,33 @@ impl Model {
             assert_eq!(keep(&whole), keep(map));
         }
     }
+}
+
+/// What keys of a range had, in as many looks as it takes, from both ends.
+fn within(versions: &Versions, bounds: Bounds<'_>, at: u64) -> Vec<(Arc<[u8]>, OldValue)> {
+    let look = |direction| {
+        let mut all = Vec::new();
+        let (mut lower, mut upper) = (bounds.0.map(Arc::from), bounds.1.map(Arc::from));
+        loop {
+            let rest = (
+                lower.as_ref().map(|key: &Arc<[u8]>| &key[..]),
+                upper.as_ref().map(|key: &Arc<[u8]>| &key[..]),
+            );
+            let older = versions.within(TREE, rest, (at, direction, 0));
+            assert!(older.cut.is_none() || !older.found.is_empty());
+            all.extend(older.found);
+            match (older.cut, direction) {
+                (None, _) => break,
+                (Some(cut), Direction::Forward) => lower = Bound::Excluded(cut),
+                (Some(cut), Direction::Reverse) => upper = Bound::Excluded(cut),
+            }
+        }
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        all
+    };
+    let all = look(Direction::Forward);
+    assert_eq!(all, look(Direction::Reverse));
+    all
 }
 
 proptest! {
@@ -151,12 +179,11 @@ fn pending_changes_of_others_conflict_and_own_ones_do_not() {
     assert!(versions.is_changed(TREE, b"k", 8, None));
     assert!(versions.is_changed(TREE, b"k", 8, Some(other)));
     assert!(!versions.is_changed(TREE, b"k", 8, Some(mine)));
-    let all = (Bound::Unbounded, Bound::Unbounded);
-    assert_eq!(versions.changed_within(TREE, all, 8, Some(mine)), None);
-    assert_eq!(
-        versions.changed_within(TREE, all, 8, Some(other)),
-        Some(b"k".to_vec())
-    );
+    let mut all = KeyRanges::default();
+    all.add(Bound::Unbounded, Bound::Unbounded);
+    let changed = |own| versions.changed_within(TREE, &all.sorted(), (8, own), &mut || ());
+    assert_eq!(changed(Some(mine)), None);
+    assert_eq!(changed(Some(other)), Some(b"k".to_vec()));
     versions.stamp_commit_lsn(KeyRef::new(TREE, b"k"), mine, 80);
     assert!(versions.is_changed(TREE, b"k", 80, None));
     assert!(!versions.is_changed(TREE, b"k", 88, None));
@@ -199,4 +226,50 @@ fn a_chain_takes_no_commit_that_is_older_than_its_last() {
         let _ = add();
     });
     versions.stamp_commit_lsn(of, add(), 8);
+}
+
+/// A change of each key from `keys`, which stays in the chains.
+fn change(versions: &Versions, keys: std::ops::Range<u32>, next: &mut u64) {
+    for key in keys {
+        let (key, by) = (key.to_be_bytes(), versions.commit_number());
+        let of = KeyRef::new(TREE, &key);
+        versions.add(of, (OldValue::Absent, 0), by);
+        versions.stamp_commit_lsn(of, by, *next);
+        versions.release(of, *next, 0);
+        *next += 8;
+    }
+}
+
+#[test]
+fn what_a_reader_does_not_need_costs_it_nothing() {
+    let (versions, mut next) = (Versions::new(1 << 40), 8);
+    let all = (Bound::Unbounded, Bound::Unbounded);
+    let cost = |at, expected: &[u32]| {
+        let before = versions.visited();
+        let older = versions.within(TREE, all, (at, Direction::Forward, 16));
+        let found: Vec<_> = older.found.iter().map(|(key, _)| key.to_vec()).collect();
+        let expected: Vec<_> = expected.iter().map(|key| key.to_be_bytes()).collect();
+        assert!(found.len() >= expected.len() && found.iter().zip(expected).all(|(a, b)| *a == b));
+        versions.visited() - before
+    };
+    // Each shard's root.
+    let roots = (SHARDS * 32) as u64;
+    change(&versions, 0..50_000, &mut next);
+    let begun = next;
+    assert!(cost(begun, &[]) <= roots);
+    // A key that is new to the reader, behind all these.
+    change(&versions, 60_000..60_001, &mut next);
+    assert!(cost(begun, &[60_000]) <= roots + 4 * 32);
+    // Very many that are new: it takes some of them at a time.
+    change(&versions, 70_000..120_000, &mut next);
+    assert!(cost(begun, &[60_000, 70_000, 70_001, 70_002]) <= 8 * roots);
+    let needed = within(&versions, all, begun);
+    let needed = needed.iter().map(|(key, _)| key.to_vec());
+    let expected = (60_000..60_001_u32)
+        .chain(70_000..120_000)
+        .map(u32::to_be_bytes);
+    assert!(needed.eq(expected));
+    // One record that has changed very often.
+    (0..50_000).for_each(|_| change(&versions, 0..1, &mut next));
+    assert!(cost(next - 8, &[0]) <= roots + 4 * 32);
 }

@@ -37,6 +37,7 @@ mod store;
 mod switches;
 mod transaction_histories;
 mod transaction_model;
+mod transaction_prefixes;
 mod transaction_recovery;
 mod transaction_sizes;
 mod transactions;

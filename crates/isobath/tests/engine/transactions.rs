@@ -6,13 +6,13 @@
 use super::common;
 
 use std::ops::Bound;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use common::{assert_sound, key, tiny, value};
 use isobath::{
     Durability, Error, Isolation, LoadError, Options, Snapshot, Store, Transaction,
-    TransactionError, TransactionOptions, Tree,
+    TransactionError, TransactionOptions, Tree, WriteBatch,
 };
 
 pub(super) fn options() -> Options {
@@ -657,6 +657,101 @@ fn a_commit_that_replaces_more_than_the_version_store_holds_ends_the_snapshots()
     );
     drop(snapshot);
     assert_sound(&store, Some(0));
+    store.close().unwrap();
+}
+
+/// A commit whose keys have more than the version store holds keeps new snapshots out: it aborts each thread's snapshot once.
+#[test]
+fn short_snapshots_do_not_hold_up_a_commit_that_replaces_more_than_the_version_store_holds() {
+    const COMMITS: u64 = 20;
+    const READERS: u64 = 3;
+    for durability in [Durability::None, Durability::Synced] {
+        let options = options()
+            .version_store_bytes(32 << 10)
+            .durability(durability);
+        let store = Store::in_memory(&options).unwrap();
+        let tree = store.create_tree("t").unwrap();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..READERS {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        let snapshot = store.snapshot().unwrap();
+                        // All or none of a commit, or no answer.
+                        let count = snapshot
+                            .range(&tree, ..)
+                            .and_then(|range| range.collect::<Result<Vec<_>, _>>())
+                            .map(|records| records.len());
+                        assert!(
+                            matches!(count, Ok(0 | 100) | Err(Error::SnapshotTooOld)),
+                            "{count:?}"
+                        );
+                    }
+                });
+            }
+            for commit in 0..2 * COMMITS {
+                let mut batch = WriteBatch::new();
+                for n in 0..100 {
+                    match commit % 2 {
+                        0 => batch.insert(&tree, &key(n), &value(n, 900)),
+                        _ => batch.remove(&tree, &key(n)),
+                    };
+                }
+                store.write(&batch).unwrap();
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        let stats = store.stats();
+        assert!(
+            stats.snapshots_aborted <= COMMITS * READERS,
+            "{}",
+            stats.snapshots_aborted
+        );
+        assert_eq!(stats.open_snapshots, 0);
+        assert_sound(&store, Some(0));
+        store.close().unwrap();
+    }
+}
+
+/// Far more has changed than a scan takes at a time.
+#[test]
+fn a_snapshot_reads_from_both_ends_what_very_many_commits_have_changed_since() {
+    let store = Store::in_memory(&options().version_store_bytes(4 << 20)).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let key = |n: u64| n.to_be_bytes();
+    let load = (0..3000).map(|n| (key(2 * n), value(n, 20)));
+    tree.bulk_load(load).unwrap();
+    let expected: Vec<_> = tree.range(..).map(Result::unwrap).collect();
+    let snapshot = store.snapshot().unwrap();
+    for n in 0..3000 {
+        match n % 3 {
+            0 => {
+                tree.insert(key(2 * n), b"new").unwrap();
+            }
+            1 => {
+                tree.insert(key(2 * n + 1), b"new").unwrap();
+            }
+            _ => {
+                tree.remove(key(2 * n)).unwrap();
+            }
+        }
+    }
+    let range = || snapshot.range(&tree, ..).unwrap();
+    assert!(range().map(Result::unwrap).eq(expected.iter().cloned()));
+    assert!(
+        range()
+            .rev()
+            .map(Result::unwrap)
+            .eq(expected.iter().rev().cloned())
+    );
+    let (mut both, mut front, mut back) = (range(), Vec::new(), Vec::new());
+    while let Some(record) = both.next() {
+        front.push(record.unwrap());
+        back.extend(both.next_back().map(Result::unwrap));
+    }
+    front.extend(back.into_iter().rev());
+    assert_eq!(front, expected);
+    drop(snapshot);
     store.close().unwrap();
 }
 

@@ -106,6 +106,36 @@ fn large_trees_are_estimated() {
     store.close().unwrap();
 }
 
+/// A stretch of short keys, of which a leaf has hundreds, beside long ones, of which a leaf has three and an inner page few leaves:
+/// nearly all inner pages have hardly any of the records.
+#[test]
+fn trees_with_keys_of_different_length_are_estimated() {
+    let store = store();
+    let tree = store.create_tree("t").unwrap();
+    let long = |number: u32| {
+        let group = (number / 6).wrapping_mul(0x9e37_79b9).to_be_bytes();
+        let mut key = [b"long".as_slice(), &group, &[group[0]; 900]].concat();
+        key.push(number as u8 % 6);
+        key
+    };
+    for number in 0..60_000u32 {
+        tree.insert([b"a".as_slice(), &number.to_be_bytes()].concat(), [])
+            .unwrap();
+    }
+    for number in 0..15_000u32 {
+        tree.insert(long(number), []).unwrap();
+    }
+    let (records, keys, _) = counted(&tree);
+    let stats = tree.stats().unwrap();
+    assert!(!stats.is_exact);
+    assert!(is_near(stats.records, records, 0.1), "{stats:?} {records}");
+    assert!(is_near(stats.key_bytes, keys, 0.1), "{stats:?} {keys}");
+    let report = store.check(&mut |_, _| {}).unwrap();
+    let pages = stats.leaf_pages + stats.inner_pages;
+    assert_eq!(pages, report.pages - 1);
+    store.close().unwrap();
+}
+
 #[test]
 fn statistics_of_trees_are_there_while_they_change() {
     let store = store();

@@ -355,6 +355,9 @@ pub(super) const ROWS: &[Row] = &[
         "a checkpoint has to begin and end while pages are freed one after another, and the power has to go soon after"),
     row(Canary::FreeWithoutWaking, "0029", "Tasks that wait for a segment are woken when one is free, whatever made it free.",
         campaign(&[]).shape(Shape::Crowded).quick()),
+    test(Canary::PassValidating, "0015", "A commit that publishes while others validate gets its LSN after theirs.",
+        ("isobath", Some("engine"), "transaction_prefixes::what_is_left_is_a_state_that_serializable_transactions_agree_on"),
+        "the power has to go between two records, of which the second was acknowledged and need not be durable"),
     row(Canary::OpenOneSuperblock, "0014", "Both superblocks say that a store is open before anything is written.",
         campaign(&[]).shape(Shape::Calls)),
     row(Canary::MoveOneSuperblock, "0028", "Both superblocks name the log's new area before a record lies there.",
@@ -383,6 +386,4 @@ pub(super) const ROWS: &[Row] = &[
         campaign(&[]).shape(Shape::Copied)),
     row(Canary::DropVersionsEarly, "0015", "A version stays while an open snapshot is older than it.",
         campaign(&[]).shape(Shape::More)),
-    row(Canary::SkipRangeValidation, "0015", "A serializable commit validates the ranges that it has read, too.",
-        campaign(&[])),
 ];

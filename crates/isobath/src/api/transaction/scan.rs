@@ -19,7 +19,7 @@ use crate::extent::{self, Extent};
 use crate::sync::Mutex;
 use crate::txn::serializable::{ReadSet, TreeRead};
 use crate::txn::unseen::Unseen;
-use crate::txn::versions::{Bounds, OldValue, Versions};
+use crate::txn::versions::{Bounds, OldValue, Older, Versions, is_passed};
 
 /// Records of the first batch of a scan that does not say how many it wants, and of its longest; each is twice as long as
 /// the one before, so that a scan that ends early has read no more than it showed.
@@ -129,9 +129,9 @@ impl<'s> Source<'s> {
             return Ok(!self.tree.needs_versions()?);
         }
         let id = self.tree.state.tree.id;
-        let changed = self.versions().changed_within(id, bounds, self.at(), None);
+        let is_changed = self.versions().is_changed_within(id, bounds, self.at());
         self.check()?;
-        Ok(changed.is_none() && self.unseen().loaded_from(id).is_none())
+        Ok(!is_changed && self.unseen().loaded_from(id).is_none())
     }
 
     /// Refuses a record that is of a commit which has failed half-way.
@@ -568,17 +568,8 @@ impl MergeCursor {
             own = writes;
             if let Some(cut) = cut {
                 // The transaction's own changes are many: the batch ends with the last of these.
-                records.retain(|(key, _)| match self.direction {
-                    Direction::Forward => *key <= cut,
-                    Direction::Reverse => *key >= cut,
-                });
-                let (lower, upper) = self.leaves.bounds();
-                let rest = match self.direction {
-                    Direction::Forward => (Bound::Excluded(&cut[..]), upper),
-                    Direction::Reverse => (lower, Bound::Excluded(&cut[..])),
-                };
-                let tree = source.tree.state.tree;
-                self.leaves = Cursor::new(tree, rest.0, rest.1, self.direction);
+                records.retain(|(key, _)| is_passed(key, &cut, self.direction));
+                self.leaves = self.leaves_behind(source, &cut);
                 last = Some(cut);
             }
         }
@@ -586,12 +577,20 @@ impl MergeCursor {
         source.interrupted();
         source.await_parts()?;
         let part = self.until(last.as_deref().map(Bound::Included));
+        let wanted = (source.at(), self.direction, self.left.unwrap_or(self.size));
         let older = match source.needs_versions()? {
-            true => source.versions().within(id, part, source.at()),
-            false => Vec::new(),
+            true => source.versions().within(id, part, wanted),
+            false => Older::default(),
         };
         source.check()?;
-        source.note_range(part);
+        if let Some(cut) = older.cut {
+            // What others have changed is much: the batch ends with the last of it that was looked at.
+            records.retain(|(key, _)| is_passed(key, &cut, self.direction));
+            own.retain(|(key, _)| is_passed(key, &cut, self.direction));
+            self.leaves = self.leaves_behind(source, &cut);
+            last = Some(cut.to_vec());
+        }
+        source.note_range(self.until(last.as_deref().map(Bound::Included)));
         if let Some(from) = source.unseen().loaded_from(id) {
             records.retain(|(key, _)| **key < *from);
         }
@@ -602,6 +601,7 @@ impl MergeCursor {
             records.reverse();
         }
         let older = older
+            .found
             .into_iter()
             .map(|(key, old)| Ok((key.to_vec(), from_old(old)?)));
         let older = older.collect::<Result<Vec<_>, Error>>()?;
@@ -617,6 +617,16 @@ impl MergeCursor {
         };
         self.pass(last.map(Bound::Excluded), self.batch.len());
         Ok(())
+    }
+
+    /// The leaves of what is still to come behind `last`.
+    fn leaves_behind(&self, source: &Source<'_>, last: &[u8]) -> Cursor {
+        let (lower, upper) = self.leaves.bounds();
+        let (lower, upper) = match self.direction {
+            Direction::Forward => (Bound::Excluded(last), upper),
+            Direction::Reverse => (lower, Bound::Excluded(last)),
+        };
+        Cursor::new(source.tree.state.tree, lower, upper, self.direction)
     }
 
     /// Notes what was read: up to `behind`, or all, and how many records that are to be seen.
