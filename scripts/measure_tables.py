@@ -42,14 +42,14 @@ def tails(out, results):
         path = out / f"{file}.jsonl"
         records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         for engine in ORDER:
-            rounds = [r for r in records if name(r["engine"]) == engine]
+            rounds = [r for r in records if name(r["setting"]["engine"]) == engine]
             if not rounds:
                 continue
             of = {field: [r[field] for r in rounds] for field in rounds[0] if isinstance(rounds[0][field], (int, float))}
             late = of["latency_us_p999"]
             span = f" ({number(min(late))} to {number(max(late))})" if len(late) > 1 else ""
             rows.append([
-                what, engine, str(len(rounds)), number(rounds[0]["rate_per_s"]), number(median(of["latency_us_p50"])),
+                what, engine, str(len(rounds)), number(rounds[0]["setting"]["rate_per_s"]), number(median(of["latency_us_p50"])),
                 number(median(of["latency_us_p99"])), number(median(late)) + span, f"{max(of['latency_us_max']) / 1e3:.1f}",
                 f"{median(of['cpu_us_per_operation']):.1f}",
             ])
@@ -61,11 +61,11 @@ def headline(out, results):
                "the drive alone, random reads before / after"]
     rows = []
     records = [json.loads(line)["record"] for line in (out / "headline" / "records.jsonl").read_text().splitlines()]
-    for r in sorted(records, key=lambda r: (r["row"], r["data_bytes"], ORDER.index(name(r["engine"])))):
+    for r in sorted(records, key=lambda r: (r["row"], r["data_bytes"], ORDER.index(name(r["setting"]["engine"])))):
         limit = r["drive_reads_per_s"]
         share = r["harness_ns_per_operation"] / 1e3 / r["cpu_us_per_operation"]
         rows.append([
-            r["row"], f"{r['data_bytes'] / (1 << 20):.0f} MiB", name(r["engine"]), number(r["operations_per_s"]),
+            r["row"], f"{r['data_bytes'] / (1 << 20):.0f} MiB", name(r["setting"]["engine"]), number(r["operations_per_s"]),
             "no" if r["steady_from"] is None else "yes", number(r["latency_us_p99"]), f"{r['cpu_us_per_operation']:.2f}",
             f"{share * 100:.1f}%", "not measured" if limit is None else f"{number(limit[0])} / {number(limit[1])}",
         ])
@@ -123,7 +123,7 @@ def tpcc(out, results):
         rate = median(rates(engine))
         orders = of(lambda r: dict(r["operations_by_type"])["new-order"])
         conflicts = of(lambda r: r["tpcc"]["conflicts_count"] / (r["operations_per_s"] * r["duration_s"]))
-        rows.append([name(all_runs[0]["engine"]), number(rate), f"{number(min(rates(engine)))} to {number(max(rates(engine)))}", number(orders),
+        rows.append([name(all_runs[0]["setting"]["engine"]), number(rate), f"{number(min(rates(engine)))} to {number(max(rates(engine)))}", number(orders),
                      "" if engine == "isobath" else f"{own / rate:.2f}", number(of(lambda r: r["cpu_us_per_operation"])), f"{conflicts:.2f}",
                      number(of(lambda r: r["latency_us_p999"]) / 1e3)])
         assert not any(r["tpcc"]["violations"] for r in all_runs), engine
@@ -133,11 +133,12 @@ def tpcc(out, results):
 def virtual_records(out, part):
     lines = (out / part / "records.jsonl").read_text().splitlines()
     records = [json.loads(line)["record"] for line in lines]
-    return sorted(records, key=lambda r: (drive(r), r["data_bytes"], r["engine"], -(r["fill_factor"] or 0)))
+    return sorted(records, key=lambda r: (drive(r), r["data_bytes"], r["setting"]["engine"], -(r["setting"]["space"]["fill_factor"] or 0)))
 
 
 def drive(r):
-    return f"{r['drive'].split(', ')[1]}, {100 * r['over_provisioning']:g}%"
+    medium = r["setting"]["medium"]
+    return f"{medium['profile']}, {100 * medium['over_provisioning']:g}%"
 
 
 def share_of_drive(r):
@@ -152,7 +153,7 @@ def virtual(out, results):
     columns = ["drive, spare flash", "data / drive", "engine", "WA-A", "WA-D", "WA-A × WA-D", "space at most", "capacities written",
                "steady", "modelled updates/s"]
     rows = [
-        [drive(r), share_of_drive(r), name(r["engine"]), f"{r['wa_a']:.2f}", f"{r['wa_d']:.2f}", f"{r['wa_a'] * r['wa_d']:.2f}",
+        [drive(r), share_of_drive(r), name(r["setting"]["engine"]), f"{r['wa_a']:.2f}", f"{r['wa_d']:.2f}", f"{r['wa_a'] * r['wa_d']:.2f}",
          f"{r['space_amplification_max']:.2f}", f"{r['capacities_written']:.1f}", steady(r), number(r["modelled_operations_per_s"])]
         for r in virtual_records(out, "virtual")
     ]
@@ -170,7 +171,7 @@ def segments(out, results):
         rival = rivals[drive(r), share_of_drive(r)]
         flash = r["wa_a"] * r["wa_d"]
         size = int(dict(r["settings"])["segment_bytes"]) >> 10
-        rows.append([drive(r), share_of_drive(r), f"{r['fill_factor']:g}", number(size), f"{r['wa_a']:.2f}", f"{r['wa_d']:.2f}",
+        rows.append([drive(r), share_of_drive(r), f"{r['setting']['space']['fill_factor']:g}", number(size), f"{r['wa_a']:.2f}", f"{r['wa_d']:.2f}",
                      f"{flash:.2f}", f"{r['space_amplification_max']:.2f}", f"{r['capacities_written']:.1f}", steady(r),
                      rival[5], rival[6], f"{flash / float(rival[5]):.2f}"])
     write(results, "virtual-ssd-segments", columns, rows)

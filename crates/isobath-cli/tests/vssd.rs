@@ -487,8 +487,12 @@ fn benchmarks_make_their_drives() {
     };
     let (trimmed, full) = (state("trimmed"), state("preconditioned"));
     for row in trimmed.iter().chain(&full) {
-        assert_eq!(row["drive"], "virtual SSD, tlc", "{row}");
-        assert_eq!(row["capacity_bytes"], 64 * MIB);
+        let medium = &row["setting"]["medium"];
+        assert_eq!(
+            (&medium["kind"], &medium["profile"]),
+            (&"virtual".into(), &"tlc".into())
+        );
+        assert_eq!(medium["capacity_bytes"], 64 * MIB);
         let wa_a = row["wa_a"].as_f64().unwrap();
         assert!(
             wa_a > 1.0 && row["modelled_operations_per_s"].as_f64() > Some(0.0),
@@ -497,7 +501,7 @@ fn benchmarks_make_their_drives() {
         assert!(row["drive_reads_per_s"].is_null(), "rates of FUSE");
     }
     let wa_d = |rows: &[Value], engine: &str| {
-        let named = |row: &&Value| row["engine"].as_str().unwrap().starts_with(engine);
+        let named = |row: &&Value| row["setting"]["kind"] == engine;
         rows.iter().find(named).unwrap()["wa_d"].as_f64().unwrap()
     };
     // One I/O for each update at a random place: a drive whose other pages are all full must move some of them.

@@ -13,6 +13,7 @@ fn config(fill: f64) -> SimConfig {
         segment_bytes: 512 << 10,
         clean_below: 8,
         spare_segments: SimConfig::paper_spare(1000, 8, 16),
+        matches_reserve: false,
         sort_buffer_segments: 8,
         ..SimConfig::paper(1000, fill)
     }
@@ -140,6 +141,7 @@ fn keeps_free_segments_where_one_victim_opens_several() {
             segment_bytes: 124 << 10,
             clean_below: 9,
             spare_segments: 0,
+            matches_reserve: false,
             clean_batch: Some(1),
             open_segments_max: Some(9),
             sort_buffer_segments: 0,

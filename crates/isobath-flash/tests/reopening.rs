@@ -14,6 +14,7 @@ fn used(policy: PolicyKind, workload: &str) -> (Boxed, u64) {
         segment_bytes: 512 << 10,
         clean_below: 8,
         spare_segments: SimConfig::paper_spare(1000, 8, 16),
+        matches_reserve: false,
         clean_batch: Some(16),
         sort_buffer_segments: 0,
         duplicates: Duplicates::Absorbed,

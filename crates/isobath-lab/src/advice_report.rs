@@ -98,6 +98,7 @@ fn three_digits(number: f64) -> String {
 #[must_use]
 pub fn predicted(p: &Predicted) -> Vec<(&'static str, String)> {
     let (low, high) = p.operations_per_s_range;
+    let micros = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("{} µs", grouped(us)));
     let years = match p.endurance_years {
         None => "-".to_owned(),
         Some(years) if years < 1.0 => format!("{:.0} days", years * 365.25),
@@ -110,15 +111,8 @@ pub fn predicted(p: &Predicted) -> Vec<(&'static str, String)> {
             format!("{} to {}", grouped(low), grouped(high)),
         ),
         ("limited by", p.limited_by.to_owned()),
-        (
-            "read latency, mean",
-            format!("{} µs", grouped(p.read_latency_us_mean)),
-        ),
-        (
-            "read latency, p99",
-            p.read_latency_us_p99
-                .map_or_else(|| "-".to_owned(), |us| format!("{} µs", grouped(us))),
-        ),
+        ("read latency, mean", micros(p.read_latency_us_mean)),
+        ("read latency, p99", micros(p.read_latency_us_p99)),
         (
             "CPU per operation",
             format!("{:.1} µs", p.cpu_us_per_operation),

@@ -89,8 +89,8 @@ pub struct CleanSweep {
     pub sort_buffers: Vec<u32>,
     /// Everything else; its fill factor and sort buffer are replaced.
     pub base: SimConfig,
-    /// Whether the base's spare segments are replaced by those that give a device as large a share of reserve as the
-    /// paper's has.
+    /// Whether the base's spare segments are replaced by those that leave as large a share of a device idle as of the paper's; see
+    /// [`SimConfig::matches_reserve`].
     pub paper_spare: bool,
     /// Length of each run with a synthetic workload; traces are played to their end.
     pub length: RunLength,
@@ -237,6 +237,7 @@ impl CleanSweep {
                 config.segments += 1;
             }
         }
+        config.matches_reserve = self.paper_spare;
         if self.paper_spare {
             let batch = config.clean_batch.unwrap_or(BATCH);
             config.spare_segments =

@@ -73,6 +73,7 @@ impl CleanRow {
         report: &SimReport,
     ) -> Self {
         Self {
+            spare_segments_count: report.spare_segments,
             updates_count: report.whole.updates,
             wamp_steady_ratio: report.steady.wamp(),
             wamp_whole_ratio: report.whole.wamp(),

@@ -7,13 +7,13 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use isobath_io::AlignedBuf;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::raw::{self, RawPlan, RawTarget};
 use crate::{LabError, Monitor, Stage, Unit};
 
 /// What the drive did with nothing but random 4 KiB reads.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DriveLimit {
     /// Reads per second.
     pub reads_per_s: f64,

@@ -5,7 +5,7 @@ use std::os::linux::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::LabError;
 
@@ -22,6 +22,10 @@ pub fn cpu_time() -> Duration {
 /// Bytes that this process has moved to and from block devices, as the kernel
 /// counts them (`/proc/self/io`): `(read, written)`. Zero where the kernel does
 /// not say.
+///
+/// Direct I/O counts when it is sent. A buffered write counts when it makes a page of the page cache dirty, not when
+/// the kernel writes that page: a page that is written again before then counts once, and one whose file is removed
+/// before then stays counted. File systems in memory count nothing.
 #[must_use]
 pub(crate) fn device_bytes() -> (u64, u64) {
     let text = fs::read_to_string("/proc/self/io").unwrap_or_default();
@@ -94,7 +98,7 @@ fn nearest_existing(path: &Path) -> PathBuf {
 }
 
 /// What a measurement ran on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// Name of the CPU.
     pub cpu: String,
@@ -115,14 +119,14 @@ impl Machine {
     /// found out says "unknown".
     #[must_use]
     pub fn here(path: &Path) -> Machine {
-        let (file_system, device) = mount_of(path);
+        let mount = mount_of(path);
         Machine {
             cpu: proc_field("/proc/cpuinfo", "model name"),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             memory_bytes: memory_bytes(),
             kernel: read_line("/proc/sys/kernel/osrelease"),
-            file_system,
-            device,
+            device: mount.device(),
+            file_system: mount.file_system,
         }
     }
 }
@@ -151,41 +155,137 @@ fn proc_field(file: &str, name: &str) -> String {
         .unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// File system type and device of the mount that holds `path`.
-fn mount_of(path: &Path) -> (String, String) {
-    let unknown = || ("unknown".to_owned(), "unknown".to_owned());
-    let Ok(meta) = fs::metadata(nearest_existing(path)) else {
-        return unknown();
+/// File systems that live in memory. Linux 6.6 and later accept O_DIRECT on them, and still every read is a copy.
+const IN_MEMORY: [(u64, &str); 2] = [(0x0102_1994, "tmpfs"), (0x8584_58f6, "ramfs")];
+/// Block devices that live in memory: their names begin with one of these.
+const MEMORY_DISKS: [&str; 2] = ["ram", "zram"];
+
+/// The file system or block device under `path` by name, if it lives in memory. A path that does not exist has what its nearest
+/// directory has.
+pub(crate) fn in_memory(path: &Path) -> Option<String> {
+    let existing = nearest_existing(path);
+    let kind = rustix::fs::statfs(&existing).ok()?.f_type as u64 & 0xffff_ffff;
+    let found = IN_MEMORY.iter().find(|(magic, _)| *magic == kind);
+    if let Some((_, name)) = found {
+        return Some((*name).to_owned());
+    }
+    let disk = mount_of(&existing).disk?.name;
+    let in_memory = |start: &&str| {
+        let number = disk.strip_prefix(*start);
+        number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
     };
-    let device = meta.st_dev();
-    let number = format!(
-        "{}:{}",
-        rustix::fs::major(device),
-        rustix::fs::minor(device)
-    );
+    MEMORY_DISKS
+        .iter()
+        .any(|start| in_memory(&start))
+        .then_some(disk)
+}
+
+/// What is mounted where a path lies.
+pub(crate) struct Mount {
+    /// Type of the file system.
+    pub(crate) file_system: String,
+    /// What it is made on.
+    source: String,
+    /// The disk under that, below partitions, loop devices and mappings.
+    disk: Option<Disk>,
+}
+
+/// A whole disk.
+struct Disk {
+    name: String,
+    model: Option<String>,
+}
+
+impl Mount {
+    /// The device by name and model.
+    pub(crate) fn device(&self) -> String {
+        match self.model() {
+            Some(model) => format!("{} ({model})", self.source),
+            None => self.source.clone(),
+        }
+    }
+
+    fn model(&self) -> Option<&str> {
+        self.disk.as_ref()?.model.as_deref()
+    }
+
+    /// What tells kinds of drives apart: the disk's model or, where it has none, its name.
+    pub(crate) fn drive_kind(&self) -> Option<&str> {
+        let name = self.disk.as_ref().map(|disk| disk.name.as_str());
+        self.model().or(name)
+    }
+}
+
+/// The mount that holds `path`.
+pub(crate) fn mount_of(path: &Path) -> Mount {
+    mount_above(path, LAYERS_MAX)
+}
+
+/// Layers of loop devices, partitions and mappings between a file and a disk.
+const LAYERS_MAX: usize = 8;
+
+fn mount_above(path: &Path, layers: usize) -> Mount {
+    let mut mount = Mount {
+        file_system: "unknown".to_owned(),
+        source: "unknown".to_owned(),
+        disk: None,
+    };
+    let Ok(meta) = fs::metadata(nearest_existing(path)) else {
+        return mount;
+    };
+    let number = numbers(meta.st_dev());
     // Any program may have something mounted at a place that is not UTF-8.
     let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
     let mounts = String::from_utf8_lossy(&mounts);
     // Fields: id parent major:minor root mount-point options... - type source ...
-    let Some((kind, source)) = mounts.lines().find_map(|line| {
+    let found = mounts.lines().find_map(|line| {
         let (left, right) = line.split_once(" - ")?;
-        if left.split(' ').nth(2)? != number {
-            return None;
-        }
         let mut fields = right.split(' ');
-        Some((fields.next()?.to_owned(), fields.next()?.to_owned()))
-    }) else {
-        return unknown();
-    };
-    let block = PathBuf::from(format!("/sys/dev/block/{number}"));
-    let model = [block.join("device/model"), block.join("../device/model")]
+        (left.split(' ').nth(2)? == number).then(|| Some((fields.next()?, fields.next()?)))?
+    });
+    if let Some((file_system, source)) = found {
+        (mount.file_system, mount.source) = (file_system.to_owned(), source.to_owned());
+    }
+    let block = |number: &str| Path::new("/sys/dev/block").join(number);
+    mount.disk = disk_of(&block(&number), layers).or_else(|| {
+        // Some file systems have device numbers of their own; what they are made on has a node.
+        let node = fs::metadata(&mount.source).ok()?;
+        disk_of(&block(&numbers(node.st_rdev())), layers)
+    });
+    mount
+}
+
+fn numbers(device: u64) -> String {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    format!("{major}:{minor}")
+}
+
+/// The disk under a block device: of a partition the whole, of a loop device the disk of its file, of a mapping that below it.
+fn disk_of(device: &Path, layers: usize) -> Option<Disk> {
+    let device = fs::canonicalize(device).ok()?;
+    let below = layers.checked_sub(1)?;
+    if device.join("partition").exists() {
+        return disk_of(device.parent()?, below);
+    }
+    if let Ok(file) = fs::read_to_string(device.join("loop/backing_file")) {
+        return mount_above(Path::new(file.trim()), below).disk;
+    }
+    let mapped = fs::read_dir(device.join("slaves")).ok();
+    let mut mapped: Vec<PathBuf> = mapped
         .into_iter()
-        .find_map(|p| fs::read_to_string(p).ok());
-    let source = match model {
-        Some(model) => format!("{source} ({})", model.trim()),
-        None => source,
-    };
-    (kind, source)
+        .flatten()
+        .flatten()
+        .map(|e| e.path())
+        .collect();
+    mapped.sort();
+    if let Some(first) = mapped.first() {
+        return disk_of(first, below);
+    }
+    let model = fs::read_to_string(device.join("device/model"));
+    Some(Disk {
+        name: device.file_name()?.to_string_lossy().into_owned(),
+        model: model.ok().map(|model| model.trim().to_owned()),
+    })
 }
 
 #[cfg(test)]
@@ -197,6 +297,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let there = free_space(&dir.path().join("a/b/c")).unwrap();
         assert!(there.total_bytes > 0 && there.available_bytes <= there.total_bytes);
+    }
+
+    #[test]
+    fn memory_is_no_drive() {
+        let shared = Path::new("/dev/shm");
+        if mount_of(shared).file_system == "tmpfs" {
+            assert_eq!(in_memory(&shared.join("a/b")).as_deref(), Some("tmpfs"));
+            assert!(mount_of(shared).drive_kind().is_none());
+        }
+        assert_eq!(in_memory(Path::new("/sys")), None);
     }
 
     #[test]

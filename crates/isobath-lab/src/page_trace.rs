@@ -190,6 +190,7 @@ mod prediction {
             segment_bytes,
             fill: (after.live_bytes as f64 + 100.0 * 4096.0) / bytes,
             spare_segments: 0,
+            matches_reserve: false,
             clean_below: (free as f64 / f64::from(STEPS)).round() as u32,
             clean_batch: Some(1),
             // As the engine: a 32nd of the volume's segments, and four at least.

@@ -149,7 +149,7 @@ fn rates_are_those_of_the_recorded_run() {
 fn lookups_take_as_long_as_their_rate_says() {
     let (row, lookups, _) = &predicted()[0];
     assert_eq!(row.point_reads, 1.0);
-    let in_flight = lookups.operations_per_s * lookups.read_latency_us_mean / 1e6;
+    let in_flight = lookups.operations_per_s * lookups.read_latency_us_mean.unwrap() / 1e6;
     let clients = f64::from(recorded().clients);
     assert!(
         (in_flight / clients - 1.0).abs() < 0.01,

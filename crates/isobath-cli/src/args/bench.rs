@@ -70,10 +70,13 @@ pub(crate) enum BenchVerb {
     Cost(CostArgs),
     /// A campaign as one HTML page and CSV files
     Report(ReportArgs),
-    /// Commit each of the seven pitfalls, and see that it is caught
+    /// Commit each pitfall, and faults that hide one, and see that they are caught
     SelfTest(SelfTestArgs),
     /// List the named workloads
     Workloads,
+    /// Run the plan on standard input: what a run in a process of its own is
+    #[command(hide = true)]
+    ServeRun,
 }
 
 /// Which engine is measured.
@@ -234,9 +237,9 @@ pub(crate) struct Concurrency {
     /// Workers of Isobath [default: one per core]
     #[arg(long, value_name = "N")]
     pub(crate) workers: Option<std::num::NonZeroUsize>,
-    /// Tasks per worker
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    pub(crate) tasks: usize,
+    /// Tasks per worker [default: 64; so many that there are as many clients as a workload file says]
+    #[arg(long, value_name = "N")]
+    pub(crate) tasks: Option<std::num::NonZeroUsize>,
     /// I/Os in flight per worker
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub(crate) depth: u32,

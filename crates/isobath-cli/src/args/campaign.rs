@@ -90,7 +90,8 @@ pub(crate) struct CaseArgs {
     /// Data loaded, keys and values [default: 1 GiB, or half of the simulated SSD]
     #[arg(long, value_name = "SIZE")]
     pub(crate) bytes: Option<Size>,
-    /// Buffer pool or block cache of every engine [default: a tenth of the data]
+    /// Buffer pool or block cache of every engine [default: a tenth of the data, of the largest in a sweep; or the memory of a
+    /// workload file]
     #[arg(long, value_name = "SIZE")]
     pub(crate) pool: Option<Size>,
     /// How long a run measures, at most with --until-steady
@@ -102,9 +103,9 @@ pub(crate) struct CaseArgs {
     /// How long to run before measuring
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = humantime::parse_duration)]
     pub(crate) warm_up: Duration,
-    /// Threads that call a rival engine
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    pub(crate) threads: usize,
+    /// Threads that call a rival engine [default: 64, or the clients of a workload file]
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<std::num::NonZeroUsize>,
     #[command(flatten)]
     pub(crate) concurrency: Concurrency,
     /// Operations per second offered, at exponential distances, instead of as many as possible
@@ -113,9 +114,9 @@ pub(crate) struct CaseArgs {
     /// Log nothing, in every engine: a crash loses the store
     #[arg(long)]
     pub(crate) log_off: bool,
-    /// When commits are acknowledged, in every engine that has a choice
-    #[arg(long, value_name = "WHEN", default_value = "none")]
-    pub(crate) durability: Durable,
+    /// When commits are acknowledged, in every engine that has a choice [default: none, or what a workload file says]
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) durability: Option<Durable>,
     /// What transactions are protected from, in every engine that has a choice
     #[arg(long, value_enum, default_value = "snapshot")]
     pub(crate) isolation: IsolationName,

@@ -189,7 +189,7 @@ pub(crate) struct SimCleanArgs {
     /// Run what the paper's figures 3, 4 and 5 show, instead of a sweep of your own
     #[arg(long, conflicts_with_all = ["policy", "workload", "trace", "fill", "sort_buffer", "spare"])]
     pub(crate) paper: bool,
-    /// Compare policies under equal terms: batch 16 and equal spare space for all, first as an engine cleans (no sort buffer,
+    /// Compare policies under equal terms: batch 16 and the same share of idle space for all, first as an engine cleans (no sort buffer,
     /// duplicates absorbed), then as the paper does (sort buffer 16, duplicates written)
     #[arg(long, conflicts_with_all = ["paper", "batch", "spare", "sort_buffer", "duplicates"])]
     pub(crate) compare: bool,

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use isobath_lab::bench::{
-    self, Campaign, Case, LookupPlan, Outcome, Place, Record, SearchPlan, VirtualSsdPlace, Workload,
+    self, Campaign, Case, ChildProgram, FileWorkload, LookupPlan, Need, Outcome, Pitfall, Place,
+    Record, SearchPlan, VirtualSsdPlace, Workload,
 };
 use isobath_lab::drive_model::write_whole;
 use isobath_lab::load::InputFile;
@@ -29,6 +30,8 @@ const POOL_MIN: u64 = 8 << 20;
 /// Bytes of a region that is made: so many times the data, and so many beside, for the file system and an engine's log.
 const REGION_SHARE: u64 = 3;
 const REGION_SPARE: u64 = 512 << 20;
+/// Tasks of a worker, and threads, where nothing is said.
+pub(super) const CLIENTS: usize = 64;
 /// Samples that a run is divided into.
 const SAMPLES: u32 = 120;
 
@@ -63,13 +66,13 @@ pub(super) fn plan(
     bytes: Option<u64>,
     drive: Drive,
 ) -> Result<LookupPlan, Failure> {
-    let (workload, file_records) = workload(&args.workload)?;
+    let (workload, file) = workload(&args.workload)?;
     let half = args.simulated.map(|capacity| capacity.0 / 2);
     let bytes = bytes.or(args.bytes.map(|bytes| bytes.0)).or(half);
-    let records = match (args.records, bytes, file_records) {
+    let records = match (args.records, bytes, &file) {
         (Some(records), ..) => records,
         (None, Some(bytes), _) => bytes / workload.record_bytes(),
-        (None, None, Some(records)) => records,
+        (None, None, Some(file)) => file.records,
         (None, None, None) => DEFAULT_BYTES / workload.record_bytes(),
     };
     let data = records.saturating_mul(workload.record_bytes());
@@ -81,11 +84,18 @@ pub(super) fn plan(
                 .into(),
         ));
     }
-    if args.concurrency.tasks == 0 || args.threads == 0 || args.concurrency.depth == 0 {
-        return Err(Failure::Usage(
-            "--tasks, --threads and --depth must be at least 1".into(),
-        ));
+    if args.concurrency.depth == 0 {
+        return Err(Failure::Usage("--depth must be at least 1".into()));
     }
+    let clients = Clients::of(args, file.as_ref())?;
+    let pool = args.pool.map(|pool| pool.0);
+    let pool = pool.or(file.as_ref().map(|file| file.memory_bytes));
+    let buffered_ms = match (args.durability, &file) {
+        (Some(Durable::Synced), _) => None,
+        (Some(Durable::Buffered), _) => Some(bench::BUFFERED_MS),
+        (None, Some(file)) => file.buffered_ms,
+        (Some(Durable::None), _) | (None, None) => Some(u32::MAX),
+    };
     let simulated = args.simulated.map(|capacity| SimulatedDrive {
         profile: match drive.profile {
             ProfileName::Tlc => DriveProfile::Tlc,
@@ -105,11 +115,11 @@ pub(super) fn plan(
         engine: EngineConfig {
             kind,
             path: has_file.then(path),
-            pool_bytes: args.pool.map_or((data / 10).max(POOL_MIN), |pool| pool.0),
-            workers: args.concurrency.workers.map(std::num::NonZeroUsize::get),
-            tasks_per_worker: args.concurrency.tasks,
+            pool_bytes: pool.unwrap_or((data / 10).max(POOL_MIN)),
+            workers: clients.workers,
+            tasks_per_worker: clients.tasks_per_worker,
             depth_per_worker: args.concurrency.depth,
-            threads: args.threads,
+            threads: clients.threads,
             callers: match kind {
                 EngineKind::Isobath => Callers::Tasks,
                 _ => Callers::Threads,
@@ -120,11 +130,7 @@ pub(super) fn plan(
                     Some(segment) => Some(u32::try_from(segment.0).unwrap_or(u32::MAX)),
                     None => simulated.and_then(|drive| drive.segment_bytes()),
                 },
-                buffered_ms: match args.durability {
-                    Durable::Synced => None,
-                    Durable::Buffered => Some(10),
-                    Durable::None => Some(u32::MAX),
-                },
+                buffered_ms,
                 trace: args.trace.clone().filter(|_| kind == EngineKind::Isobath),
                 ..SpaceConfig::default()
             },
@@ -155,6 +161,46 @@ pub(super) fn plan(
     })
 }
 
+/// How many clients there are, and who they are.
+struct Clients {
+    workers: Option<usize>,
+    tasks_per_worker: usize,
+    threads: usize,
+}
+
+impl Clients {
+    /// As the command line says, then a workload file, then the defaults. The clients of a file are shared out evenly among as many
+    /// workers as can.
+    fn of(args: &CaseArgs, file: Option<&FileWorkload>) -> Result<Clients, Failure> {
+        let get = std::num::NonZeroUsize::get;
+        let (tasks, workers) = (args.concurrency.tasks, args.concurrency.workers);
+        let threads = args.threads.map(get);
+        let of_file = file.map(|file| file.clients);
+        let (workers, tasks_per_worker) = match (tasks.map(get), workers.map(get), of_file) {
+            (Some(tasks), workers, _) => (workers, tasks),
+            (None, workers, None) => (workers, CLIENTS),
+            (None, Some(workers), Some(clients)) if !clients.is_multiple_of(workers) => {
+                return Err(Failure::Usage(format!(
+                    "{workers} workers cannot share the {clients} clients of the workload file evenly; say how many each has with --tasks"
+                )));
+            }
+            (None, Some(workers), Some(clients)) => (Some(workers), clients / workers),
+            (None, None, Some(clients)) => {
+                let cores = std::thread::available_parallelism().map_or(1, get);
+                let mut workers = (1..=cores).rev();
+                let workers = workers.find(|workers| clients.is_multiple_of(*workers));
+                let workers = workers.unwrap_or(1);
+                (Some(workers), clients / workers)
+            }
+        };
+        Ok(Clients {
+            workers,
+            tasks_per_worker,
+            threads: threads.or(of_file).unwrap_or(CLIENTS),
+        })
+    }
+}
+
 /// Where each run's files are.
 pub(super) fn place(args: &CaseArgs) -> Result<Option<Place>, Failure> {
     Ok(match (&args.region, &args.vssd) {
@@ -171,6 +217,15 @@ pub(super) fn virtual_ssd(directory: &Path) -> Result<VirtualSsdPlace, Failure> 
     Ok(VirtualSsdPlace {
         directory: directory.to_path_buf(),
         serve: (program, vec!["vssd".to_owned(), "serve".to_owned()]),
+    })
+}
+
+/// What runs an engine in a process of its own: this program.
+pub(super) fn child() -> Result<ChildProgram, Failure> {
+    let program = std::env::current_exe().map_err(LabError::io("find", Path::new("isobath")))?;
+    Ok(ChildProgram {
+        program,
+        arguments: vec!["bench".to_owned(), "serve-run".to_owned()],
     })
 }
 
@@ -194,15 +249,15 @@ fn tuning(args: &CaseArgs) -> Result<Tuning, Failure> {
     })
 }
 
-/// A workload by its name or from its file, and the file's number of records.
-fn workload(name: &str) -> Result<(Workload, Option<u64>), Failure> {
+/// A workload by its name or from its file, and what the file says of a run.
+fn workload(name: &str) -> Result<(Workload, Option<FileWorkload>), Failure> {
     if !name.ends_with(".toml") {
         return Ok((Workload::named(name)?, None));
     }
     let path = Path::new(name);
     let text = InputFile::text(path, &Silent)?;
-    let (workload, records) = Workload::from_toml(name, &text)?;
-    Ok((workload, Some(records)))
+    let file = Workload::from_toml(name, &text)?;
+    Ok((file.workload.clone(), Some(file)))
 }
 
 /// Makes the region of the cases, if they have one: of so many bytes, or as large as the largest data ask for.
@@ -303,7 +358,8 @@ pub(super) fn run_and_then(
     let mut campaign = match &args.out {
         Some(directory) => Campaign::open(directory)?,
         None => Campaign::in_memory(),
-    };
+    }
+    .with_child(child()?);
     let region_bytes = args.region_bytes.map(|bytes| bytes.0);
     make_region(args.region.as_deref(), region_bytes, cases, &progress)?;
     tune_all(&mut campaign, cases, &args.search, args.seed, &progress)?;
@@ -379,7 +435,7 @@ fn run_in_order(
                 record.side(),
                 record.heading(),
                 size(record.data_bytes),
-                record.drive,
+                record.setting.medium,
                 count(record.operations_per_s.round() as u64)
             ));
         }
@@ -487,6 +543,14 @@ pub(crate) fn sweep(
             }
         }
     }
+    // One cache for all sizes, as a machine has one memory: a cache that grows with the data makes all of them the same.
+    if args.case.pool.is_none() {
+        let pool = plans.iter().map(|plan| plan.engine.pool_bytes).max();
+        let pool = pool.unwrap_or(POOL_MIN);
+        plans
+            .iter_mut()
+            .for_each(|plan| plan.engine.pool_bytes = pool);
+    }
     let place = place(&args.case)?;
     let order = bench::schedule(plans.len(), 1, args.case.seed);
     let mut cases: Vec<Case> = order
@@ -514,45 +578,32 @@ pub(crate) fn sweep(
 }
 
 pub(crate) fn cost(args: &CostArgs, out: &mut Output) -> Result<(), Failure> {
-    let rows = costs(
-        &Campaign::read(&args.campaign)?,
-        args.data.0 as f64,
-        args.rate,
-    );
-    if rows.is_empty() {
+    if !(args.rate.is_finite() && args.rate > 0.0 && args.data.0 > 0) {
+        return Err(Failure::Usage(
+            "--data and --rate are numbers above 0".to_owned(),
+        ));
+    }
+    let records = Campaign::read(&args.campaign)?;
+    let needs = bench::needs(&records, args.data.0 as f64, args.rate);
+    if needs.is_empty() {
         return Err(Failure::Usage(
             "no engine ran as fast as it could in this campaign, so it does not say what a drive can serve".to_owned(),
         ));
     }
-    out.table(&["row", "side", "drives needed (modelled)"], &rows, true)
-}
-
-/// Drives that each side of each row needs: rows are different workloads, so none stands for another.
-fn costs(records: &[Record], data_bytes: f64, rate_per_s: f64) -> Vec<Vec<String>> {
-    let mut rows: Vec<Vec<String>> = Vec::new();
-    let mut headings: Vec<&str> = records.iter().map(Record::heading).collect();
-    headings.sort_unstable();
-    headings.dedup();
-    for heading in headings {
-        let of_row = records.iter().filter(|record| record.heading() == heading);
-        let of_row: Vec<Record> = of_row.cloned().collect();
-        for by_over_provisioning in [false, true] {
-            let points = bench::points(&of_row, by_over_provisioning);
-            let mut sides: Vec<&str> = points.iter().map(|point| point.side.as_str()).collect();
-            sides.sort_unstable();
-            sides.dedup();
-            for side in sides {
-                let drives = bench::drives(&points, side, data_bytes, rate_per_s);
-                let drives = drives.map_or("none is enough".to_owned(), count);
-                let row = vec![heading.to_owned(), side.to_owned(), drives];
-                // Where no share was set, a side is the same by it.
-                if !rows.contains(&row) {
-                    rows.push(row);
-                }
-            }
-        }
+    let drives = |need: &Need| match need.drives {
+        Some(drives) => count(drives),
+        None if need.violated.is_empty() => "none is enough".to_owned(),
+        None => format!("not known: {}", Pitfall::names(&need.violated)),
+    };
+    let row = |need: &Need| vec![need.row.clone(), need.side.clone(), drives(need)];
+    let rows: Vec<Vec<String>> = needs.iter().map(row).collect();
+    out.table(&["row", "side", "drives needed (modelled)"], &rows, true)?;
+    match needs.iter().all(|need| !need.violated.is_empty()) {
+        true => Err(Failure::Usage(
+            "every row commits a pitfall, so no number of drives follows from this campaign; `isobath bench report` says what to do about each".to_owned(),
+        )),
+        false => Ok(()),
     }
-    rows
 }
 
 pub(crate) fn report(args: &ReportArgs, out: &mut Output) -> Result<(), Failure> {
@@ -561,7 +612,8 @@ pub(crate) fn report(args: &ReportArgs, out: &mut Output) -> Result<(), Failure>
     for path in &args.fio {
         jobs.extend(bench::read_fio(path)?);
     }
-    write_whole(&args.html, &bench::html(&records, &jobs))?;
+    let failed = Campaign::read_failed(&args.campaign)?;
+    write_whole(&args.html, &bench::html(&records, &jobs, &failed))?;
     if let Some(directory) = &args.charts {
         std::fs::create_dir_all(directory).map_err(LabError::io("make", directory))?;
         for (name, svg) in bench::svg_charts(&records) {
@@ -598,14 +650,14 @@ pub(crate) fn self_test(
         .iter()
         .map(|one| {
             vec![
-                one.pitfall.name().to_owned(),
+                one.fault.to_owned(),
                 if one.is_caught { "caught" } else { "missed" }.to_owned(),
                 format!("committed: {}; avoided: {}", one.verdict, one.control),
             ]
         })
         .collect();
     out.table(&[], &rows, false)?;
-    out.line(&format!("{all} of {} pitfalls were caught", caught.len()))?;
+    out.line(&format!("{all} of {} faults were caught", caught.len()))?;
     Ok(all == caught.len())
 }
 

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use isobath_lab::bench::{
-    Choice, KeyOrder, LoadRow, LookupPlan, LookupReport, Row, ScanLength, Workload,
+    Choice, KeyOrder, LoadRow, LookupPlan, LookupReport, Medium, Row, ScanLength, Workload,
 };
 use isobath_lab::quickstart::{self, Needs, Plan, Report};
 use isobath_lab::{
     Callers, DriveLimit, EngineConfig, Monitor, Schema, SpaceConfig, Tuning, WriteLimit,
 };
 
-use super::campaign::{default_path, kind};
+use super::campaign::{CLIENTS, default_path, kind};
 use super::load::skipped;
 use crate::args::{CallFrom, Durable, EngineName, GlobalArgs, LookupArgs, QuickstartArgs};
 use crate::failure::Failure;
@@ -256,9 +256,9 @@ fn plan(args: &LookupArgs) -> Result<LookupPlan, Failure> {
             .saturating_mul(u32::try_from(workers.unwrap_or(cores)).unwrap_or(1)),
         Callers::Threads => u32::try_from(args.threads).unwrap_or(u32::MAX),
     };
-    if args.concurrency.tasks == 0 || args.threads == 0 || args.concurrency.depth == 0 {
+    if args.threads == 0 || args.concurrency.depth == 0 {
         return Err(Failure::Usage(
-            "--tasks, --threads and --depth must be at least 1".into(),
+            "--threads and --depth must be at least 1".into(),
         ));
     }
     Ok(LookupPlan {
@@ -270,12 +270,15 @@ fn plan(args: &LookupArgs) -> Result<LookupPlan, Failure> {
             }),
             pool_bytes,
             workers,
-            tasks_per_worker: args.concurrency.tasks,
+            tasks_per_worker: args
+                .concurrency
+                .tasks
+                .map_or(CLIENTS, std::num::NonZeroUsize::get),
             depth_per_worker: args.concurrency.depth,
             threads: args.threads,
             callers,
             space: SpaceConfig {
-                policy: args.policy.map(isobath::PolicyKind::name),
+                policy: args.policy.map(|policy| policy.name().to_owned()),
                 fill_factor: args.fill_factor,
                 segment_bytes: args.segment.map(|s| u32::try_from(s.0).unwrap_or(u32::MAX)),
                 log_bytes: if args.log_off {
@@ -350,8 +353,8 @@ fn print_lookup(report: &LookupReport, out: &mut Output) -> Result<(), Failure> 
         first.setting.value_bytes,
         size(first.setting.pool_bytes),
         first.setting.clients,
-        first.setting.callers,
-        first.setting.medium
+        first.setting.callers.name(),
+        first.setting.medium.short()
     ))?;
     let header = [
         "operation",
@@ -368,7 +371,7 @@ fn print_lookup(report: &LookupReport, out: &mut Output) -> Result<(), Failure> 
         .iter()
         .map(|row| {
             vec![
-                row.operation.to_owned(),
+                row.operation.clone(),
                 rate(row.operations_per_s),
                 format!("{:.0}", row.latency_us_p50),
                 format!("{:.0}", row.latency_us_p99),
@@ -408,6 +411,11 @@ fn print_lookup(report: &LookupReport, out: &mut Output) -> Result<(), Failure> 
     }
     if let Some(ratio) = first.operations_per_drive_read {
         out.line(&format!("operations / drive's limit of reads: {ratio:.2}"))?;
+    }
+    if let Medium::MemoryFiles { name } = &first.setting.medium {
+        out.line(&format!(
+            "the data are on {name}, which is memory: this says nothing of a drive"
+        ))?;
     }
     out.line(&format!("state: {}, {}", first.steady, first.drive_state))
 }

@@ -61,6 +61,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
             BenchVerb::Compare(args) => compare::compare(&args, global, &mut out)?,
             BenchVerb::Sweep(args) => campaign::sweep(&args, global, &mut out)?,
             BenchVerb::Campaign(args) => is_whole = suite::campaign(&args, global, &mut out)?,
+            BenchVerb::ServeRun => isobath_lab::bench::serve()?,
             BenchVerb::Cost(args) => campaign::cost(&args, &mut out)?,
             BenchVerb::Report(args) => campaign::report(&args, &mut out)?,
             BenchVerb::SelfTest(args) => {

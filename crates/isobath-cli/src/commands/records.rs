@@ -82,7 +82,7 @@ pub(super) fn print(records: &[Record], out: &mut Output) -> Result<(), Failure>
         }
         shown.push(side);
     }
-    print_verdicts(&bench::judge(&bench::evidence(records)), out)?;
+    print_verdicts(&bench::verdicts(records), out)?;
     print_steady(records, out)?;
     print_sampling(records, out)
 }

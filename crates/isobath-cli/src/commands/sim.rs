@@ -125,6 +125,7 @@ fn space(args: &SimCleanArgs) -> Result<SimConfig, Failure> {
         clean_batch: args.batch,
         open_segments_max: args.open_segments.map(std::num::NonZeroU32::get),
         spare_segments: args.spare.unwrap_or(0),
+        matches_reserve: args.spare.is_none(),
         duplicates: match args.duplicates {
             DuplicatesName::Written => Duplicates::Written,
             DuplicatesName::Absorbed => Duplicates::Absorbed,

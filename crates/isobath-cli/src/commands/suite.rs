@@ -9,7 +9,7 @@ use isobath_lab::drive_model::write_whole;
 use isobath_lab::load::InputFile;
 use isobath_lab::{EngineKind, LabError, Monitor, Silent};
 
-use super::campaign::{ends_all, kind, make_region, tune_all, virtual_ssd};
+use super::campaign::{child, ends_all, kind, make_region, tune_all, virtual_ssd};
 use super::records::{print_sampling, print_steady};
 use crate::args::{CampaignArgs, GlobalArgs};
 use crate::failure::Failure;
@@ -30,7 +30,7 @@ pub(crate) fn campaign(
     };
     let choice = choice(args, directory)?;
     let mut cases = suite.cases(&choice)?;
-    let mut campaign = Campaign::open(directory)?;
+    let mut campaign = Campaign::open(directory)?.with_child(child()?);
     if let Some(place) = &args.directory {
         std::fs::create_dir_all(place).map_err(LabError::io("make", place))?;
     }
@@ -58,7 +58,10 @@ pub(crate) fn campaign(
     progress.clear();
     bench::write_csv(directory, &records)?;
     bench::write_summary(directory, &records)?;
-    write_whole(&directory.join(REPORT), &bench::html(&records, &[]))?;
+    write_whole(
+        &directory.join(REPORT),
+        &bench::html(&records, &[], &campaign.failed()),
+    )?;
     let summaries = bench::summarize(&records);
     if out.json() {
         summaries.iter().try_for_each(|row| out.document(row))?;

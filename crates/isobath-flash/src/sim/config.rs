@@ -37,6 +37,9 @@ pub struct SimConfig {
     pub fill: f64,
     /// Segments beside `segments`; see [`SimConfig::paper_spare`].
     pub spare_segments: u32,
+    /// Whether a run begins with that many, and in its first half measures how much lies idle and takes as many as give this device the same
+    /// share of it as the paper's has: free segments, unwritten parts of open ones, less what the sort buffer holds.
+    pub matches_reserve: bool,
     /// Cleaning starts when fewer segments than this are free (paper: 32).
     pub clean_below: u32,
     /// Segments cleaned per cycle; `None`: as the policy prefers (paper: 64, multi-log 1).
@@ -59,7 +62,7 @@ impl SimConfig {
     pub const PAPER_SEGMENTS: u32 = 51_200;
 
     /// The paper's set-up (section 6.1.1) on a device of `segments` segments of 2 MiB, 51,200 in the paper, with spare
-    /// segments that give a smaller device the same share of reserve.
+    /// segments that give a smaller device the same share of what lies idle.
     pub fn paper(segments: u32, fill: f64) -> Self {
         Self {
             segments,
@@ -67,6 +70,7 @@ impl SimConfig {
             page_bytes: 4096,
             fill,
             spare_segments: Self::paper_spare(segments, 32, 64),
+            matches_reserve: true,
             clean_below: 32,
             clean_batch: None,
             open_segments_max: None,
@@ -77,8 +81,9 @@ impl SimConfig {
         }
     }
 
-    /// Spare segments that leave a device of `segments` segments as large a share for its free segments as the paper's
-    /// 51,200 have: on average the trigger and a quarter of a batch are free, whatever the size of the device.
+    /// An estimate of the spare segments that leave a device of `segments` segments as large a share for its free segments as the paper's
+    /// 51,200 have: on average the trigger and a quarter of a batch are free, where half of a segment is obsolete when it is cleaned. Runs
+    /// with [`SimConfig::matches_reserve`] begin with it, and measure.
     pub fn paper_spare(segments: u32, clean_below: u32, batch: u32) -> u32 {
         let free = f64::from(clean_below) + f64::from(batch) / 4.0;
         (free * (1.0 - f64::from(segments) / f64::from(Self::PAPER_SEGMENTS)).max(0.0)).round()

@@ -1,9 +1,12 @@
 //! The simulator proper: user writes, the sort buffer, cleaning cycles.
 
 mod reopen;
+mod reserve;
 mod runs;
 
 use std::collections::VecDeque;
+
+use reserve::Reserve;
 
 use super::config::{Duplicates, SimConfig, SimError};
 use super::report::{SimReport, Window};
@@ -115,6 +118,7 @@ pub struct Simulator<P, W> {
     space: Space,
     table: SegmentTable,
     free: VecDeque<u32>,
+    reserve: Reserve,
     open: Vec<OpenSegment>,
     /// Per page, its history, if the policy uses that.
     histories: Vec<u32>,
@@ -165,7 +169,10 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         } else {
             Vec::new()
         };
-        let segments = config.segments + config.spare_segments;
+        let batch = config
+            .clean_batch
+            .map_or(policy.preferred_batch(), |batch| batch as usize);
+        let segments = Reserve::segments(&config, policy.streams(), batch);
         let history_kind = policy.history_kind();
         let histories = match history_kind {
             HistoryKind::Page { .. } => vec![u32::MAX; pages as usize],
@@ -178,7 +185,8 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
                 config.segment_bytes / config.smallest_page_bytes(),
             ),
             table: SegmentTable::new(segments, config.segment_bytes).keeping(history_kind),
-            free: (0..segments).collect(),
+            free: (0..config.segments + config.spare_segments).collect(),
+            reserve: Reserve::new(&config, segments),
             open: vec![CLOSED; usize::from(policy.streams())],
             histories,
             rates,
@@ -190,9 +198,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
             moves: Vec::new(),
             rng: Rng::new(config.seed ^ 0x0bed),
             now: 0,
-            batch: config
-                .clean_batch
-                .map_or(policy.preferred_batch(), |batch| batch as usize),
+            batch,
             sorts_user: policy.orders(Cause::User) && config.sort_buffer_segments > 0,
             smallest_page: config.smallest_page_bytes(),
             totals: Window::default(),
@@ -249,6 +255,9 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
             done += n;
             series.push(self.totals.since(&last));
             last = self.totals;
+            if part < SERIES / 2 {
+                self.match_reserve(part)?;
+            }
             if !observe(done as f64 / updates as f64) {
                 return Err(SimError::Stopped);
             }
@@ -262,6 +271,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
             whole: self.totals.since(&start),
             steady: self.totals.since(&half),
             streams_used: self.open_segments(),
+            spare_segments: self.spare_segments(),
             emptiness_histogram: self.histogram,
             series,
             pages: self.workload.pages(),
@@ -444,6 +454,15 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
     fn flush_buffer(&mut self) -> Result<(), SimError> {
         let mut buffer = std::mem::take(&mut self.buffer);
         self.policy.order(&mut buffer, self.now);
+        let space = &self.space;
+        let is_current = |write: &PageWrite| {
+            space.get(write.token as u32) == BUFFERED | (write.token >> 32) as u32
+        };
+        self.reserve.begin_flush(
+            buffer
+                .iter()
+                .map(|write| (u64::from(write.bytes), is_current(write))),
+        );
         if self.writes_runs() {
             self.flush_runs(&buffer)?;
         } else {
@@ -453,6 +472,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
                 self.totals.user_pages += 1;
                 self.totals.user_bytes += u64::from(write.bytes);
                 self.append(write, page, current)?;
+                self.reserve.flushed(u64::from(write.bytes));
             }
         }
         buffer.clear();
@@ -526,6 +546,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
             }
             let opened = self.open[stream.index()];
             if self.has_room(stream) {
+                self.measure_idle(stream);
                 return Ok(opened);
             }
             if !opened.is_closed() {
@@ -533,7 +554,11 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
                 self.seal(opened);
             }
         }
-        self.open_segment(stream)
+        let opened = self.open_segment(stream)?;
+        if cause == Cause::User {
+            self.measure_idle(stream);
+        }
+        Ok(opened)
     }
 
     /// True if `stream` has an open segment that takes another page of any size.
@@ -549,7 +574,8 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
     }
 
     fn open_segment(&mut self, stream: StreamId) -> Result<OpenSegment, SimError> {
-        let Some(segment) = self.free.pop_front() else {
+        let free = self.free.pop_front().or_else(|| self.reserve.lend());
+        let Some(segment) = free else {
             return Err(self.out_of_space());
         };
         self.table.open(SegmentId(segment), stream);

@@ -15,7 +15,7 @@ fn small(fill: f64) -> SimConfig {
     config.clean_below = 8;
     config.clean_batch = Some(16);
     config.sort_buffer_segments = 4;
-    config.spare_segments = 12;
+    (config.spare_segments, config.matches_reserve) = (12, false);
     config
 }
 
@@ -130,12 +130,36 @@ fn multi_log_settles_at_any_size() {
         };
         let report = run(PolicyKind::MultiLog, &config, "hot-cold:0.9", 12.0);
         let (steady, whole) = (report.steady.wamp(), report.whole.wamp());
-        // Measured 0.734, 0.723, 0.752.
+        // Measured 0.727 on 2,560.
         assert!((0.71..0.765).contains(&steady), "{segments}: {steady}");
-        // 1.002, 0.983, 0.978.
+        // Up to 2.6%: the reserve is found in the first half.
         assert!(
-            (steady / whole - 1.0).abs() < 0.023,
+            (steady / whole - 1.0).abs() < 0.04,
             "{segments}: {steady} {whole}"
+        );
+    }
+}
+
+/// What lies idle is the same share of any device, for policies that clean 64 segments at a time, one, and from a sort buffer. Without that,
+/// `multi-log-opt` was at 1.10 and MDC at 1.33 on 196 segments, where equation (4) says 1.69 of a space of any size.
+#[test]
+fn uniform_updates_cost_the_same_on_devices_of_any_size() {
+    let expected = analysis::wamp(analysis::emptiness(0.8));
+    for policy in [
+        PolicyKind::Age,
+        PolicyKind::Greedy,
+        PolicyKind::Mdc,
+        PolicyKind::MultiLogOpt,
+    ] {
+        let mut config = SimConfig::paper(196, 0.8);
+        // 128 pages in a segment, so that it takes a second.
+        config.page_bytes = 16 << 10;
+        let report = run(policy, &config, "uniform", 12.0);
+        let wamp = report.steady.wamp();
+        assert!(
+            (wamp / expected - 1.0).abs() < 0.09,
+            "{policy:?}: {wamp} with {} spare segments, equation 4 says {expected}",
+            report.spare_segments
         );
     }
 }
@@ -173,17 +197,20 @@ fn logs_share_the_slack() {
     let wamp = |policy, workload| run(policy, &config, workload, 8.0).steady.wamp();
     let cost_benefit = wamp(PolicyKind::CostBenefit, "zipf:0.99");
     let multi_log = wamp(PolicyKind::MultiLog, "zipf:0.99");
-    // Measured 0.841 and 1.482.
+    // Measured 0.912 and 1.525.
     assert!(
-        multi_log < 0.58 * cost_benefit,
+        multi_log < 0.62 * cost_benefit,
         "{multi_log} {cost_benefit}"
     );
     for workload in ["zipf:0.99", "hot-cold:0.8"] {
         let groups = analysis::groups_of(kind(workload), config.user_pages()).unwrap();
         let bound = analysis::fluid_bound(0.8, &groups).wamp;
         let exact = wamp(PolicyKind::MultiLogOpt, workload);
-        // 0.956 and 0.793: it cleans one segment at a time, with more free space than the bound knows.
-        assert!(exact < 0.97 * bound, "{workload}: {exact} against {bound}");
+        // Measured 1.092 and 0.998. What is free between two cycles is no slack, so that no policy is below the bound.
+        assert!(
+            (0.97..1.12).contains(&(exact / bound)),
+            "{workload}: {exact} against {bound}"
+        );
     }
 }
 

@@ -69,6 +69,8 @@ pub struct SimReport {
     pub series: Vec<Window>,
     /// Streams that held at least one segment.
     pub streams_used: u32,
+    /// Spare segments in the second half of the run.
+    pub spare_segments: u32,
     /// Pages of the workload.
     pub pages: u32,
     /// Bytes of history per page that the policy asks for.

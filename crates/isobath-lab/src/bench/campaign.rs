@@ -11,12 +11,14 @@ use hdrhistogram::serialization::interval_log::IntervalLogWriterBuilder;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::child::{ChildProgram, lookup_in_child};
 use super::harness;
 use super::lookup::{LookupPlan, LookupReport, lookup};
 use super::place::{Place, Ready};
 use super::record::Record;
 use super::search::{Search, SearchPlan, search};
 use crate::drive_model::write_whole;
+use crate::engine::EngineKind;
 use crate::{LabError, Monitor, write_limit};
 
 /// One run of a campaign.
@@ -68,6 +70,33 @@ struct Line {
     record: Record,
 }
 
+/// A run that failed.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct FailedRun {
+    case: String,
+    /// Its row, or its workload.
+    pub row: String,
+    /// The engine.
+    pub engine: EngineKind,
+    /// Bytes of data.
+    pub data_bytes: u64,
+    /// Round of repeats, from 0.
+    pub round: usize,
+    /// What it failed with.
+    pub error: String,
+}
+
+/// The last failure of each case that has no record.
+fn still_failed(failed: &[FailedRun], known: &[Line]) -> Vec<FailedRun> {
+    let is_last = |(at, run): &(usize, &FailedRun)| {
+        let later = &failed[at + 1..];
+        !later.iter().any(|later| later.case == run.case)
+            && !known.iter().any(|line| line.case == run.case)
+    };
+    let last = failed.iter().enumerate().filter(is_last);
+    last.map(|(_, run)| run.clone()).collect()
+}
+
 /// One line of the file of a campaign's trials.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct TrialLine {
@@ -92,11 +121,15 @@ pub struct Campaign {
     _lock: Option<File>,
     known: Vec<Line>,
     trials: Vec<TrialLine>,
+    failed: Vec<FailedRun>,
     ran: bool,
+    /// What runs an engine that may end its process.
+    child: Option<ChildProgram>,
 }
 
 const RECORDS: &str = "records.jsonl";
 const TRIALS: &str = "trials.jsonl";
+const FAILED: &str = "failed.jsonl";
 const LATENCIES: &str = "latencies.hlog";
 /// Which store a run is making.
 const RUNNING: &str = "running";
@@ -122,8 +155,33 @@ impl Campaign {
             _lock: Some(lock),
             known,
             trials: go_on_with(&directory.join(TRIALS))?,
+            failed: go_on_with(&directory.join(FAILED))?,
             ran: false,
+            child: None,
         })
+    }
+
+    /// Runs engines that may end their process in one of their own.
+    #[must_use]
+    pub fn with_child(mut self, child: ChildProgram) -> Campaign {
+        self.child = Some(child);
+        self
+    }
+
+    /// The runs of a campaign that failed, and did not succeed later.
+    ///
+    /// # Errors
+    /// As for [`Campaign::open`].
+    pub fn read_failed(directory: &Path) -> Result<Vec<FailedRun>, LabError> {
+        let (known, _) = read_lines::<Line>(&directory.join(RECORDS))?;
+        let (failed, _) = read_lines::<FailedRun>(&directory.join(FAILED))?;
+        Ok(still_failed(&failed, &known))
+    }
+
+    /// The same of the runs of this session and those before.
+    #[must_use]
+    pub fn failed(&self) -> Vec<FailedRun> {
+        still_failed(&self.failed, &self.known)
     }
 
     /// The records of a campaign that was run.
@@ -155,17 +213,21 @@ impl Campaign {
         if let Some(line) = self.known.iter().find(|line| line.case == name) {
             return Ok(Outcome::Known(Box::new(line.record.clone())));
         }
-        let (report, region_bytes) = self.run_marked(case, &case.plan, monitor)?;
+        let report = match self.run_marked(case, &case.plan, monitor) {
+            Ok(report) => report,
+            Err(error) => {
+                self.note_failure(case, &name, &error)?;
+                return Err(error);
+            }
+        };
         let mut record = Record::of(&case.plan, &report, case.round)
             .ok_or_else(|| LabError::Verify("the run has no row".to_owned()))?;
-        if let Some(bytes) = region_bytes {
-            record.set_region(bytes);
-        }
         record.search.clone_from(&case.search);
         record.row.clone_from(&case.row);
-        record.set_harness(harness::ns_per_operation(&case.plan), &report);
+        record.set_harness(harness::ns_per_operation(&case.plan, monitor), &report);
         record.after_gap = !self.known.is_empty() && !self.ran;
         self.ran = true;
+        self.failed.retain(|failed| failed.case != name);
         if let Some(directory) = &self.directory {
             let line = Line {
                 case: name.clone(),
@@ -176,6 +238,34 @@ impl Campaign {
             append(&directory.join(RECORDS), &line)?;
         }
         Ok(Outcome::Ran(Box::new(record)))
+    }
+
+    /// Writes down that a run failed: a table in which it is only missing would look as if it had not been asked for.
+    fn note_failure(&mut self, case: &Case, name: &str, error: &LabError) -> Result<(), LabError> {
+        let is_stop = matches!(
+            error,
+            LabError::Interrupted | LabError::Engine(isobath::Error::Interrupted)
+        );
+        if is_stop {
+            return Ok(());
+        }
+        let plan = &case.plan;
+        let failed = FailedRun {
+            case: name.to_owned(),
+            row: case
+                .row
+                .clone()
+                .unwrap_or_else(|| plan.workload.name.clone()),
+            engine: plan.engine.kind,
+            data_bytes: plan.records.saturating_mul(plan.workload.record_bytes()),
+            round: case.round,
+            error: error.to_string(),
+        };
+        if let Some(directory) = &self.directory {
+            append(&directory.join(FAILED), &failed)?;
+        }
+        self.failed.push(failed);
+        Ok(())
     }
 
     /// Searches settings for a case's engine and gives them to its plan. Trials that an earlier session ran are not run again.
@@ -196,7 +286,7 @@ impl Campaign {
             if let Some(known) = self.trials.iter().find(|known| known.trial == trial) {
                 return Ok(known.operations_per_s);
             }
-            let (report, _) = self.run_marked(&asked, plan, monitor)?;
+            let report = self.run_marked(&asked, plan, monitor)?;
             let line = TrialLine {
                 trial,
                 operations_per_s: report.series.rate_from(0),
@@ -220,10 +310,10 @@ impl Campaign {
         case: &Case,
         plan: &LookupPlan,
         monitor: &dyn Monitor,
-    ) -> Result<(LookupReport, Option<u64>), LabError> {
+    ) -> Result<LookupReport, LabError> {
         let store = plan.engine.path.as_ref().filter(|_| case.place.is_none());
         let (Some(directory), Some(store)) = (&self.directory, store) else {
-            return run_case(case, plan, monitor);
+            return self.run_case(case, plan, monitor);
         };
         let mark = directory.join(RUNNING);
         let failed = || LabError::io("write", &mark);
@@ -245,9 +335,36 @@ impl Campaign {
             _ => String::new(),
         });
         fs::write(&mark, own.concat()).map_err(failed())?;
-        let ran = run_case(case, plan, monitor);
+        let ran = self.run_case(case, plan, monitor);
         fs::remove_file(&mark).map_err(failed())?;
         ran
+    }
+    /// Runs a plan where the case says.
+    fn run_case(
+        &self,
+        case: &Case,
+        plan: &LookupPlan,
+        monitor: &dyn Monitor,
+    ) -> Result<LookupReport, LabError> {
+        let run = |plan: &LookupPlan| match &self.child {
+            Some(child) if plan.engine.kind.may_abort() => lookup_in_child(child, plan, monitor),
+            _ => lookup(plan, monitor),
+        };
+        let Some(place) = &case.place else {
+            return run(plan);
+        };
+        let ready = Ready::make(place, plan.engine.simulated, monitor)?;
+        let mut plan = plan.clone();
+        if let Some(path) = &mut plan.engine.path {
+            *path = ready
+                .directory()
+                .join(path.file_name().unwrap_or("engine".as_ref()));
+        }
+        plan.virtual_ssd = ready.virtual_ssd().map(Path::to_path_buf);
+        plan.region_bytes = ready.region_bytes();
+        let report = run(&plan)?;
+        ready.take_away()?;
+        Ok(report)
     }
 }
 
@@ -263,29 +380,6 @@ fn remove_left(path: &Path) -> Result<(), LabError> {
         }
         _ => Ok(()),
     }
-}
-
-/// Runs a plan where the case says; the report, and the bytes of the region.
-fn run_case(
-    case: &Case,
-    plan: &LookupPlan,
-    monitor: &dyn Monitor,
-) -> Result<(LookupReport, Option<u64>), LabError> {
-    let Some(place) = &case.place else {
-        return Ok((lookup(plan, monitor)?, None));
-    };
-    let ready = Ready::make(place, plan.engine.simulated, monitor)?;
-    let mut plan = plan.clone();
-    if let Some(path) = &mut plan.engine.path {
-        *path = ready
-            .directory()
-            .join(path.file_name().unwrap_or("engine".as_ref()));
-    }
-    plan.virtual_ssd = ready.virtual_ssd().map(Path::to_path_buf);
-    plan.region_bytes = ready.region_bytes();
-    let report = lookup(&plan, monitor)?;
-    ready.take_away()?;
-    Ok((report, plan.region_bytes))
 }
 
 /// The file of records, which no second process may lock meanwhile.
@@ -315,7 +409,10 @@ fn read_lines<L: DeserializeOwned>(path: &Path) -> Result<(Vec<L>, u64), LabErro
             Ok(line) if text.ends_with(b"\n") => lines.push(line),
             _ if whole + text.len() == bytes.len() => break,
             _ => {
-                let text = format!("line {} is no record of a campaign", number + 1);
+                let text = format!(
+                    "line {} is no record of a campaign, or one of another version",
+                    number + 1
+                );
                 return Err(LabError::input(path, text));
             }
         }
@@ -409,8 +506,8 @@ pub(super) fn distinct<'r>(
 pub(super) mod tests {
     use super::*;
     use crate::Silent;
-    use crate::bench::{Known, Workload, evidence, write_csv};
-    use crate::engine::{Callers, EngineConfig, EngineKind, Schema, SpaceConfig, Tuning};
+    use crate::bench::{Workload, write_csv};
+    use crate::engine::{Callers, EngineConfig, Schema, SpaceConfig, Tuning};
 
     pub(crate) fn case(side: usize, round: usize) -> Case {
         let plan = LookupPlan {
@@ -517,7 +614,7 @@ pub(super) mod tests {
         let log = fs::read_to_string(directory.join(LATENCIES)).unwrap();
         // The torn record's run counts once.
         assert_eq!(log.matches("Tag=").count(), 3, "{log}");
-        let page = super::super::report::html(&records, &[]);
+        let page = super::super::report::html(&records, &[], &[]);
         assert!(
             page.contains("<svg") && page.contains("no drive is involved"),
             "{page}"
@@ -613,7 +710,7 @@ pub(super) mod tests {
             kinds.contains(",new-order,45.25") && kinds.contains(",payment,43.5"),
             "{kinds}"
         );
-        let page = super::super::report::html(&records, &[]);
+        let page = super::super::report::html(&records, &[], &[]);
         assert!(
             page.contains("new-order") && page.contains("45.2"),
             "{page}"
@@ -621,19 +718,28 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn runs_together_show_the_worst_of_each() {
-        let mut campaign = Campaign::in_memory();
-        let Outcome::Ran(record) = campaign.run(&case(0, 0), &Silent).unwrap() else {
-            panic!("nothing was run before");
-        };
-        let with = |wa_d, capacities_written| Record {
-            wa_d: Some(wa_d),
-            capacities_written: Some(capacities_written),
-            ..(*record).clone()
-        };
-        let evidence = evidence(&[with(1.1, 5.0), with(2.5, 4.0), with(1.3, 6.0)]);
-        assert_eq!(evidence.wa_d, Known::Is(2.5));
-        assert_eq!(evidence.length.capacities_written, Known::Is(4.0));
+    fn a_run_that_fails_is_written_down_until_it_succeeds() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = place.path().join("campaign");
+        let mut case = case(0, 0);
+        case.plan.engine.kind = EngineKind::Drive;
+        let store = place.path().join("store");
+        case.plan.engine.path = Some(store.clone());
+        fs::write(&store, "in the way").unwrap();
+        let mut campaign = Campaign::open(&directory).unwrap();
+        for _ in 0..2 {
+            campaign.run(&case, &Silent).unwrap_err();
+        }
+        let failed = campaign.failed();
+        assert_eq!(failed.len(), 1);
+        assert!(failed[0].error.contains("exists already"), "{failed:?}");
+        assert_eq!(Campaign::read_failed(&directory).unwrap(), failed);
+        let page = super::super::report::html(&[], &[], &failed);
+        assert!(page.contains("Runs that failed") && page.contains("exists already"));
+        fs::remove_file(&store).unwrap();
+        campaign.run(&case, &Silent).unwrap();
+        assert_eq!(campaign.failed(), []);
+        assert_eq!(Campaign::read_failed(&directory).unwrap(), []);
     }
 
     #[test]

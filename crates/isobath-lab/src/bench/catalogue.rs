@@ -1,6 +1,7 @@
 //! The named workloads: each is written once and runs on every engine.
 
-use serde::Serialize;
+use isobath_model::workload::Durability;
+use serde::{Deserialize, Serialize};
 
 use super::choice::{Choice, YCSB_ZIPF};
 use super::keys::{KeyFormat, KeyOrder};
@@ -10,7 +11,7 @@ use crate::LabError;
 use crate::engine::Schema;
 
 /// How many records a scan reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ScanLength {
     /// Always so many.
@@ -20,7 +21,7 @@ pub enum ScanLength {
 }
 
 /// What clients do to the records of a benchmark.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Workload {
     /// Its name.
     pub name: String,
@@ -33,7 +34,6 @@ pub struct Workload {
     /// Bytes of a value.
     pub value_bytes: usize,
     /// Operations and their weights.
-    #[serde(serialize_with = "mix_as_text")]
     pub mix: Mix,
     /// The law by which records are chosen.
     pub choice: Choice,
@@ -44,12 +44,26 @@ pub struct Workload {
     /// Nothing is loaded before: the clients insert the records, and the run ends with the last of them.
     pub fill: bool,
     /// The TPC-C-derived workload at this scale; a record is a warehouse then, with all that belongs to it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tpcc: Option<tpcc::Scale>,
 }
 
-fn mix_as_text<S: serde::Serializer>(mix: &Mix, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_str(mix)
+/// Milliseconds that commits may reach the drive late where they are buffered.
+pub const BUFFERED_MS: u32 = 10;
+
+/// What a workload file says of a run beside the workload; options of the command line come before it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FileWorkload {
+    /// What clients do.
+    pub workload: Workload,
+    /// Records that are loaded.
+    pub records: u64,
+    /// Clients at the same time.
+    pub clients: usize,
+    /// Memory of the engine: its pool or cache.
+    pub memory_bytes: u64,
+    /// Milliseconds that commits may reach the drive late, as [`crate::SpaceConfig::buffered_ms`] says them.
+    pub buffered_ms: Option<u32>,
 }
 
 /// Name, sentence, key bytes (0: YCSB's), value bytes, mix.
@@ -310,11 +324,11 @@ impl Workload {
         }
     }
 
-    /// The workload that a file for `isobath advise` describes, and its number of records.
+    /// The workload that a file for `isobath advise` describes, and what else it says of a run.
     ///
     /// # Errors
     /// [`LabError::Request`] where the file or its key size cannot be used; the advisor's own messages name line and field.
-    pub fn from_toml(name: &str, text: &str) -> Result<(Workload, u64), LabError> {
+    pub fn from_toml(name: &str, text: &str) -> Result<FileWorkload, LabError> {
         let file = isobath_model::workload::Workload::from_toml(text)
             .map_err(|error| LabError::Request(format!("{name}: {error}")))?;
         let key_bytes = file.key_bytes.round() as usize;
@@ -346,7 +360,17 @@ impl Workload {
             fill: false,
             tpcc: None,
         };
-        Ok((workload, file.record_count.round() as u64))
+        Ok(FileWorkload {
+            workload,
+            records: file.record_count.round() as u64,
+            clients: file.clients as usize,
+            memory_bytes: file.memory_bytes as u64,
+            buffered_ms: match file.durability {
+                Durability::Synced => None,
+                Durability::Buffered => Some(BUFFERED_MS),
+                Durability::None => Some(u32::MAX),
+            },
+        })
     }
 
     /// Bytes of one record.
@@ -423,8 +447,12 @@ mod tests {
     #[test]
     fn the_advisors_files_are_workloads() {
         let text = include_str!("../../../../docs/workloads/read-mostly.toml");
-        let (workload, records) = Workload::from_toml("read-mostly.toml", text).unwrap();
-        assert_eq!(records, 64_000_000);
+        let file = Workload::from_toml("read-mostly.toml", text).unwrap();
+        let FileWorkload {
+            workload, clients, ..
+        } = file;
+        assert_eq!((file.records, clients), (64_000_000, 128));
+        assert_eq!((file.memory_bytes, file.buffered_ms), (4 << 30, Some(10)));
         assert_eq!(workload.mix.to_string(), "get:9400,scan:100,update:500");
         assert_eq!(workload.choice, Choice::Zipf(0.8));
         assert_eq!(workload.scan, ScanLength::Fixed(50));

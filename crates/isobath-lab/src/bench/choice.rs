@@ -7,12 +7,12 @@ use std::sync::{Mutex, PoisonError};
 use fastrand::Rng;
 use isobath_flash::rng::Rng as ZipfRng;
 use isobath_flash::workload::Zipf;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::keys::mix;
 
 /// The law by which records are chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Choice {
     /// Every record equally often.

@@ -5,7 +5,9 @@
 
 use serde::Serialize;
 
+use super::evidence::{lines, rows, verdicts};
 use super::record::Record;
+use super::verdict::Pitfall;
 
 /// What one drive does.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -18,18 +20,73 @@ pub struct Point {
     pub operations_per_s: f64,
 }
 
-/// Drives that a side needs for a dataset and a rate; `None` where it has no point.
+/// What one side of a row needs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Need {
+    /// The row.
+    pub row: String,
+    /// Engine, or engine and over-provisioning.
+    pub side: String,
+    /// Pitfalls that the row commits: no number of drives follows from it then.
+    pub violated: Vec<Pitfall>,
+    /// Drives; nothing where no number is enough, and where a pitfall was committed.
+    pub drives: Option<u64>,
+}
+
+/// Drives that each side of each row needs: rows are different workloads or conditions, so none stands for another.
 #[must_use]
-pub fn drives(points: &[Point], side: &str, dataset_bytes: f64, rate_per_s: f64) -> Option<u64> {
+pub fn needs(records: &[Record], data_bytes: f64, rate_per_s: f64) -> Vec<Need> {
+    let mut needs: Vec<Need> = Vec::new();
+    for row in rows(records) {
+        let committed = verdicts(&row.records).into_iter();
+        let committed = committed.filter(|(_, verdict)| verdict.is_violated());
+        let violated: Vec<Pitfall> = committed.map(|(pitfall, _)| pitfall).collect();
+        for by_over_provisioning in [false, true] {
+            let points = points(&row.records, by_over_provisioning);
+            let mut sides: Vec<&str> = points.iter().map(|point| point.side.as_str()).collect();
+            sides.sort_unstable();
+            sides.dedup();
+            // Where no share was set, a side is the same by it.
+            let is_known = |side: &str| needs.iter().any(|n| n.row == row.name && n.side == side);
+            sides.retain(|side| !is_known(side));
+            let own = sides.into_iter().map(|side| Need {
+                row: row.name.clone(),
+                side: side.to_owned(),
+                violated: violated.clone(),
+                drives: match violated.is_empty() {
+                    true => drives(&points, side, data_bytes, rate_per_s),
+                    false => None,
+                },
+            });
+            let own: Vec<Need> = own.collect();
+            needs.extend(own);
+        }
+    }
+    needs
+}
+
+/// More drives than that are no answer.
+const DRIVES_MAX: f64 = 1e9;
+
+/// Drives that a side needs for a dataset and a rate; `None` where it has no point, or a billion is too few.
+#[must_use]
+pub(super) fn drives(
+    points: &[Point],
+    side: &str,
+    dataset_bytes: f64,
+    rate_per_s: f64,
+) -> Option<u64> {
     let of_side = points.iter().filter(|point| point.side == side);
     of_side
         .filter(|point| point.data_bytes > 0.0 && point.operations_per_s > 0.0)
         .map(|point| {
             let for_data = (dataset_bytes / point.data_bytes).ceil();
             let for_rate = (rate_per_s / point.operations_per_s).ceil();
-            for_data.max(for_rate).max(1.0) as u64
+            for_data.max(for_rate).max(1.0)
         })
-        .min()
+        .reduce(f64::min)
+        .filter(|drives| *drives <= DRIVES_MAX)
+        .map(|drives| drives as u64)
 }
 
 /// One map: which side needs fewer drives. Modelled from the points, not measured.
@@ -80,28 +137,35 @@ pub fn cost_map(points: &[Point], first: &str, second: &str, scale: f64) -> Cost
 /// Points of runs of one row: of each engine, or of each engine with each amount of over-provisioning. Runs without an engine, and those
 /// that were offered a rate, do not say what an engine can serve.
 #[must_use]
-pub fn points(records: &[Record], by_over_provisioning: bool) -> Vec<Point> {
-    let side = |record: &Record| match record.over_provisioning {
+pub(super) fn points(row: &[Record], by_over_provisioning: bool) -> Vec<Point> {
+    let side = |line: &str, record: &Record| match record.setting.medium.over_provisioning() {
         Some(share) if by_over_provisioning => {
-            format!("{}, {:.0}% over-provisioned", record.side(), share * 100.0)
+            format!("{line}, {:.0}% over-provisioned", share * 100.0)
         }
-        _ => record.side(),
+        _ => line.to_owned(),
     };
-    let point = |record: &Record| Point {
-        side: side(record),
+    let point = |line: &str, record: &Record| Point {
+        side: side(line, record),
         data_bytes: record.data_bytes as f64,
         // Rates in memory or through FUSE say nothing of a drive.
         operations_per_s: record
             .modelled_operations_per_s
             .unwrap_or(record.operations_per_s),
     };
-    let says = |record: &&Record| !record.is_baseline() && record.rate_per_s.is_none();
-    records.iter().filter(says).map(point).collect()
+    let says = |record: &&Record| !record.is_baseline() && record.setting.rate_per_s.is_none();
+    let says: Vec<Record> = row.iter().filter(says).cloned().collect();
+    let lines = lines(&says);
+    let of_line = lines.iter().flat_map(|line| {
+        let records = line.records.iter();
+        records.map(|record| point(&line.name, record))
+    });
+    of_line.collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::EngineKind;
 
     fn point(side: &str, data_bytes: f64, operations_per_s: f64) -> Point {
         Point {
@@ -114,14 +178,10 @@ mod tests {
     #[test]
     fn only_engines_at_full_load_are_points() {
         let (_, records) = super::super::half_rate::tests::ran(&[1.0], 1);
-        let full = Record {
-            engine: "isobath 1".to_owned(),
-            ..records[0].clone()
-        };
-        let offered = Record {
-            rate_per_s: Some(10.0),
-            ..full.clone()
-        };
+        let of_engine = super::super::half_rate::tests::of_engine;
+        let full = of_engine(&records[0], EngineKind::Isobath, "isobath 1");
+        let mut offered = full.clone();
+        offered.setting.rate_per_s = Some(10.0);
         let found = points(&[records[0].clone(), offered, full], false);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].side, "isobath 1");
@@ -145,6 +205,7 @@ mod tests {
         );
         assert_eq!(drives(&points, "btree", 200.0, 12_000.0), Some(8));
         assert_eq!(drives(&points, "none", 1.0, 1.0), None);
+        assert_eq!(drives(&points, "lsm", 1.0, 1e30), None);
         let map = cost_map(&points, "lsm", "btree", 10.0);
         assert_eq!((map.drives.len(), map.drives[0].len()), (8, 8));
         let [lsm, btree] = map.drives[0][7];

@@ -191,7 +191,7 @@ mod tests {
         let said = fio_left_out(&jobs).unwrap();
         assert!(said.contains("did no I/O: missing. "), "{said}");
         assert_eq!(fio_left_out(&jobs[..1]), None);
-        let html = crate::bench::html(&[], &jobs);
+        let html = crate::bench::html(&[], &jobs, &[]);
         let page = crate::report::check::Page::of(&html);
         let rows: Vec<String> = page.rows().iter().map(|row| row.join(" ")).collect();
         assert!(rows.iter().any(|row| row == "trims 0 0 5,121"), "{rows:?}");

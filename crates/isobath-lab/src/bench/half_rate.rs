@@ -139,6 +139,13 @@ pub(super) mod tests {
         (cases, records)
     }
 
+    /// The record as one of this engine.
+    pub(crate) fn of_engine(record: &Record, kind: EngineKind, engine: &str) -> Record {
+        let mut record = record.clone();
+        (record.setting.kind, record.setting.engine) = (kind, engine.to_owned());
+        record
+    }
+
     fn run(cases: &[Case]) -> Vec<Record> {
         let mut campaign = Campaign::in_memory();
         let ran = cases.iter().map(|case| {
@@ -156,7 +163,7 @@ pub(super) mod tests {
         let whole = cases.iter().map(|case| case.plan.records).max().unwrap();
         for (rate, record) in [3000.0, 4000.0, 5000.0, 7000.0].iter().zip(&mut records) {
             record.operations_per_s = *rate;
-            record.engine = "slow 1".to_owned();
+            *record = of_engine(record, EngineKind::Redb, "slow 1");
         }
         let slow = records.iter().filter(|r| r.records_count == whole);
         let slow: Vec<f64> = slow.map(|r| r.operations_per_s).collect();
@@ -164,18 +171,16 @@ pub(super) mod tests {
         let fast: Vec<Record> = records
             .iter()
             .map(|r| Record {
-                engine: "fast 1".to_owned(),
                 operations_per_s: 1e6,
-                ..r.clone()
+                ..of_engine(r, EngineKind::Isobath, "fast 1")
             })
             .collect();
         // Without an engine it is slower still, which sets no rate.
         let none: Vec<Record> = fast
             .iter()
             .map(|r| Record {
-                engine: "null".to_owned(),
                 operations_per_s: 1.0,
-                ..r.clone()
+                ..of_engine(r, EngineKind::Null, "null")
             })
             .collect();
         records.extend(fast);
@@ -189,7 +194,7 @@ pub(super) mod tests {
             assert!((case.plan.rate_per_s.unwrap() / wanted - 1.0).abs() < 1e-9);
         }
         for record in run(&at_rate) {
-            assert_eq!(record.rate_per_s, at_rate[0].plan.rate_per_s);
+            assert_eq!(record.setting.rate_per_s, at_rate[0].plan.rate_per_s);
             assert!(record.latency_us_p999 > 0.0 && record.latency_us_max > 0.0);
         }
         // Engines that only null was asked of have no other baseline: it keeps nothing and has no file.

@@ -8,18 +8,19 @@ use super::keys::Records;
 use super::lookup::{LookupPlan, lookup};
 use super::workload::{Mix, Operation};
 use crate::engine::{self, EngineKind, Key};
-use crate::{LabError, Silent};
+use crate::{LabError, Monitor, Stage};
 
 /// How long it is measured.
 const TIME: Duration = Duration::from_millis(200);
 /// How long making answers up is measured.
 const ANSWERS_TIME: Duration = Duration::from_millis(20);
-/// Answers between two looks at the clock.
+/// Answers between two looks at the clock, and their bytes: fewer of them where values are large.
 const ANSWERS: u64 = 4096;
+const ANSWERS_BYTES: u64 = 16 << 20;
 
 /// Nanoseconds per operation that the benchmark takes: to draw a record, make its key, compare the answer, look at the clock and count.
 /// Where there is no engine answers are made up, which is not counted: an engine finds and copies them in its own time.
-pub(super) fn ns_per_operation(plan: &LookupPlan) -> Option<f64> {
+pub(super) fn ns_per_operation(plan: &LookupPlan, monitor: &dyn Monitor) -> Option<f64> {
     // Transactions need an engine that keeps what it is given.
     if plan.engine.kind.is_baseline() || plan.workload.tpcc.is_some() {
         return None;
@@ -36,7 +37,7 @@ pub(super) fn ns_per_operation(plan: &LookupPlan) -> Option<f64> {
     (alone.warm_up, alone.duration) = (Duration::ZERO, TIME);
     alone.sample_every = TIME;
     alone.workload.fill = false;
-    let report = lookup(&alone, &Silent).ok()?;
+    let report = lookup(&alone, &Unseen(monitor)).ok()?;
     let rate = report.series.rate_from(0);
     // On a busy machine the time is more than what the benchmark takes.
     let cpu = report
@@ -49,6 +50,18 @@ pub(super) fn ns_per_operation(plan: &LookupPlan) -> Option<f64> {
     let all = cpu.map_or(f64::INFINITY, |ns| ns).min(1e9 / rate);
     let answers = ns_per_answer(&alone).ok()? * gets_per_operation(&alone.workload.mix);
     Some((all - answers).max(0.0))
+}
+
+/// Shows nothing of what stands beside a run, and ends it as the run is ended.
+struct Unseen<'m>(&'m dyn Monitor);
+
+impl Monitor for Unseen<'_> {
+    fn begin(&self, _: Stage) {}
+    fn advance(&self, _: u64) {}
+    fn say(&self, _: &str) {}
+    fn cancelled(&self) -> bool {
+        self.0.cancelled()
+    }
 }
 
 /// Single records that an operation of the mix reads.
@@ -67,8 +80,9 @@ fn ns_per_answer(plan: &LookupPlan) -> Result<f64, LabError> {
     ));
     let engine = engine::open(&plan.engine, true)?;
     engine.begin(&records);
-    let keys: Vec<Key> = (0..ANSWERS)
-        .map(|at| records.key(at * (plan.records / ANSWERS).max(1) % plan.records))
+    let answers = (ANSWERS_BYTES / (workload.value_bytes as u64).max(1)).clamp(1, ANSWERS);
+    let keys: Vec<Key> = (0..answers)
+        .map(|at| records.key(at * (plan.records / answers).max(1) % plan.records))
         .collect();
     let least = Arc::new(AtomicU64::new(u64::MAX));
     let found = Arc::clone(&least);
@@ -88,5 +102,5 @@ fn ns_per_answer(plan: &LookupPlan) -> Result<f64, LabError> {
         Ok(())
     }))?;
     engine.close()?;
-    Ok(least.load(Ordering::Relaxed) as f64 / ANSWERS as f64)
+    Ok(least.load(Ordering::Relaxed) as f64 / answers as f64)
 }

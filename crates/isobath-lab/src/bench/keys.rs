@@ -24,7 +24,7 @@ const PAIRS: [[u8; 2]; 100] = {
 };
 
 /// How the number of a record becomes a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KeyFormat {
     /// Eight bytes, most significant first, padded with `0` to this length (as `db_bench` does).
@@ -48,7 +48,7 @@ impl KeyFormat {
 }
 
 /// In which order the keys of successive records are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KeyOrder {
     /// Ascending and without gaps.

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::catalogue::{ScanLength, Workload};
 use super::choice::Choice;
 use super::clients::{Arrivals, Shared};
 use super::components::Profiler;
 use super::keys::Records;
+use super::medium::Medium;
 use super::record::LeftOut;
 use super::row::{Latency, LoadRow, Row, Setting, SpaceRow, steady};
 use super::series::{Sampler, Series};
@@ -21,12 +22,12 @@ use super::tpcc::{self, Tpcc};
 use super::workload::Operation;
 use crate::drive::{self, DriveLimit};
 use crate::engine::{self, Callers, Counters, Engine, EngineConfig, EngineKind, IsolationLevel};
-use crate::machine::{device_bytes, steal_time};
+use crate::machine::{device_bytes, memory_bytes, steal_time};
 use crate::write_limit::{self, WriteLimit};
 use crate::{LabError, Machine, Monitor, Stage, Unit, cpu_time};
 
 /// What to measure.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LookupPlan {
     /// The engine and its configuration.
     pub engine: EngineConfig,
@@ -69,6 +70,22 @@ pub struct LookupPlan {
 }
 
 impl LookupPlan {
+    /// What the engine has under it.
+    #[must_use]
+    pub fn medium(&self) -> Medium {
+        Medium::of(&self.engine, self.region_bytes)
+    }
+
+    /// Clients at the same time.
+    #[must_use]
+    pub fn clients(&self) -> usize {
+        let engine = &self.engine;
+        match (engine.kind, engine.callers) {
+            (EngineKind::Isobath, Callers::Tasks) => workers(engine) * engine.tasks_per_worker,
+            _ => engine.threads,
+        }
+    }
+
     /// Calls of a client of which one is timed.
     pub(super) fn timed_one_in(&self) -> u32 {
         let by_place = match self.in_pool || self.engine.path.is_none() {
@@ -80,7 +97,7 @@ impl LookupPlan {
 }
 
 /// What was measured.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LookupReport {
     /// The load, where one was needed.
     pub load: Option<LoadRow>,
@@ -107,10 +124,10 @@ pub struct LookupReport {
     #[serde(skip)]
     pub steal_s: f64,
     /// What the TPC-C-derived workload reports besides.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tpcc: Option<tpcc::Report>,
     /// Shares of the CPU time by component, the largest first, where they were asked for.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub components: Vec<(String, f64)>,
 }
 
@@ -120,7 +137,7 @@ pub struct LookupReport {
 /// A plan that contradicts itself, an engine that is not built in, engine and
 /// I/O errors, and every answer that is not what was stored.
 pub fn lookup(plan: &LookupPlan, monitor: &dyn Monitor) -> Result<LookupReport, LabError> {
-    validate(plan)?;
+    check_plan(plan)?;
     let exists = plan.engine.path.as_ref().is_some_and(|p| p.exists());
     // Never what was there before: a block device, or a file that is in the way.
     let log = plan.engine.space.log_path.as_ref();
@@ -144,7 +161,8 @@ pub fn lookup(plan: &LookupPlan, monitor: &dyn Monitor) -> Result<LookupReport, 
 /// Threads of one run at most.
 const THREADS_MAX: usize = 8192;
 
-fn validate(plan: &LookupPlan) -> Result<(), LabError> {
+/// Says why a plan cannot be run.
+pub(super) fn check_plan(plan: &LookupPlan) -> Result<(), LabError> {
     let request = |text: &str| Err(LabError::Request(text.to_owned()));
     plan.workload.check(plan.records)?;
     if plan.components {
@@ -159,6 +177,7 @@ fn validate(plan: &LookupPlan) -> Result<(), LabError> {
     if plan.rate_per_s.is_some_and(|r| !r.is_finite() || r <= 0.0) {
         return request("the rate must be a number above 0");
     }
+    check_memory(plan)?;
     if plan.keep && plan.workload.mix.has(Operation::Insert) {
         return request("inserts change what is kept; leave out --keep, or insert from the mix");
     }
@@ -185,6 +204,30 @@ fn validate(plan: &LookupPlan) -> Result<(), LabError> {
         }
     }
     Ok(())
+}
+
+/// Bytes of its value that a client holds in a call: what it writes or has read, and the engine's copy.
+const VALUES_HELD: u64 = 2;
+
+/// Refuses clients that would hold more than half of the memory in values.
+fn check_memory(plan: &LookupPlan) -> Result<(), LabError> {
+    // Transactions have small rows, whatever a warehouse has.
+    if plan.workload.tpcc.is_some() {
+        return Ok(());
+    }
+    let value = (plan.workload.value_bytes as u64).max(1);
+    let of_each = value.saturating_mul(VALUES_HELD);
+    let clients = plan.clients() as u64;
+    // Values are cut from as many bytes of noise.
+    let room = (memory_bytes() / 2).saturating_sub(value);
+    if memory_bytes() == 0 || clients.saturating_mul(of_each) <= room {
+        return Ok(());
+    }
+    Err(LabError::Request(format!(
+        "{clients} clients would hold {} of values in memory, more than half of what this machine has; {} at most fit: ask for fewer with --tasks, --workers or --threads",
+        isobath_io::ByteSize(clients.saturating_mul(of_each)),
+        room / of_each
+    )))
 }
 
 /// Where the records come from.
@@ -302,7 +345,8 @@ fn limit(
     monitor: &dyn Monitor,
 ) -> Result<Option<DriveLimit>, LabError> {
     match plan.drive_depth {
-        Some(depth) if !plan.in_pool => {
+        // Memory has no limit that says anything of a drive.
+        Some(depth) if !plan.in_pool && plan.medium().is_drive() => {
             let threads = drive_threads(plan, depth);
             let time = plan.drive_duration;
             // Of files smaller than a stripe the runner can read nothing, and the host of a few small ones may hold all.
@@ -324,7 +368,7 @@ fn write_limit(plan: &LookupPlan, monitor: &dyn Monitor) -> Result<Option<WriteL
     let (Some(depth), Some(path)) = (plan.drive_depth, &plan.engine.path) else {
         return Ok(None);
     };
-    if !plan.workload.mix.writes() {
+    if !plan.workload.mix.writes() || !plan.medium().is_drive() {
         return Ok(None);
     }
     let bytes = plan.records.saturating_mul(plan.workload.record_bytes());
@@ -416,17 +460,21 @@ fn load(
     Ok((row, engine))
 }
 
+/// Bytes of values after which a load looks whether it should stop.
+const WATCHED_BYTES: usize = 4 << 20;
+
 /// The same records, counted by the monitor; none any more once it stops the run.
 fn watched<'v: 'r, 'r>(
     records: Box<dyn Iterator<Item = (engine::Key, Cow<'v, [u8]>)> + Send + 'r>,
     monitor: &'r dyn Monitor,
 ) -> impl Iterator<Item = (engine::Key, Cow<'r, [u8]>)> + Send + 'r {
-    let mut pending = 0u64;
+    let (mut pending, mut bytes) = (0u64, 0usize);
     records.map_while(move |(key, value)| {
         pending += 1;
-        if pending == 4096 {
+        bytes += value.len();
+        if pending == 4096 || bytes >= WATCHED_BYTES {
             monitor.advance(pending);
-            pending = 0;
+            (pending, bytes) = (0, 0);
             if monitor.cancelled() {
                 return None;
             }
@@ -667,14 +715,15 @@ fn rows(
             let extreme = |best: Option<&u64>| best.map_or(0.0, |n| *n as f64);
             Row {
                 config_hash: config_hash.clone(),
-                isobath_version: env!("CARGO_PKG_VERSION"),
+                isobath_version: env!("CARGO_PKG_VERSION").to_owned(),
                 setting: setting.clone(),
                 machine: machine.clone(),
                 drive_state: match plan.engine.path {
                     Some(_) => "files read once in full before",
                     None => "memory device",
-                },
-                operation: operation.name(),
+                }
+                .to_owned(),
+                operation: operation.name().to_owned(),
                 operations,
                 operations_per_s: per_s,
                 operations_per_s_min: extreme(measured.per_second.iter().min()),
@@ -693,7 +742,7 @@ fn rows(
                 device_reads_per_operation: per_operation(device_reads),
                 device_bytes_read_per_operation: per_operation(measured.device.0),
                 device_bytes_written_per_operation: per_operation(measured.device.1),
-                steady: steady(&measured.per_second),
+                steady: steady(&measured.per_second).to_owned(),
                 drive_reads_per_s_before: report.drive_before.as_ref().map(|d| d.reads_per_s),
                 drive_reads_per_s_after: report.drive_after.as_ref().map(|d| d.reads_per_s),
                 drive_cpu_us_per_read: drive.map(|d| d.1),
@@ -705,9 +754,16 @@ fn rows(
         .collect()
 }
 
+/// Workers of Isobath.
+fn workers(engine: &EngineConfig) -> usize {
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    engine.workers.unwrap_or_else(cores)
+}
+
 fn setting(plan: &LookupPlan, engine: &str, clients: usize) -> Setting {
     let tasks = plan.engine.kind == EngineKind::Isobath && plan.engine.callers == Callers::Tasks;
     Setting {
+        kind: plan.engine.kind,
         engine: engine.to_owned(),
         workload: plan.workload.name.clone(),
         mix: plan.workload.mix.to_string(),
@@ -717,18 +773,15 @@ fn setting(plan: &LookupPlan, engine: &str, clients: usize) -> Setting {
         value_bytes: plan.workload.value_bytes,
         pool_bytes: plan.engine.pool_bytes,
         in_pool: plan.in_pool,
-        medium: match (&plan.engine.path, &plan.engine.simulated) {
-            (_, Some(_)) => "simulated SSD",
-            (Some(_), None) => "file",
-            (None, None) => "memory",
+        medium: plan.medium(),
+        callers: if tasks {
+            Callers::Tasks
+        } else {
+            Callers::Threads
         },
-        callers: if tasks { "tasks" } else { "threads" },
         clients,
         workers: match plan.engine.kind {
-            EngineKind::Isobath => plan
-                .engine
-                .workers
-                .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
+            EngineKind::Isobath => workers(&plan.engine),
             _ => 0,
         },
         zipf: match plan.workload.choice {
@@ -743,7 +796,6 @@ fn setting(plan: &LookupPlan, engine: &str, clients: usize) -> Setting {
         rate_per_s: plan.rate_per_s,
         warm_up_s: plan.warm_up.as_secs_f64(),
         duration_s: plan.duration.as_secs_f64(),
-        simulated: plan.engine.simulated,
         tuning: plan.engine.tuning.clone(),
         seed: plan.seed,
     }

@@ -4,16 +4,19 @@
 
 mod campaign;
 mod catalogue;
+mod child;
 mod choice;
 mod clients;
 mod components;
 mod cost;
+mod evidence;
 mod fio;
 mod half_rate;
 mod harness;
 mod keys;
 mod latencies;
 mod lookup;
+mod medium;
 mod place;
 mod ratio;
 mod record;
@@ -33,21 +36,24 @@ mod tpcc;
 mod verdict;
 mod workload;
 
-pub use campaign::{Campaign, Case, Outcome};
-pub use catalogue::{ScanLength, Workload};
+pub use campaign::{Campaign, Case, FailedRun, Outcome};
+pub use catalogue::{BUFFERED_MS, FileWorkload, ScanLength, Workload};
+pub use child::{ChildProgram, serve};
 pub use choice::Choice;
 pub use components::components;
-pub use cost::{CostMap, Point, cost_map, drives, points};
+pub use cost::{CostMap, Need, Point, cost_map, needs};
+pub use evidence::{Group, lines, rows, verdicts};
 pub use fio::{FioJob, fio_left_out, read_fio};
 pub use half_rate::at_half_rate;
 pub(crate) use keys::Records;
 pub use keys::{KeyFormat, KeyOrder};
 pub(crate) use lookup::{Data, run};
 pub use lookup::{LookupPlan, LookupReport, lookup};
+pub use medium::{DriveKind, Medium};
 pub(crate) use place::shape;
 pub use place::{Place, VirtualSsdPlace};
 pub use ratio::{REPEATS_MIN, Ratio, Says, compare, schedule};
-pub use record::{LeftOut, Record, evidence};
+pub use record::{LeftOut, Record};
 pub use record_csv::write_csv;
 pub use region::make_region;
 pub use report::{Measured, html, ratio_chart, svg_charts};
@@ -60,7 +66,5 @@ pub use steady::{Steady, SteadyParameters, steady};
 pub use suite::{SUITE_ROWS_MAX, Suite, SuiteChoice, SuiteData, SuiteLog, SuiteRow, SuiteSizes};
 pub use summary::{EngineSummary, RowSummary, summarize, write_summary};
 pub use tpcc::{Report as TpccReport, Scale as TpccScale};
-pub use verdict::{
-    CAPACITIES_MIN, Evidence, Known, Length, Pitfall, StateEvidence, Verdict, has_headline, judge,
-};
+pub use verdict::{CAPACITIES_MIN, Pitfall, Verdict, has_headline};
 pub use workload::Mix;

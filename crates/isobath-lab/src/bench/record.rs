@@ -3,14 +3,14 @@
 use serde::{Deserialize, Serialize};
 
 use super::lookup::{LookupPlan, LookupReport};
+use super::row::Setting;
 use super::search::Search;
 use super::series::Series;
 use super::smart;
 use super::steady::{Steady, SteadyParameters};
 use super::tpcc::Report as TpccReport;
-use super::verdict::{Evidence, Known, Length, Pitfall, StateEvidence, Verdict, judge};
+use super::verdict::{Pitfall, Verdict};
 use crate::WriteLimit;
-use crate::engine::{DriveState, EngineKind, IsolationLevel};
 
 /// What a run does not read though it could.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,9 +20,6 @@ pub struct LeftOut {
     /// The bytes that the engine occupies.
     pub space: bool,
 }
-
-/// The state of a drive that is none.
-const USED: &str = "used by others";
 
 /// What was measured in one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -38,30 +35,12 @@ pub struct Record {
     pub after_gap: bool,
     /// Version of the laboratory.
     pub isobath_version: String,
-    /// Name and version of the engine.
-    pub engine: String,
-    /// What transactions were protected from.
-    #[serde(default)]
-    pub isolation: IsolationLevel,
-    /// Whether RocksDB's blocks were aligned to pages of the drive.
-    #[serde(default)]
-    pub block_align: bool,
-    /// Name of the workload.
-    pub workload: String,
+    /// What was asked for: the engine, what it was given, and what its data lay on.
+    pub setting: Setting,
     /// Records loaded.
     pub records_count: u64,
     /// Bytes of their keys and values.
     pub data_bytes: u64,
-    /// Bytes that the engine may write to, where that is known.
-    pub capacity_bytes: Option<u64>,
-    /// Over-provisioned share of the drive, where it is known.
-    pub over_provisioning: Option<f64>,
-    /// The drive.
-    pub drive: String,
-    /// State that the drive was brought into.
-    pub drive_state: Option<String>,
-    /// Bytes of pool or block cache.
-    pub pool_bytes: u64,
     /// Clients at the same time.
     pub clients_count: usize,
     /// Every setting of the engine.
@@ -69,9 +48,6 @@ pub struct Record {
     /// What was searched before, where the settings were.
     #[serde(default)]
     pub search: Option<Search>,
-    /// Operations that were offered per second; none where there were as many as possible.
-    #[serde(default)]
-    pub rate_per_s: Option<f64>,
     /// Seconds measured.
     pub duration_s: f64,
     /// CPU time that the hypervisor took during the run, seconds.
@@ -116,9 +92,6 @@ pub struct Record {
     /// Whether those parts were sampled.
     #[serde(default)]
     pub cpu_sampled: bool,
-    /// Share of its volume that Isobath's live data may fill, where it is not the engine's own choice.
-    #[serde(default)]
-    pub fill_factor: Option<f64>,
     /// WA-A at the end, cumulative.
     pub wa_a: Option<f64>,
     /// WA-D at the end, cumulative.
@@ -143,8 +116,6 @@ pub struct Record {
     pub left_out: LeftOut,
     /// Whether the clients write.
     pub writes: bool,
-    /// Whether a drive is used at all.
-    pub uses_drive: bool,
     /// Counters over time.
     pub series: Series,
 }
@@ -153,35 +124,30 @@ impl Record {
     /// Whether the drive was a simulated or virtual one, so that rates and latencies are no measurements.
     #[must_use]
     pub fn is_modelled(&self) -> bool {
-        self.over_provisioning.is_some()
+        self.setting.medium.modelled().is_some()
     }
 
     /// Whether there was no engine.
     #[must_use]
     pub fn is_baseline(&self) -> bool {
-        [EngineKind::Null, EngineKind::Drive]
-            .iter()
-            .any(|kind| kind.name() == self.engine)
+        self.setting.kind.is_baseline()
+    }
+
+    /// Whether the clients write to a drive.
+    pub(super) fn writes_to_drive(&self) -> bool {
+        self.setting.writes_to_drive(self.writes)
     }
 
     /// What it is called beside others: its engine, and what makes it a second row of it.
     #[must_use]
     pub fn side(&self) -> String {
-        let isolation = match self.isolation {
-            IsolationLevel::Snapshot => "",
-            IsolationLevel::Least => ", least isolation",
-        };
-        let blocks = match self.block_align {
-            true => ", blocks aligned",
-            false => "",
-        };
-        format!("{}{isolation}{blocks}", self.engine)
+        self.setting.side()
     }
 
     /// What it stands under in a report: its row, or its workload.
     #[must_use]
     pub fn heading(&self) -> &str {
-        self.row.as_deref().unwrap_or(&self.workload)
+        self.row.as_deref().unwrap_or(&self.setting.workload)
     }
 
     /// The drive's own limit before and after, as far as it was measured: random reads per second, random writes per second and the
@@ -207,10 +173,12 @@ impl Record {
         let series = report.series.clone();
         let last = series.samples.last().copied().unwrap_or_default();
         let writes = plan.workload.mix.writes();
-        let simulated = plan.engine.simulated;
+        let setting = row.setting.clone();
+        let simulated = setting.medium.modelled().copied();
         let data_bytes = plan.records * plan.workload.record_bytes();
-        let capacity_bytes = simulated.map(|drive| drive.capacity_bytes);
-        let steady_from = match series.steady(writes) {
+        let to_drive = setting.writes_to_drive(writes);
+        let capacity_bytes = setting.medium.capacity_bytes();
+        let steady_from = match series.steady(to_drive) {
             Steady::From(sample) => Some(sample),
             _ => None,
         };
@@ -222,42 +190,18 @@ impl Record {
             config_hash: row.config_hash.clone(),
             round,
             after_gap: false,
-            isobath_version: row.isobath_version.to_owned(),
-            engine: row.setting.engine.clone(),
-            isolation: plan.engine.tuning.isolation,
-            block_align: plan.engine.tuning.block_align && plan.engine.kind == EngineKind::RocksDb,
-            workload: plan.workload.name.clone(),
+            isobath_version: row.isobath_version.clone(),
             records_count: plan.records,
             data_bytes,
-            capacity_bytes,
-            over_provisioning: simulated.map(|drive| drive.over_provisioning),
-            drive: match (&simulated, &plan.engine.path) {
-                (Some(drive), None) => format!("simulated {:?}", drive.profile).to_lowercase(),
-                (Some(drive), Some(_)) => {
-                    format!(
-                        "virtual SSD, {}",
-                        format!("{:?}", drive.profile).to_lowercase()
-                    )
-                }
-                (None, Some(_)) => format!("{} on {}", row.machine.file_system, row.machine.device),
-                (None, None) => "memory".to_owned(),
-            },
-            drive_state: simulated.map(|drive| match drive.state {
-                DriveState::Trimmed => "trimmed".to_owned(),
-                DriveState::Preconditioned => "preconditioned".to_owned(),
-                DriveState::Used => USED.to_owned(),
-            }),
-            pool_bytes: plan.engine.pool_bytes,
             clients_count: row.setting.clients,
             settings: report.settings.clone(),
             search: None,
-            rate_per_s: plan.rate_per_s,
             duration_s: last.seconds,
             steal_s: report.steal_s,
             operations_per_s: series.rate_from(steady_from.unwrap_or(0)),
             operations_by_type: {
                 let rows = report.rows.iter();
-                rows.map(|row| (row.operation.to_owned(), row.operations_per_s))
+                rows.map(|row| (row.operation.clone(), row.operations_per_s))
                     .collect()
             },
             tpcc: report.tpcc.clone(),
@@ -280,9 +224,8 @@ impl Record {
                     .collect()
             },
             cpu_sampled: !report.components.is_empty(),
-            fill_factor: plan.engine.space.fill_factor,
-            wa_a: last.wa_a().filter(|_| writes),
-            wa_d: last.wa_d().filter(|_| writes),
+            wa_a: last.wa_a().filter(|_| to_drive),
+            wa_d: last.wa_d().filter(|_| to_drive),
             wa_d_unknown: None,
             space_amplification_max: (space > 0).then(|| space as f64 / data_bytes.max(1) as f64),
             modelled_operations_per_s: simulated.zip(last.nand_bytes).and_then(|(drive, nand)| {
@@ -301,8 +244,8 @@ impl Record {
                 .zip(report.drive_writes_after.clone()),
             left_out: plan.left_out,
             writes,
-            uses_drive: simulated.is_some() || plan.engine.path.is_some(),
             series,
+            setting,
         };
         record.wa_d_unknown = match (&plan.engine.path, record.wa_d) {
             (Some(path), None) if simulated.is_none() => smart::controller_of(path)
@@ -342,18 +285,10 @@ impl Record {
         (self.cpu_us_per_operation > 0.0).then(|| ns / 1e3 / self.cpu_us_per_operation)
     }
 
-    /// The engine had a file system in one region of the drive, of so many bytes, and could write nowhere else.
-    pub(super) fn set_region(&mut self, bytes: u64) {
-        let written = self.series.samples.last().map_or(0, |s| s.host_bytes);
-        self.capacity_bytes = Some(bytes);
-        self.capacities_written = Some(written as f64 / bytes.max(1) as f64);
-        self.drive = format!("one region; {}", self.drive);
-    }
-
     /// What the run's steadiness was judged with, and by what; nothing of records that do not know it.
     #[must_use]
     pub fn steady_line(&self) -> Option<String> {
-        let judged = self.series.judged_by(self.writes).join(", ");
+        let judged = self.series.judged_by(self.writes_to_drive()).join(", ");
         let parameters = self.steady_parameters?;
         Some(format!("{parameters}; judged: {judged}"))
     }
@@ -387,7 +322,7 @@ impl Record {
     /// The verdicts on one run alone.
     #[must_use]
     pub fn verdicts(&self) -> Vec<(Pitfall, Verdict)> {
-        judge(&evidence(std::slice::from_ref(self)))
+        super::evidence::verdicts(std::slice::from_ref(self))
     }
 }
 
@@ -398,104 +333,4 @@ fn cdf(latencies: &hdrhistogram::Histogram<u64>) -> Vec<(f64, f64)> {
         .chain(tail)
         .map(|q| (latencies.value_at_quantile(q) as f64 / 1e3, q))
         .collect()
-}
-
-/// Kinds of drives that any run of Isobath can be made on: the simulated ones.
-const SIMULATED_KINDS: usize = 2;
-
-/// What runs that stand behind one statement show together: the least favourable of each. Runs without an engine say nothing about
-/// engines, and are left out where there are others.
-#[must_use]
-pub fn evidence(records: &[Record]) -> Evidence {
-    let engines = records.iter().filter(|record| !record.is_baseline());
-    let engines: Vec<Record> = engines.cloned().collect();
-    let records = match engines.is_empty() {
-        true => records,
-        false => &engines[..],
-    };
-    let simulated = records.iter().all(Record::is_modelled);
-    let steady = records
-        .iter()
-        .map(|r| Some((r.steady_from?, r.series.samples.len())));
-    let steady: Option<Vec<_>> = steady.collect();
-    let known = |of: fn(&Record) -> Option<f64>, worse: fn(f64, f64) -> f64, why: &str| {
-        let values: Option<Vec<f64>> = records.iter().map(of).collect();
-        match values.and_then(|values| values.into_iter().reduce(worse)) {
-            Some(value) => Known::Is(value),
-            None => Known::Unknown(why.to_owned()),
-        }
-    };
-    let wa_d_unknown = records.iter().find_map(|r| r.wa_d_unknown.clone());
-    let space = records.iter().filter_map(|r| r.space_amplification_max);
-    let states: Option<Vec<String>> = records.iter().map(|r| r.drive_state.clone()).collect();
-    let used = states.iter().flatten().any(|state| state == USED);
-    let leaves_out = |of: fn(&LeftOut) -> bool| records.iter().any(|r| of(&r.left_out));
-    let sizes = dataset_sizes(records);
-    Evidence {
-        drive: records.iter().any(|r| r.uses_drive),
-        writes: records.iter().any(|r| r.writes),
-        length: Length {
-            steady: steady.and_then(|all| all.into_iter().max()),
-            capacities_written: known(
-                |r| r.capacities_written,
-                f64::min,
-                "the engine may write anywhere on the file system, so its capacity is not known",
-            ),
-        },
-        wa_d: match leaves_out(|left| left.flash_writes) {
-            true => Known::LeftOut,
-            false => known(
-                |r| r.wa_d,
-                f64::max,
-                &wa_d_unknown.unwrap_or_else(|| "the drive does not count flash writes".to_owned()),
-            ),
-        },
-        state: match states {
-            Some(_) if used => StateEvidence::Dirty(
-                "a run found the drive as other programs had left it; trim or precondition it before each".to_owned(),
-            ),
-            Some(states) => StateEvidence::Set(distinct(states).join(", ")),
-            None => StateEvidence::Unknown(
-                "the file system's drive cannot be brought into a state from here".to_owned(),
-            ),
-        },
-        dataset_shares: sizes.0,
-        dataset_of: sizes.1.to_owned(),
-        space: match space.fold(0.0, f64::max) {
-            _ if leaves_out(|left| left.space) => Known::LeftOut,
-            most if most > 0.0 => Known::Is(most),
-            _ => Known::Unknown("the engine has no files whose size could be read".to_owned()),
-        },
-        over_provisioning: match simulated {
-            true => Known::Is(records.iter().filter_map(|r| r.over_provisioning).collect()),
-            false => Known::Unknown(
-                "a file system places files where it likes, so no part of the drive can be kept free".to_owned(),
-            ),
-        },
-        drives: distinct(records.iter().map(|r| r.drive.clone()).collect()),
-        drives_available: if simulated { SIMULATED_KINDS } else { 1 },
-    }
-}
-
-/// The sizes of the runs' data as shares, and of what: of the capacity where it is known of every run, else of the cache.
-fn dataset_sizes(records: &[Record]) -> (Vec<f64>, &'static str) {
-    let of = |record: &Record, whole: u64| record.data_bytes as f64 / whole.max(1) as f64;
-    let shares = records.iter().map(|r| Some(of(r, r.capacity_bytes?)));
-    if let Some(shares) = shares.collect() {
-        return (shares, "the capacity");
-    }
-    // One cache for all, so that caches which grow with the data do not make different sizes look the same.
-    let caches = || records.iter().map(|r| r.pool_bytes);
-    let (least, most) = (caches().min().unwrap_or(0), caches().max().unwrap_or(0));
-    let shares = records.iter().map(|r| of(r, most)).collect();
-    match least == most {
-        true => (shares, "the cache"),
-        false => (shares, "the largest cache"),
-    }
-}
-
-fn distinct(mut texts: Vec<String>) -> Vec<String> {
-    texts.sort();
-    texts.dedup();
-    texts
 }

@@ -41,9 +41,9 @@ pub fn write_csv(directory: &Path, records: &[Record]) -> Result<(), LabError> {
                 may(record.row.clone()),
                 record.config_hash.clone(),
                 record.round.to_string(),
-                record.engine.clone(),
-                record.isolation.name().to_owned(),
-                record.workload.clone(),
+                record.setting.engine.clone(),
+                record.setting.tuning.isolation.name().to_owned(),
+                record.setting.workload.clone(),
                 operation.clone(),
                 per_s.to_string(),
             ];
@@ -140,6 +140,7 @@ fn may<T: ToString>(value: Option<T>) -> String {
 }
 
 fn cells(r: &Record) -> [String; 46] {
+    let medium = &r.setting.medium;
     let limits = r.drive_limits().map(Option::unzip);
     let [
         reads,
@@ -154,18 +155,18 @@ fn cells(r: &Record) -> [String; 46] {
         r.round.to_string(),
         r.after_gap.to_string(),
         r.isobath_version.clone(),
-        r.engine.clone(),
-        r.isolation.name().to_owned(),
-        r.workload.clone(),
+        r.setting.engine.clone(),
+        r.setting.tuning.isolation.name().to_owned(),
+        r.setting.workload.clone(),
         r.records_count.to_string(),
         r.data_bytes.to_string(),
-        may(r.capacity_bytes),
-        may(r.over_provisioning),
-        r.drive.clone(),
-        may(r.drive_state.clone()),
-        r.pool_bytes.to_string(),
+        may(medium.capacity_bytes()),
+        may(medium.over_provisioning()),
+        medium.to_string(),
+        may(medium.modelled().map(|drive| drive.state.name())),
+        r.setting.pool_bytes.to_string(),
         r.clients_count.to_string(),
-        may(r.rate_per_s),
+        may(r.setting.rate_per_s),
         r.duration_s.to_string(),
         r.steal_s.to_string(),
         r.operations_per_s.to_string(),
@@ -179,7 +180,7 @@ fn cells(r: &Record) -> [String; 46] {
         r.cpu_us_per_operation.to_string(),
         may(r.harness_ns_per_operation),
         may(r.harness_share()),
-        may(r.fill_factor),
+        may(r.setting.space.fill_factor),
         may(r.levels()),
         may(r.wa_a),
         may(r.wa_d),

@@ -1,13 +1,14 @@
 //! One self-contained HTML page per campaign.
 
-use super::campaign::distinct;
+use super::campaign::{FailedRun, distinct};
 use super::components::components;
 use super::cost::{CostMap, cost_map, points};
+use super::evidence::{self, rows, verdicts};
 use super::fio::{FioJob, fio_left_out};
-use super::record::{Record, evidence};
+use super::record::Record;
 use super::series::Sample;
 use super::summary::summarize;
-use super::verdict::{Pitfall, Verdict, has_headline, judge};
+use super::verdict::{Pitfall, Verdict, has_headline};
 use crate::report::{
     Axis, Chart, Column, Ink, Markup, cells, grouped, html, legend, number, or_unknown, page,
     short, table, words,
@@ -18,22 +19,18 @@ const COST_SCALE: f64 = 10.0;
 
 /// The page: verdicts, rows, charts, cost maps.
 #[must_use]
-pub fn html(records: &[Record], fio: &[FioJob]) -> String {
-    let headings = distinct(records, |r| r.heading().to_owned());
+pub fn html(records: &[Record], fio: &[FioJob], failed: &[FailedRun]) -> String {
+    let rows = rows(records);
     let content = html! {
-        @if records.iter().any(|r| r.row.is_some()) { (overview(records)) }
-        @for (at, heading) in headings.iter().enumerate() {
-            section id=(format!("row-{at}")) { (section(heading, &of_heading(records, heading))) }
+        @if rows.len() > 1 || records.iter().any(|r| r.row.is_some()) { (overview(records)) }
+        @for (at, row) in rows.iter().enumerate() {
+            section id=(format!("row-{at}")) { (section(&row.name, &row.records)) }
         }
+        @if !failed.is_empty() { (failures(failed)) }
         @if !fio.is_empty() { (limits(fio)) }
         (settings(records))
     };
     page("Benchmark campaign", &content)
-}
-
-fn of_heading(records: &[Record], heading: &str) -> Vec<Record> {
-    let of = records.iter().filter(|r| r.heading() == heading);
-    of.cloned().collect()
 }
 
 /// All named rows in one table.
@@ -98,10 +95,11 @@ fn overview(records: &[Record]) -> Markup {
 }
 
 fn section(heading: &str, records: &[Record]) -> Markup {
-    let verdicts = judge(&evidence(records));
+    let verdicts = verdicts(records);
     let cells = |(pitfall, verdict): &(_, Verdict)| pitfall_cells(pitfall, verdict);
     let unknown = |(_, verdict): &(_, Verdict)| verdict.is_unknown();
-    let first = records.first().filter(|r| r.workload != heading);
+    let first = records.first().map(|record| &record.setting);
+    let first = first.filter(|setting| setting.workload != heading);
     html! {
         h2 { (heading) }
         @if let Some(first) = first { p { "Workload " (first.workload) "." } }
@@ -119,7 +117,7 @@ fn section(heading: &str, records: &[Record]) -> Markup {
         (drive_limits(records))
         (cpu(records))
         (charts(records))
-        (costs(records))
+        @if has_headline(&verdicts) { (costs(records)) }
     }
 }
 
@@ -155,19 +153,19 @@ fn pitfall_cells(pitfall: &Pitfall, verdict: &Verdict) -> Vec<Markup> {
 /// What a run is one repeat of.
 fn series(record: &Record) -> String {
     let size = short(record.data_bytes as f64);
-    let fill = record.fill_factor;
+    let fill = record.setting.space.fill_factor;
     let fill = fill.map_or(String::new(), |share| format!(", fill factor {share}"));
     format!(
         "{} {size}B, {}{}, {} clients{fill}",
         record.side(),
-        record.drive,
+        record.setting.medium,
         spare(record),
         record.clients_count
     )
 }
 
 fn spare(record: &Record) -> String {
-    let share = record.over_provisioning;
+    let share = record.setting.medium.over_provisioning();
     share.map_or(String::new(), |s| format!(", {:.0}% spare", s * 100.0))
 }
 
@@ -407,8 +405,8 @@ fn all_charts(records: &[Record]) -> Vec<Drawn> {
 #[must_use]
 pub fn svg_charts(records: &[Record]) -> Vec<(String, String)> {
     let mut all = Vec::new();
-    for heading in distinct(records, |r| r.heading().to_owned()) {
-        let of = of_heading(records, &heading);
+    for row in rows(records) {
+        let (heading, of) = (row.name, row.records);
         let keys = keys(&of);
         let is_plain = |c: char| c.is_ascii_alphanumeric();
         let heading: Vec<&str> = heading.split(|c| !is_plain(c)).collect();
@@ -556,7 +554,7 @@ const SWEPT: [Swept; 3] = [
     ("clients at the same time", "clients", |r| {
         Some(r.clients_count as f64)
     }),
-    ("the fill factor", "share", |r| r.fill_factor),
+    ("the fill factor", "share", |r| r.setting.space.fill_factor),
 ];
 
 fn varies(of: fn(&Record) -> Option<f64>, records: &[Record]) -> bool {
@@ -595,7 +593,7 @@ fn sweep((name, unit, of_run): Swept, records: &[Record]) -> Option<(Chart, Vec<
     }
     let side = |r: &Record| {
         let others = others(r, &of_side(&r.side()), name);
-        format!("{} {}{}{others}", r.side(), r.drive, spare(r))
+        format!("{} {}{}{others}", r.side(), r.setting.medium, spare(r))
     };
     let value = |r: &Record| of_run(r).unwrap_or(0.0);
     let y = Axis::from_zero("", records.iter().map(|r| r.operations_per_s));
@@ -618,35 +616,29 @@ fn sweep((name, unit, of_run): Swept, records: &[Record]) -> Option<(Chart, Vec<
 
 /// The cost maps of each kind of drive: the first engine and each other one, and each engine with least and most over-provisioning.
 fn costs(records: &[Record]) -> Markup {
-    let engines: Vec<Record> = records
-        .iter()
-        .filter(|r| !r.is_baseline())
-        .cloned()
-        .collect();
-    let of = |records: &[Record], drive: &str, side: Option<&String>| -> Vec<Record> {
-        let is_of = |r: &&Record| r.drive == drive && side.is_none_or(|side| r.side() == *side);
-        records.iter().filter(is_of).cloned().collect()
-    };
+    let drive = |r: &Record| r.setting.medium.to_string();
     let mut maps = Vec::new();
-    for drive in distinct(&engines, |r| r.drive.clone()) {
-        let of_drive = of(&engines, &drive, None);
-        let mut sides = distinct(&of_drive, Record::side);
-        sides.sort();
+    for kind in distinct(records, drive) {
+        let of_drive = records.iter().filter(|r| drive(r) == kind);
+        let of_drive: Vec<Record> = of_drive.cloned().collect();
         let all = points(&of_drive, false);
+        let mut sides: Vec<&str> = all.iter().map(|point| point.side.as_str()).collect();
+        sides.sort_unstable();
+        sides.dedup();
         for other in sides.iter().skip(1) {
-            maps.push((drive.clone(), cost_map(&all, &sides[0], other, COST_SCALE)));
+            maps.push((kind.clone(), cost_map(&all, sides[0], other, COST_SCALE)));
         }
-        for side in &sides {
-            let mut of_side = of(&of_drive, &drive, Some(side));
-            of_side.retain(|r| r.over_provisioning.is_some());
-            let share = |r: &Record| r.over_provisioning.unwrap_or(0.0);
-            of_side.sort_by(|a, b| share(a).total_cmp(&share(b)));
+        for line in evidence::lines(&of_drive) {
+            let share = |r: &Record| r.setting.medium.over_provisioning();
+            let mut of_side = line.records;
+            of_side.retain(|r| share(r).is_some());
+            of_side.sort_by(|a, b| share(a).unwrap_or(0.0).total_cmp(&share(b).unwrap_or(0.0)));
             let by_share = points(&of_side, true);
             if let (Some(least), Some(most)) = (by_share.first(), by_share.last())
                 && least.side != most.side
             {
                 let map = cost_map(&by_share, &least.side, &most.side, COST_SCALE);
-                maps.push((drive.clone(), map));
+                maps.push((kind.clone(), map));
             }
         }
     }
@@ -672,6 +664,25 @@ fn map(drive: &str, map: &CostMap) -> Markup {
     html! {
         h3 { "Drives needed: " (map.sides[0]) " / " (map.sides[1]) }
         p { "Drives of the kind “" (drive) "”; modelled from the runs above (paper 002, Figures 7c and 9)." }
+        (table(&columns, rows))
+    }
+}
+
+/// Runs that failed, which tables and charts lack: an engine may have run out of space (paper 002, Figures 6 and 7).
+fn failures(failed: &[FailedRun]) -> Markup {
+    let columns = [
+        words("row"),
+        words("engine"),
+        number("data"),
+        number("round"),
+        words("what it failed with"),
+    ];
+    let rows = failed.iter().map(|run| {
+        let data = format!("{}B", short(run.data_bytes as f64));
+        cells![run.row, run.engine.name(), data, run.round, run.error]
+    });
+    html! {
+        h2 { "Runs that failed" }
         (table(&columns, rows))
     }
 }

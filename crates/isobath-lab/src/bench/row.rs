@@ -1,17 +1,20 @@
 //! Result rows: tidy, with units in their column names.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::choice::Choice;
+use super::medium::Medium;
 use super::tally::Results;
 use super::workload::Operation;
 use crate::Machine;
-use crate::engine::{SimulatedDrive, SpaceConfig, SpaceCounters, Tuning};
+use crate::engine::{Callers, EngineKind, IsolationLevel, SpaceConfig, SpaceCounters, Tuning};
 
 /// What a row was measured with; equal settings have an equal hash.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Setting {
-    /// Name and version of the engine.
+    /// The engine.
+    pub kind: EngineKind,
+    /// Its name and version.
     pub engine: String,
     /// Name of the workload.
     pub workload: String,
@@ -29,10 +32,10 @@ pub struct Setting {
     pub pool_bytes: u64,
     /// Whether everything was in the pool.
     pub in_pool: bool,
-    /// "file", "memory" or "simulated SSD".
-    pub medium: &'static str,
-    /// What calls the engine: "tasks" or "threads".
-    pub callers: &'static str,
+    /// What the data lie on.
+    pub medium: Medium,
+    /// What calls the engine.
+    pub callers: Callers,
     /// Clients at the same time.
     pub clients: usize,
     /// Workers of Isobath; 0 for rivals.
@@ -51,21 +54,38 @@ pub struct Setting {
     pub warm_up_s: f64,
     /// Seconds measured.
     pub duration_s: f64,
-    /// The simulated SSD, if it is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub simulated: Option<SimulatedDrive>,
     /// What a search may choose, and what makes second rows.
-    #[serde(skip_serializing_if = "is_default")]
     pub tuning: Tuning,
     /// Seed of keys and arrivals.
     pub seed: u64,
 }
 
-fn is_default(tuning: &Tuning) -> bool {
-    *tuning == Tuning::default()
-}
-
 impl Setting {
+    /// The engine's name beside others: itself, and what makes it a second row.
+    #[must_use]
+    pub fn side(&self) -> String {
+        let isolation = match self.tuning.isolation {
+            IsolationLevel::Snapshot => "",
+            IsolationLevel::Least => ", least isolation",
+        };
+        let blocks = match self.block_align() {
+            true => ", blocks aligned",
+            false => "",
+        };
+        format!("{}{isolation}{blocks}", self.engine)
+    }
+
+    /// Whether RocksDB's blocks were aligned to pages of the drive.
+    #[must_use]
+    pub fn block_align(&self) -> bool {
+        self.tuning.block_align && self.kind == EngineKind::RocksDb
+    }
+
+    /// Whether the clients write to a drive.
+    pub(super) fn writes_to_drive(&self, writes: bool) -> bool {
+        writes && self.medium.is_drive()
+    }
+
     /// 16 hexadecimal digits that are equal for equal settings (FNV-1a).
     #[must_use]
     pub fn hash(&self) -> String {
@@ -78,12 +98,12 @@ impl Setting {
 }
 
 /// One operation of one run.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Row {
     /// Hash of the setting.
     pub config_hash: String,
     /// Version of the laboratory.
-    pub isobath_version: &'static str,
+    pub isobath_version: String,
     /// The setting.
     #[serde(flatten)]
     pub setting: Setting,
@@ -91,9 +111,9 @@ pub struct Row {
     #[serde(flatten)]
     pub machine: Machine,
     /// What was done to the drive before.
-    pub drive_state: &'static str,
+    pub drive_state: String,
     /// The operation that this row is about.
-    pub operation: &'static str,
+    pub operation: String,
     /// Keys (get, get-many) or records (scan) or writes processed.
     pub operations: u64,
     /// The same per second.
@@ -119,7 +139,7 @@ pub struct Row {
     /// Calls of a client of which one is timed.
     pub latency_one_in: u32,
     /// Keys that were drawn before the run, by all clients together, and are used in turn.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keys_drawn_before: Option<u64>,
     /// CPU time, user and system, of the whole process per operation of any kind.
     pub cpu_us_per_operation: f64,
@@ -127,12 +147,13 @@ pub struct Row {
     pub device_reads_per_s: f64,
     /// The same per operation of any kind.
     pub device_reads_per_operation: f64,
-    /// Bytes read from block devices per operation of any kind, as the kernel counts them.
+    /// Bytes read from block devices per operation of any kind, as the kernel counts them for this process.
     pub device_bytes_read_per_operation: f64,
-    /// Bytes written to block devices per operation of any kind, as the kernel counts them.
+    /// Bytes written to block devices per operation of any kind, as the kernel counts them for this process: direct writes when they are
+    /// sent, buffered ones when they make a page dirty.
     pub device_bytes_written_per_operation: f64,
     /// Whether the second half of the run was within 5% of the first.
-    pub steady: &'static str,
+    pub steady: String,
     /// The drive's own random 4 KiB reads per second before the run.
     pub drive_reads_per_s_before: Option<f64>,
     /// The same after the run.
@@ -149,7 +170,7 @@ pub struct Row {
 }
 
 /// What Isobath's page store did while it was measured.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SpaceRow {
     /// Pages written because they changed, per operation that writes.
     pub page_writes_per_update: f64,
@@ -187,7 +208,7 @@ impl SpaceRow {
 }
 
 /// The sorted load that preceded a run.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LoadRow {
     /// Name and version of the engine.
     pub engine: String,

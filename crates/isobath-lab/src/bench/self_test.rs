@@ -1,31 +1,37 @@
 //! The benchmark tested on itself: each pitfall is committed on purpose, and must be caught.
 //!
 //! All runs are real: Isobath on small simulated drives, updated until they are steady. A control campaign avoids every pitfall. For
-//! each pitfall there is a campaign that commits it and no other, by runs of its own, and the verdicts are passed on its records alone.
+//! each fault there is a campaign that commits it and nothing else, by runs of its own, and the verdicts are passed on its records alone.
+//! Seven faults are the pitfalls as they are; the others are campaigns that only look as if they avoided them.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::campaign::{Campaign, Case, Outcome};
 use super::catalogue::Workload;
+use super::cost::needs;
+use super::evidence::verdicts;
 use super::lookup::LookupPlan;
-use super::record::{LeftOut, Record, evidence};
-use super::verdict::{Pitfall, Verdict, judge};
+use super::record::{LeftOut, Record};
+use super::verdict::{Pitfall, Verdict};
 use crate::engine::{
-    Callers, DriveProfile, DriveState, EngineConfig, EngineKind, Schema, SimulatedDrive,
-    SpaceConfig, Tuning,
+    Callers, DriveProfile, DriveState, EngineConfig, EngineKind, IsolationLevel, Schema,
+    SimulatedDrive, SpaceConfig, Tuning,
 };
-use crate::{LabError, Monitor};
+use crate::{LabError, Monitor, free_space, machine};
 
-/// What became of one pitfall.
+/// What became of one fault.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct Caught {
-    /// The pitfall that was committed.
+    /// What was done wrong.
+    pub fault: &'static str,
+    /// The pitfall that was committed; the first, where it commits several.
     pub pitfall: Pitfall,
     /// The verdict on it where it was committed.
     pub verdict: Verdict,
     /// The verdict on it in the control campaign.
     pub control: Verdict,
-    /// Whether the fault, and nothing else that the control avoids, was called violated.
+    /// Whether what the fault commits, and nothing else that the control avoids, was called violated.
     pub is_caught: bool,
 }
 
@@ -43,7 +49,7 @@ fn plan(share: f64, drive: SimulatedDrive, longest: Duration) -> LookupPlan {
         engine: EngineConfig {
             kind: EngineKind::Isobath,
             path: None,
-            pool_bytes: 8 << 20,
+            pool_bytes: POOL,
             workers: Some(1),
             tasks_per_worker: 8,
             depth_per_worker: 16,
@@ -104,26 +110,136 @@ fn plans(runs: Runs, longest: Duration) -> [LookupPlan; 3] {
     runs.map(|(share, profile, spare)| plan(share, drive(profile, spare), longest))
 }
 
-/// The campaign that commits a pitfall, and no other.
-fn fault(pitfall: Pitfall, longest: Duration) -> [LookupPlan; 3] {
-    let first = |change: fn(&mut LookupPlan)| {
+/// Operations per second that are too few to say anything.
+const FEW: f64 = 1.0;
+/// How long they are offered: long enough for as many samples as the rule of steadiness asks for.
+const FEW_TIME: Duration = Duration::from_millis(1600);
+
+/// A campaign that commits some pitfalls, and no other.
+struct Fault {
+    name: &'static str,
+    commits: &'static [Pitfall],
+    plans: [LookupPlan; 3],
+}
+
+/// What runs of one size, amount and kind commit where they stand alone.
+const ALONE: &[Pitfall] = &[
+    Pitfall::DatasetSize,
+    Pitfall::OverProvisioning,
+    Pitfall::DriveType,
+];
+
+fn faults(longest: Duration) -> Vec<Fault> {
+    let fault = |name, commits, plans| Fault {
+        name,
+        commits,
+        plans,
+    };
+    let control = |at: usize, change: fn(&mut LookupPlan)| {
         let mut plans = plans(CONTROL, longest);
-        change(&mut plans[0]);
+        change(&mut plans[at]);
         plans
     };
-    match pitfall {
-        Pitfall::ShortRun => first(|plan| plan.duration = SHORT),
-        Pitfall::DeviceWrites => first(|plan| plan.left_out.flash_writes = true),
-        Pitfall::DriveState => first(|plan| {
-            if let Some(drive) = &mut plan.engine.simulated {
-                drive.state = DriveState::Used;
-            }
-        }),
-        Pitfall::DatasetSize => plans(ONE_SIZE, longest),
-        Pitfall::Space => first(|plan| plan.left_out.space = true),
-        Pitfall::OverProvisioning => plans(ONE_AMOUNT, longest),
-        Pitfall::DriveType => plans(ONE_KIND, longest),
+    let mut close = plans(ONE_AMOUNT, longest);
+    if let Some(drive) = &mut close[0].engine.simulated {
+        drive.over_provisioning += 1e-7;
     }
+    let mut faults = vec![
+        fault(
+            "a run that ends at once",
+            &[Pitfall::ShortRun],
+            control(0, |plan| plan.duration = SHORT),
+        ),
+        fault(
+            "flash writes that are not read",
+            &[Pitfall::DeviceWrites],
+            control(0, |plan| plan.left_out.flash_writes = true),
+        ),
+        fault(
+            "a drive that others have used",
+            &[Pitfall::DriveState],
+            control(0, |plan| {
+                if let Some(drive) = &mut plan.engine.simulated {
+                    drive.state = DriveState::Used;
+                }
+            }),
+        ),
+        fault(
+            ONE_SIZE_NAME,
+            &[Pitfall::DatasetSize],
+            plans(ONE_SIZE, longest),
+        ),
+        fault(
+            "space that is not read",
+            &[Pitfall::Space],
+            control(0, |plan| plan.left_out.space = true),
+        ),
+        fault(
+            "one amount of over-provisioning",
+            &[Pitfall::OverProvisioning],
+            plans(ONE_AMOUNT, longest),
+        ),
+        fault(
+            "one kind of drive",
+            &[Pitfall::DriveType],
+            plans(ONE_KIND, longest),
+        ),
+        fault(
+            "two amounts that are one",
+            &[Pitfall::OverProvisioning],
+            close,
+        ),
+        fault(
+            "sizes pooled over two engines",
+            ALONE,
+            control(2, |plan| {
+                plan.engine.tuning.isolation = IsolationLevel::Least
+            }),
+        ),
+        fault(
+            "sizes pooled over two pools",
+            ALONE,
+            control(2, |plan| plan.engine.pool_bytes += POOL / 2),
+        ),
+        fault(
+            "sizes pooled over two durabilities",
+            ALONE,
+            control(0, |plan| {
+                plan.engine.space.log_bytes = Some(LOG);
+                plan.engine.space.buffered_ms = Some(u32::MAX);
+            }),
+        ),
+        fault(
+            "a handful of operations",
+            &[Pitfall::ShortRun],
+            plans(CONTROL, FEW_TIME).map(|mut plan| {
+                plan.workload = Workload::lookup();
+                (plan.engine.simulated, plan.rate_per_s) = (None, Some(FEW));
+                plan.until_steady = false;
+                plan
+            }),
+        ),
+    ];
+    if let Some(path) = file_in_memory() {
+        let mut plans = plans(CONTROL, longest);
+        (plans[2].engine.simulated, plans[2].engine.path) = (None, Some(path));
+        let commits = &[Pitfall::DatasetSize, Pitfall::DriveType];
+        faults.push(fault("files in memory for a drive", commits, plans));
+    }
+    faults
+}
+
+const ONE_SIZE_NAME: &str = "one size of data";
+/// Bytes of the pool, and of the log where there is one.
+const POOL: u64 = 8 << 20;
+const LOG: u64 = 4 << 20;
+
+/// A path on a file system in memory that has room for a run, where there is one.
+fn file_in_memory() -> Option<PathBuf> {
+    let path = Path::new("/dev/shm").join(format!("isobath-self-test-{}.iso", std::process::id()));
+    let is_memory = machine::in_memory(&path).is_some();
+    let room = free_space(&path).ok()?.available_bytes;
+    (is_memory && room > 2 * CAPACITY + (256 << 20)).then_some(path)
 }
 
 /// Runs plans, each once however often it is asked for.
@@ -154,15 +270,12 @@ impl Runner<'_> {
         Ok(record)
     }
 
-    /// The verdicts on what the plans leave.
-    fn verdicts(&mut self, plans: [LookupPlan; 3]) -> Result<Vec<(Pitfall, Verdict)>, LabError> {
-        let records = plans.into_iter().map(|plan| self.run(plan));
-        let records = records.collect::<Result<Vec<Record>, _>>()?;
-        Ok(judge(&evidence(&records)))
+    fn run_all(&mut self, plans: [LookupPlan; 3]) -> Result<Vec<Record>, LabError> {
+        plans.into_iter().map(|plan| self.run(plan)).collect()
     }
 }
 
-/// Commits each pitfall, and says which were caught. `longest` bounds each run.
+/// Commits each fault, and says which were caught. `longest` bounds each run.
 ///
 /// # Errors
 /// Those of the runs.
@@ -172,22 +285,63 @@ pub fn self_test(longest: Duration, monitor: &dyn Monitor) -> Result<Vec<Caught>
         known: Vec::new(),
         monitor,
     };
-    let control = runner.verdicts(plans(CONTROL, longest))?;
+    let control_records = runner.run_all(plans(CONTROL, longest))?;
+    let control = verdicts(&control_records);
     let mut all = Vec::new();
-    for (at, pitfall) in Pitfall::ALL.into_iter().enumerate() {
-        let verdicts = runner.verdicts(fault(pitfall, longest))?;
+    for Fault {
+        name,
+        commits,
+        plans,
+    } in faults(longest)
+    {
+        let records = runner.run_all(plans)?;
+        let found = verdicts(&records);
         // Verdicts come in the order of the pitfalls.
-        let others = verdicts.iter().zip(&control);
-        let only = others
-            .filter(|((other, _), _)| *other != pitfall)
-            .all(|((_, now), (_, before))| now.is_violated() == before.is_violated());
-        let (verdict, control) = (verdicts[at].1.clone(), control[at].1.clone());
+        let mut both = found.iter().zip(&control);
+        let is_caught = both.all(|((pitfall, now), (_, before))| {
+            let is_committed = commits.contains(pitfall);
+            now.is_violated() == (is_committed || before.is_violated())
+                && !(is_committed && before.is_violated())
+        });
+        let of = |verdicts: &[(Pitfall, Verdict)]| {
+            let own = verdicts
+                .iter()
+                .find(|(pitfall, _)| commits.first() == Some(pitfall));
+            own.cloned()
+        };
+        let (Some((pitfall, verdict)), Some((_, before))) = (of(&found), of(&control)) else {
+            continue;
+        };
+        if name == ONE_SIZE_NAME {
+            all.push(cost_caught(&records, &control_records, &verdict, &before));
+        }
         all.push(Caught {
+            fault: name,
             pitfall,
-            is_caught: verdict.is_violated() && !control.is_violated() && only,
+            is_caught,
             verdict,
-            control,
+            control: before,
         });
     }
     Ok(all)
+}
+
+/// A number of drives must follow from the control campaign, and none from one that commits a pitfall.
+fn cost_caught(
+    records: &[Record],
+    control_records: &[Record],
+    verdict: &Verdict,
+    control: &Verdict,
+) -> Caught {
+    let answers = |records: &[Record]| {
+        let needs = needs(records, 1e12, 1e5);
+        needs.iter().any(|need| need.drives.is_some())
+    };
+    Caught {
+        fault: "drives counted from one size of data",
+        pitfall: Pitfall::DatasetSize,
+        is_caught: !answers(records) && answers(control_records),
+        verdict: verdict.clone(),
+        control: control.clone(),
+    }
 }

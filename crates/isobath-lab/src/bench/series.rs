@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::clients::Shared;
 use super::latencies::Total;
 use super::lookup::LookupPlan;
+use super::medium::Medium;
 use super::record::LeftOut;
 use super::smart::{self, DriveWrites};
 use super::steady::{Steady, SteadyParameters, steady};
@@ -27,7 +28,8 @@ pub struct Sample {
     pub operations: u64,
     /// Bytes of keys and values that the clients wrote.
     pub user_bytes: u64,
-    /// Bytes that were sent to the drive.
+    /// Bytes that were sent to the drive; of a file, what `/proc/self/io` says of this process, where buffered writes count when they make
+    /// a page dirty.
     pub host_bytes: u64,
     /// Bytes programmed into flash, where the drive reports them.
     pub nand_bytes: Option<u64>,
@@ -41,10 +43,12 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// WA-A up to here: cumulative, as paper 002, section 4.1, asks.
+    /// WA-A up to here: cumulative, as paper 002, section 4.1, asks. Nothing while no write has reached the drive: what the clients wrote
+    /// is still to come there.
     #[must_use]
     pub fn wa_a(&self) -> Option<f64> {
-        (self.user_bytes > 0).then(|| self.host_bytes as f64 / self.user_bytes as f64)
+        let is_known = self.user_bytes > 0 && self.host_bytes > 0;
+        is_known.then(|| self.host_bytes as f64 / self.user_bytes as f64)
     }
 
     /// WA-D up to here, cumulative.
@@ -93,8 +97,8 @@ impl Series {
         rates.map(|rate| rate.round() as u64).collect()
     }
 
-    /// What is judged together, by name: throughput and, for a run that writes, WA-A and WA-D; for one that only reads, latency.
-    fn judged(&self, writes: bool) -> Vec<(&'static str, Vec<f64>)> {
+    /// What is judged together, by name: throughput and, for a run that writes to a drive, WA-A and WA-D; for others, latency.
+    fn judged(&self, to_drive: bool) -> Vec<(&'static str, Vec<f64>)> {
         // An interval without writes has no ratio; the cumulative one stands in for it.
         let ratio = |step: Sample, whole: &Sample, of: fn(&Sample) -> Option<f64>| {
             of(&step).or_else(|| of(whole)).unwrap_or(0.0)
@@ -105,7 +109,7 @@ impl Series {
         };
         let mut all = vec![("throughput", self.throughput())];
         let counts_flash = self.samples.iter().all(|s| s.nand_bytes.is_some());
-        match writes {
+        match to_drive {
             true => {
                 all.push(("WA-A", series_of(Sample::wa_a)));
                 if counts_flash {
@@ -130,30 +134,45 @@ impl Series {
 
     /// Names of what [`Series::steady`] judges.
     #[must_use]
-    pub fn judged_by(&self, writes: bool) -> Vec<&'static str> {
-        let judged = self.judged(writes).into_iter();
+    pub fn judged_by(&self, to_drive: bool) -> Vec<&'static str> {
+        let judged = self.judged(to_drive).into_iter();
         judged.map(|(name, _)| name).collect()
     }
 
-    /// Where all that is judged is steady together.
+    /// Where all that is judged is steady together. Few operations are none: their counts are noise, and series of nothing never change.
+    /// Nor are writes of which none has reached the drive.
     #[must_use]
-    pub fn steady(&self, writes: bool) -> Steady {
-        let judged = self.judged(writes);
+    pub fn steady(&self, to_drive: bool) -> Steady {
+        let judged = self.judged(to_drive);
         let all: Vec<&[f64]> = judged.iter().map(|(_, series)| &series[..]).collect();
-        steady(&all, &SteadyParameters::default())
+        let parameters = SteadyParameters::default();
+        match steady(&all, &parameters) {
+            Steady::From(at) if !self.says_enough(at, to_drive, &parameters) => Steady::TooShort,
+            found => found,
+        }
     }
 
-    pub(super) fn is_steady(&self, writes: bool) -> bool {
-        matches!(self.steady(writes), Steady::From(_))
+    fn says_enough(&self, from: usize, to_drive: bool, parameters: &SteadyParameters) -> bool {
+        let (before, last) = (self.before(from), self.samples.last().copied());
+        let last = last.unwrap_or_default();
+        last.operations - before.operations >= parameters.operations_min
+            && (!to_drive || last.host_bytes > before.host_bytes)
+    }
+
+    pub(super) fn is_steady(&self, to_drive: bool) -> bool {
+        matches!(self.steady(to_drive), Steady::From(_))
+    }
+
+    /// What was counted before this sample.
+    fn before(&self, sample: usize) -> Sample {
+        let before = sample.checked_sub(1).and_then(|at| self.samples.get(at));
+        before.copied().unwrap_or_default()
     }
 
     /// Operations per second from this sample on.
     #[must_use]
     pub fn rate_from(&self, sample: usize) -> f64 {
-        let before = match sample {
-            0 => Sample::default(),
-            at => self.samples.get(at - 1).copied().unwrap_or_default(),
-        };
+        let before = self.before(sample);
         self.samples.last().map_or(0.0, |last| {
             (last.operations - before.operations) as f64 / (last.seconds - before.seconds).max(1e-9)
         })
@@ -173,6 +192,7 @@ pub(super) struct Sampler<'r> {
     shared: &'r Shared,
     files: &'r [PathBuf],
     path: Option<&'r Path>,
+    medium: Medium,
     /// A real drive that counts its flash writes.
     controller: Option<PathBuf>,
     virtual_ssd: Option<&'r Path>,
@@ -199,6 +219,7 @@ impl<'r> Sampler<'r> {
             shared,
             files,
             path,
+            medium: plan.medium(),
             // A drive that does not answer now is not asked again.
             controller: controller.filter(|_| drive.is_some()),
             virtual_ssd,
@@ -220,13 +241,14 @@ impl<'r> Sampler<'r> {
     pub(super) fn is_enough(&self, plan: &LookupPlan) -> bool {
         let writes = plan.workload.mix.writes();
         let last = self.series.samples.last().copied().unwrap_or_default();
-        let simulated = plan.engine.simulated.map(|drive| drive.capacity_bytes);
-        let capacity = simulated.or(plan.region_bytes);
-        let has_written = match capacity {
-            Some(capacity) if writes => last.host_bytes as f64 >= CAPACITIES_MIN * capacity as f64,
+        let to_drive = writes && self.medium.is_drive();
+        let has_written = match self.medium.capacity_bytes() {
+            Some(capacity) if to_drive => {
+                last.host_bytes as f64 >= CAPACITIES_MIN * capacity as f64
+            }
             _ => true,
         };
-        has_written && self.series.is_steady(writes)
+        has_written && self.series.is_steady(to_drive)
     }
 
     pub(super) fn sample(&mut self) {
@@ -340,6 +362,19 @@ pub(super) mod tests {
         assert_eq!(hidden.steady(false), Steady::From(0));
         assert_eq!(hidden.steady(true), Steady::Drifting);
         assert_eq!(made(10, |_| 5000.0, |_| 3.0).steady(true), Steady::TooShort);
+    }
+
+    #[test]
+    fn a_handful_of_operations_and_writes_that_are_still_to_come_are_not_steady() {
+        // Series of noughts and ones never drift.
+        let few = made(120, |at| if at % 60 == 0 { 2.0 } else { 0.0 }, |_| 0.0);
+        assert_eq!(few.steady(false), Steady::TooShort);
+        let unwritten = made(120, |_| 5000.0, |_| 0.0);
+        assert_eq!(unwritten.samples[119].wa_a(), None);
+        assert_eq!(unwritten.steady(true), Steady::TooShort);
+        assert_eq!(unwritten.steady(false), Steady::From(0));
+        // Only the first half wrote: the steady part begins with it, or there is none.
+        assert_eq!(made(120, |_| 5000.0, |_| 3.0).steady(true), Steady::From(0));
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub struct SteadyParameters {
     pub critical: f64,
     /// A change of the mean, relative, below which a significant change is of no consequence.
     pub tolerance: f64,
+    /// Operations that the steady part must have at least: counts of fewer say nothing of a rate.
+    pub operations_min: u64,
 }
 
 impl Default for SteadyParameters {
@@ -30,6 +32,7 @@ impl Default for SteadyParameters {
             share_min: 1.0 / 3.0,
             critical: 1.358,
             tolerance: 0.02,
+            operations_min: 300,
         }
     }
 }
@@ -38,10 +41,11 @@ impl fmt::Display for SteadyParameters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "steady by CUSUM: critical value {}, changes up to {}% of the mean are let pass, at least {} samples and {:.0}% of the run",
+            "steady by CUSUM: critical value {}, changes up to {}% of the mean are let pass, at least {} samples, {} operations and {:.0}% of the run",
             self.critical,
             self.tolerance * 100.0,
             self.samples_min,
+            self.operations_min,
             self.share_min * 100.0
         )
     }

@@ -6,16 +6,17 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::campaign::distinct;
+use super::evidence::{Group, lines, rows, verdicts};
 use super::ratio::{Ratio, compare};
-use super::record::{Record, evidence};
-use super::verdict::{Pitfall, Verdict, judge};
+use super::record::Record;
+use super::verdict::{Pitfall, Verdict};
 use crate::LabError;
+use crate::engine::EngineKind;
 
 /// The file of summaries in a campaign's directory.
 const SUMMARY: &str = "summary.json";
 /// The engine that others are compared with, where it was run.
-const COMPARED: &str = "isobath ";
+const COMPARED: EngineKind = EngineKind::Isobath;
 
 /// One row of a campaign.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -26,7 +27,7 @@ pub struct RowSummary {
     pub workload: String,
     /// Operations that were offered per second; none where there were as many as possible.
     pub rate_per_s: Option<f64>,
-    /// Sizes of data that it was run with.
+    /// Sizes of data that each engine was run with in each configuration, the fewest.
     pub sizes_count: usize,
     /// Pitfalls that all its runs together commit; with one of them there is no headline number.
     pub violated: Vec<Pitfall>,
@@ -40,25 +41,20 @@ impl RowSummary {
     /// The violated pitfalls by name; nothing where there is none.
     #[must_use]
     pub fn violated_names(&self) -> String {
-        names(&self.violated)
+        Pitfall::names(&self.violated)
     }
 
     /// The unknown pitfalls by name; nothing where there is none.
     #[must_use]
     pub fn unknown_names(&self) -> String {
-        names(&self.unknown)
+        Pitfall::names(&self.unknown)
     }
-}
-
-fn names(pitfalls: &[Pitfall]) -> String {
-    let names: Vec<&str> = pitfalls.iter().map(|pitfall| pitfall.name()).collect();
-    names.join(", ")
 }
 
 /// One engine in a row. Means over repeats and sizes are geometric.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EngineSummary {
-    /// Name and version, and the isolation where that is the least.
+    /// Name and version, and what tells it from others of that name.
     pub engine: String,
     /// Repeats.
     pub repeats_count: usize,
@@ -82,66 +78,63 @@ pub struct EngineSummary {
     pub space_amplification_max: Option<f64>,
     /// Operations per second that the flash of a simulated or virtual SSD would allow, the smallest of the repeats: modelled.
     pub modelled_operations_per_s: Option<f64>,
-    /// The first engine's throughput over this one's, repeats of each size in pairs.
+    /// The first engine's throughput over this one's, repeats of each size and drive in pairs.
     pub first_over_this: Option<Ratio>,
 }
 
-/// One summary per heading, in the order of the records.
+/// One summary per row, in the order of the records.
 #[must_use]
 pub fn summarize(records: &[Record]) -> Vec<RowSummary> {
-    let headings = distinct(records, |r| r.heading().to_owned());
-    headings.into_iter().map(|row| of(records, row)).collect()
+    rows(records).into_iter().map(of).collect()
 }
 
-fn of(records: &[Record], row: String) -> RowSummary {
-    let records: Vec<&Record> = records.iter().filter(|r| r.heading() == row).collect();
-    let mut engines: Vec<String> = Vec::new();
-    for record in &records {
-        if !engines.contains(&record.side()) {
-            engines.push(record.side());
-        }
-    }
-    engines.sort_by_key(|engine| (!engine.starts_with(COMPARED), engine.clone()));
-    let runs = |engine: &str| -> Vec<&Record> {
-        let of = records.iter().filter(|r| r.side() == engine);
-        of.copied().collect()
+fn of(row: Group) -> RowSummary {
+    let mut lines = lines(&row.records);
+    let is_compared = |line: &Group| {
+        let first = line.records.first();
+        first.is_some_and(|record| record.setting.kind == COMPARED)
     };
-    let first = engines.first().map_or_else(Vec::new, |first| runs(first));
-    let sizes: BTreeSet<u64> = records.iter().map(|r| r.data_bytes).collect();
-    let all: Vec<Record> = records.iter().map(|r| (*r).clone()).collect();
-    let verdicts = judge(&evidence(&all));
+    lines.sort_by_key(|line| (!is_compared(line), line.name.clone()));
+    let sizes = |line: &Group| -> usize {
+        let sizes: BTreeSet<u64> = line.records.iter().map(|r| r.data_bytes).collect();
+        sizes.len()
+    };
+    let is_engine = |line: &&Group| line.records.iter().any(|r| !r.is_baseline());
+    let engines = lines.iter().filter(is_engine).map(sizes).min();
+    let verdicts = verdicts(&row.records);
     let those = |is: fn(&Verdict) -> bool| -> Vec<Pitfall> {
         let those = verdicts.iter().filter(|(_, verdict)| is(verdict));
         those.map(|(pitfall, _)| *pitfall).collect()
     };
+    let setting = row.records.first().map(|record| &record.setting);
     RowSummary {
-        rate_per_s: records.first().and_then(|r| r.rate_per_s),
-        sizes_count: sizes.len(),
+        rate_per_s: setting.and_then(|setting| setting.rate_per_s),
+        sizes_count: engines.or(lines.iter().map(sizes).min()).unwrap_or(0),
         violated: those(Verdict::is_violated),
         unknown: those(Verdict::is_unknown),
-        workload: records
-            .first()
-            .map_or_else(String::new, |r| r.workload.clone()),
-        engines: engines
+        workload: setting.map_or_else(String::new, |setting| setting.workload.clone()),
+        engines: lines
             .iter()
             .enumerate()
-            .map(|(at, engine)| of_engine(engine, &runs(engine), (at > 0).then_some(&first[..])))
+            .map(|(at, line)| of_engine(line, (at > 0).then(|| &lines[0].records[..])))
             .collect(),
-        row,
+        row: row.name,
     }
 }
 
-fn of_engine(engine: &str, runs: &[&Record], first: Option<&[&Record]>) -> EngineSummary {
-    let largest =
-        |of: fn(&Record) -> Option<f64>| runs.iter().filter_map(|r| of(r)).reduce(f64::max);
+fn of_engine(line: &Group, first: Option<&[Record]>) -> EngineSummary {
+    let runs = &line.records;
+    let largest = |of: fn(&Record) -> Option<f64>| runs.iter().filter_map(of).reduce(f64::max);
     let pairs = first.into_iter().flatten().filter_map(|first| {
-        let is_pair =
-            |run: &&&Record| (run.round, run.data_bytes) == (first.round, first.data_bytes);
+        let is_pair = |run: &&Record| {
+            let same = (run.round, run.data_bytes) == (first.round, first.data_bytes);
+            same && (run.is_baseline() || run.setting.medium == first.setting.medium)
+        };
         let same = runs.iter().find(is_pair)?;
         Some((first.operations_per_s, same.operations_per_s))
     });
     EngineSummary {
-        engine: engine.to_owned(),
+        engine: line.name.clone(),
         repeats_count: runs.len(),
         operations_per_s: mean(runs, |r| r.operations_per_s),
         latency_us_p99: largest(|r| Some(r.latency_us_p99)).unwrap_or(0.0),
@@ -160,7 +153,7 @@ fn of_engine(engine: &str, runs: &[&Record], first: Option<&[&Record]>) -> Engin
     }
 }
 
-fn mean(runs: &[&Record], of: impl Fn(&Record) -> f64) -> f64 {
+fn mean(runs: &[Record], of: impl Fn(&Record) -> f64) -> f64 {
     let logs: f64 = runs
         .iter()
         .map(|run| of(run).max(f64::MIN_POSITIVE).ln())
@@ -180,25 +173,35 @@ pub fn write_summary(directory: &Path, records: &[Record]) -> Result<(), LabErro
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::half_rate::tests::ran;
+pub(super) mod tests {
+    use super::super::half_rate::tests::{of_engine, ran};
     use super::*;
+    use crate::bench::Medium;
 
     /// Records of two engines: the second has half the throughput with the same data in the same round.
-    fn both(sizes: &[f64]) -> Vec<Record> {
-        let (_, mut records) = ran(sizes, 5);
+    pub(in crate::bench) fn both(sizes: &[f64]) -> Vec<Record> {
+        let (_, records) = ran(sizes, 5);
         let of_two = |(at, record): (usize, &Record)| {
             let rate = (at + 1) as f64 * 1000.0;
-            [("isobath 1", rate), ("other 1", rate / 2.0)].map(|(engine, operations_per_s)| {
-                Record {
-                    engine: engine.to_owned(),
-                    operations_per_s,
-                    ..record.clone()
-                }
+            let engines = [
+                (EngineKind::Isobath, "isobath 1", rate),
+                (EngineKind::Redb, "other 1", rate / 2.0),
+            ];
+            engines.map(|(kind, engine, operations_per_s)| Record {
+                operations_per_s,
+                ..of_engine(record, kind, engine)
             })
         };
-        records = records.iter().enumerate().flat_map(of_two).collect();
-        records
+        records.iter().enumerate().flat_map(of_two).collect()
+    }
+
+    pub(in crate::bench) fn file(file_system: &str) -> Medium {
+        Medium::Drive {
+            file_system: file_system.to_owned(),
+            device: "/dev/x".to_owned(),
+            disk: Some("x".to_owned()),
+            region_bytes: None,
+        }
     }
 
     #[test]
@@ -218,19 +221,16 @@ mod tests {
     fn runs_without_an_engine_are_no_evidence_about_engines() {
         let mut records = both(&[1.0]);
         for record in &mut records {
-            record.uses_drive = true;
-            record.drive = "ext4 on a drive".to_owned();
+            record.setting.medium = file("ext4");
         }
         let violated = |records: &[Record]| summarize(records)[0].violated.clone();
         let alone = violated(&records);
         // Null has another medium and so many sizes as one likes.
         for (at, record) in records.clone().into_iter().enumerate() {
-            records.push(Record {
-                engine: "null".to_owned(),
-                drive: "memory".to_owned(),
-                data_bytes: record.data_bytes * (at as u64 + 1),
-                ..record
-            });
+            let mut none = of_engine(&record, EngineKind::Null, "null");
+            none.setting.medium = Medium::Memory;
+            none.data_bytes *= at as u64 + 1;
+            records.push(none);
         }
         assert_eq!(violated(&records), alone);
     }
@@ -240,7 +240,7 @@ mod tests {
         let mut records = both(&[0.25, 0.5, 1.0]);
         assert_eq!(summarize(&records)[0].unknown_names(), "space");
         for record in &mut records {
-            (record.uses_drive, record.drive_state) = (true, None);
+            record.setting.medium = file("ext4");
             record.space_amplification_max = Some(1.5);
         }
         let row = &summarize(&records)[0];
@@ -255,25 +255,23 @@ mod tests {
     #[test]
     fn sizes_are_said_to_be_shares_of_what_they_are_shares_of() {
         let mut records = both(&[0.25, 0.5, 1.0]);
-        let said = |records: &[Record]| judge(&evidence(records))[3].1.to_string();
+        let said = |records: &[Record]| verdicts(records)[3].1.to_string();
+        records.retain(|record| record.setting.kind == EngineKind::Isobath);
         let whole = records.iter().map(|r| r.data_bytes).max().unwrap();
         for record in &mut records {
-            record.pool_bytes = whole * 2;
+            record.setting.pool_bytes = whole * 2;
         }
         assert_eq!(
             said(&records),
             "controlled: 3 sizes, 0.12 to 0.50 of the cache"
         );
         for record in &mut records {
-            record.pool_bytes = record.data_bytes / 10;
-        }
-        let of_caches = said(&records);
-        assert!(
-            of_caches.ends_with("to 10.00 of the largest cache"),
-            "{of_caches}"
-        );
-        for record in &mut records {
-            record.capacity_bytes = Some(whole * 4);
+            record.setting.medium = Medium::Drive {
+                file_system: "ext4".to_owned(),
+                device: "/dev/x".to_owned(),
+                disk: None,
+                region_bytes: Some(whole * 4),
+            };
         }
         let of_capacity = said(&records);
         assert!(
@@ -294,7 +292,6 @@ mod tests {
     fn a_summary_has_geometric_means_and_the_worst_of_the_repeats() {
         let (_, records) = ran(&[1.0], 2);
         let of = |record: &Record, engine: &str, number: f64| Record {
-            engine: engine.to_owned(),
             operations_per_s: 1000.0 * number * number,
             cpu_us_per_operation: number,
             latency_us_p99: 10.0 * number,
@@ -304,7 +301,10 @@ mod tests {
             wa_d: Some(number + 1.0),
             space_amplification_max: Some(number + 2.0),
             modelled_operations_per_s: Some(100.0 * number),
-            ..record.clone()
+            ..match engine {
+                "isobath 1" => of_engine(record, EngineKind::Isobath, engine),
+                _ => of_engine(record, EngineKind::Redb, engine),
+            }
         };
         let both = |engine| [of(&records[0], engine, 1.0), of(&records[1], engine, 2.0)];
         // The engine that others are compared with comes first, whatever its name.

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::medium::DriveKind;
+
 /// One of the paper's pitfalls, in its order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -35,6 +37,13 @@ impl Pitfall {
         Pitfall::OverProvisioning,
         Pitfall::DriveType,
     ];
+
+    /// The names of several, for a person.
+    #[must_use]
+    pub fn names(pitfalls: &[Pitfall]) -> String {
+        let names: Vec<&str> = pitfalls.iter().map(|pitfall| pitfall.name()).collect();
+        names.join(", ")
+    }
 
     /// Its name in reports.
     #[must_use]
@@ -70,6 +79,25 @@ impl Verdict {
         matches!(self, Verdict::Violated(_))
     }
 
+    /// The same, said of one engine among others.
+    pub(super) fn about(&self, engine: &str) -> Verdict {
+        let said = |reason: &str| format!("{engine}: {reason}");
+        match self {
+            Verdict::Controlled(how) => Verdict::Controlled(said(how)),
+            Verdict::Unknown(why) => Verdict::Unknown(said(why)),
+            Verdict::Violated(what) => Verdict::Violated(said(what)),
+        }
+    }
+
+    /// More is less favourable.
+    pub(super) fn severity(&self) -> u8 {
+        match self {
+            Verdict::Controlled(_) => 0,
+            Verdict::Unknown(_) => 1,
+            Verdict::Violated(_) => 2,
+        }
+    }
+
     /// Whether nothing is known of the pitfall.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
@@ -89,7 +117,7 @@ impl fmt::Display for Verdict {
 
 /// Something that is measured, cannot be, or was left out though it could be.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Known<T> {
+pub(super) enum Known<T> {
     /// It was measured.
     Is(T),
     /// It cannot be measured here; why.
@@ -100,7 +128,7 @@ pub enum Known<T> {
 
 /// How long a run went on.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Length {
+pub(super) struct Length {
     /// Sample from which on all metrics are steady, and how many samples there are; none if not.
     pub steady: Option<(usize, usize)>,
     /// Bytes that the host wrote, the load not counted, over the bytes that the engine may write to.
@@ -109,7 +137,7 @@ pub struct Length {
 
 /// In which state the drive was.
 #[derive(Debug, Clone, PartialEq)]
-pub enum StateEvidence {
+pub(super) enum StateEvidence {
     /// The benchmark brought it into this state, and the drive's counters agree.
     Set(String),
     /// It was said to be in a state that its counters contradict, or an earlier run left it as it is.
@@ -118,9 +146,9 @@ pub enum StateEvidence {
     Unknown(String),
 }
 
-/// What is known of a run, or of all runs of a campaign that stand behind one statement.
+/// What is known of the runs of one engine in one configuration.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Evidence {
+pub(super) struct Evidence {
     /// Whether the runs use a drive at all.
     pub drive: bool,
     /// Whether anything is written.
@@ -134,13 +162,13 @@ pub struct Evidence {
     /// Dataset sizes that were run, over what `dataset_of` says.
     pub dataset_shares: Vec<f64>,
     /// What the dataset sizes are shares of: the capacity, or the cache where no capacity is known.
-    pub dataset_of: String,
+    pub dataset_of: &'static str,
     /// Largest space amplification.
     pub space: Known<f64>,
     /// Over-provisioned shares that were run; unknown where the drive does not let them be set.
     pub over_provisioning: Known<Vec<f64>>,
     /// Kinds of drives that were run.
-    pub drives: Vec<String>,
+    pub drives: Vec<DriveKind>,
     /// Kinds of drives that there are to run on.
     pub drives_available: usize,
 }
@@ -148,12 +176,14 @@ pub struct Evidence {
 /// Sizes that a sweep has at least, and how far apart the smallest and the largest are (paper 002 sweeps 0.25 to 0.88).
 const SIZES_MIN: usize = 3;
 const SIZES_SPREAD_MIN: f64 = 2.0;
+/// Amounts of over-provisioning that are this close count as one: paper 002 compares none with a quarter of the drive.
+const SPARE_STEP: f64 = 0.02;
 /// Host writes before which no run on a drive counts as steady (paper 002, section 4.1).
 pub const CAPACITIES_MIN: f64 = 3.0;
 
 /// The seven verdicts, in the paper's order.
 #[must_use]
-pub fn judge(evidence: &Evidence) -> Vec<(Pitfall, Verdict)> {
+pub(super) fn judge(evidence: &Evidence) -> Vec<(Pitfall, Verdict)> {
     let verdict = |pitfall| {
         let no_drive = || Verdict::Controlled("no drive is involved".to_owned());
         match pitfall {
@@ -250,7 +280,8 @@ fn over_provisioning(evidence: &Evidence) -> Verdict {
         Known::Is(shares) => {
             let mut shares = shares.clone();
             shares.sort_by(f64::total_cmp);
-            shares.dedup();
+            // The first of those that are close stays, so that no chain of them counts as one.
+            shares.dedup_by(|next, kept| *next - *kept < SPARE_STEP - 1e-9);
             match shares.len() {
                 0 | 1 => Verdict::Violated(
                     "one amount of over-provisioning, though more can be set; run another"
@@ -288,6 +319,10 @@ pub fn has_headline(verdicts: &[(Pitfall, Verdict)]) -> bool {
 pub(super) mod tests {
     use super::*;
 
+    fn disk(name: &str) -> DriveKind {
+        DriveKind::Disk(Some(name.to_owned()))
+    }
+
     /// Evidence of a campaign that avoids every pitfall.
     pub(crate) fn controlled() -> Evidence {
         Evidence {
@@ -300,10 +335,10 @@ pub(super) mod tests {
             wa_d: Known::Is(1.7),
             state: StateEvidence::Set("preconditioned".to_owned()),
             dataset_shares: vec![0.25, 0.5, 0.75],
-            dataset_of: "the capacity".to_owned(),
+            dataset_of: "the capacity",
             space: Known::Is(1.4),
             over_provisioning: Known::Is(vec![0.125, 0.25]),
-            drives: vec!["a".to_owned(), "b".to_owned()],
+            drives: vec![disk("a"), disk("b")],
             drives_available: 2,
         }
     }
@@ -327,7 +362,7 @@ pub(super) mod tests {
             (Pitfall::DatasetSize, |e| e.dataset_shares.truncate(1)),
             (Pitfall::Space, |e| e.space = Known::LeftOut),
             (Pitfall::OverProvisioning, |e| {
-                e.over_provisioning = Known::Is(vec![0.1, 0.1])
+                e.over_provisioning = Known::Is(vec![0.2, 0.200_000_1])
             }),
             (Pitfall::DriveType, |e| e.drives.truncate(1)),
         ];
@@ -345,7 +380,7 @@ pub(super) mod tests {
         evidence.wa_d = Known::Unknown("no SMART".into());
         evidence.state = StateEvidence::Unknown("a shared drive".into());
         evidence.over_provisioning = Known::Unknown("a file".into());
-        (evidence.drives_available, evidence.drives) = (1, vec!["a".into()]);
+        (evidence.drives_available, evidence.drives) = (1, vec![disk("a")]);
         let verdicts = judge(&evidence);
         let unknown = verdicts
             .iter()

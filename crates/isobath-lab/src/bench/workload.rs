@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Number of operations.
 pub(crate) const OPERATIONS: usize = 11;
@@ -74,7 +74,8 @@ impl Operation {
 }
 
 /// Operations and their weights, as `get:50,update:50` says them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct Mix {
     weights: [u32; OPERATIONS],
     total: u32,
@@ -165,12 +166,19 @@ impl FromStr for Mix {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Mix, String> {
+        Mix::parse(text, |operation| !operation.is_transaction())
+    }
+}
+
+impl Mix {
+    /// Reads a mix of those operations that may be in it.
+    fn parse(text: &str, may: impl Fn(Operation) -> bool) -> Result<Mix, String> {
         let mut weights = [0u32; OPERATIONS];
         for part in text.split(',') {
             let (name, weight) = part.split_once(':').unwrap_or((part, "1"));
             let operation = Operation::ALL
                 .into_iter()
-                .find(|o| o.name() == name.trim() && !o.is_transaction())
+                .find(|o| o.name() == name.trim() && may(*o))
                 .ok_or_else(|| {
                     format!(
                         "`{name}` is no operation; there are get, get-many, scan, update, insert, rmw"
@@ -187,6 +195,20 @@ impl FromStr for Mix {
             return Err("all weights are zero".to_owned());
         }
         Ok(Mix { weights, total })
+    }
+}
+
+impl From<Mix> for String {
+    fn from(mix: Mix) -> String {
+        mix.to_string()
+    }
+}
+
+impl TryFrom<String> for Mix {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Mix, String> {
+        Mix::parse(&text, |_| true)
     }
 }
 

@@ -28,6 +28,29 @@ pub enum EngineKind {
     Drive,
 }
 
+impl DriveState {
+    /// Its name in files and reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            DriveState::Trimmed => "trimmed",
+            DriveState::Preconditioned => "preconditioned",
+            DriveState::Used => "used by others",
+        }
+    }
+}
+
+impl Callers {
+    /// Its name in files and reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Callers::Tasks => "tasks",
+            Callers::Threads => "threads",
+        }
+    }
+}
+
 impl EngineKind {
     /// Its name on the command line and in files.
     #[must_use]
@@ -83,6 +106,14 @@ impl EngineKind {
         matches!(self, EngineKind::Null | EngineKind::Drive)
     }
 
+    /// Whether it is a library in C, which may end its process where others answer with an error.
+    pub(crate) fn may_abort(self) -> bool {
+        matches!(
+            self,
+            EngineKind::RocksDb | EngineKind::WiredTiger | EngineKind::Lmdb
+        )
+    }
+
     /// [`LabError::NotBuilt`] where this build lacks it.
     pub(crate) fn check_built(self) -> Result<(), LabError> {
         match self.is_built() {
@@ -123,7 +154,7 @@ impl EngineKind {
 }
 
 /// A simulated SSD: under Isobath in this process, or with a path a virtual one under any engine.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SimulatedDrive {
     /// What kind of drive.
     pub profile: DriveProfile,
@@ -134,7 +165,7 @@ pub struct SimulatedDrive {
     /// Its state before the load.
     pub state: DriveState,
     /// Static wear levelling: erases by which a superblock may lag behind the most worn one; `None` levels nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wear_difference_max: Option<u32>,
 }
 
@@ -151,7 +182,7 @@ impl SimulatedDrive {
 }
 
 /// Kinds of simulated drives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DriveProfile {
     /// Erase units of 1/256 of the drive, cleaned greedily.
@@ -161,6 +192,15 @@ pub enum DriveProfile {
 }
 
 impl DriveProfile {
+    /// Its name on the command line and in files.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            DriveProfile::Tlc => "tlc",
+            DriveProfile::Qlc => "qlc",
+        }
+    }
+
     /// Megabytes per second that its flash takes in order, as the virtual SSD's profiles `enterprise-tlc` and `consumer-qlc` have.
     #[must_use]
     pub fn sequential_mb_per_s(self) -> f64 {
@@ -172,7 +212,7 @@ impl DriveProfile {
 }
 
 /// States of a drive before a run (paper 002, section 3.4).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DriveState {
     /// Everything is discarded.
@@ -184,7 +224,7 @@ pub enum DriveState {
 }
 
 /// What calls Isobath.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Callers {
     /// Tasks on the store's workers.
@@ -194,7 +234,7 @@ pub enum Callers {
 }
 
 /// How an engine is configured; one struct for all, so that runs compare.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct EngineConfig {
     /// Which engine.
     pub kind: EngineKind,
@@ -264,7 +304,7 @@ impl IsolationLevel {
 }
 
 /// What a search may choose, and what makes second rows.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tuning {
     /// What transactions are protected from.
     pub isolation: IsolationLevel,
@@ -293,10 +333,10 @@ impl Tuning {
 }
 
 /// How Isobath keeps space on its volume.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct SpaceConfig {
     /// Cleaning policy; `None` is the engine's own choice.
-    pub policy: Option<&'static str>,
+    pub policy: Option<String>,
     /// Share of the volume that live data may fill; `None` is the engine's own choice.
     pub fill_factor: Option<f64>,
     /// Bytes of a segment; `None` is the engine's own choice.
@@ -309,7 +349,7 @@ pub struct SpaceConfig {
     /// `u32::MAX` guarantees nothing.
     pub buffered_ms: Option<u32>,
     /// Synced commits are shown to others before they are durable.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub early_visibility: bool,
     /// Where page writes are recorded, once the data is loaded.
     #[serde(skip)]

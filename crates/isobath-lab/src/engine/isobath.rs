@@ -38,7 +38,7 @@ impl IsobathEngine {
             options = options.workers(workers);
         }
         let space = &config.space;
-        if let Some(policy) = space.policy {
+        if let Some(policy) = &space.policy {
             let policy = policy.parse::<PolicyKind>();
             options =
                 options.cleaning_policy(policy.map_err(|e| LabError::Request(e.to_string()))?);
@@ -138,7 +138,7 @@ impl Engine for IsobathEngine {
             ("tasks_per_worker", config.tasks_per_worker.to_string()),
             ("depth_per_worker", config.depth_per_worker.to_string()),
             ("direct_io", "yes, where the file system allows it".into()),
-            ("cleaning_policy", own(space.policy.map(str::to_owned))),
+            ("cleaning_policy", own(space.policy.clone())),
             ("fill_factor", own(space.fill_factor.map(|f| f.to_string()))),
             (
                 "segment_bytes",

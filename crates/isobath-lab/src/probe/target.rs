@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use isobath_io::{DirectMode, Volume, VolumeOptions};
 use isobath_model::profile::TargetKind;
 
+use crate::machine::in_memory;
 use crate::{LabError, free_space};
 
 /// What the path is, and so what the probe will do with it.
@@ -166,16 +167,6 @@ impl Drop for Opened {
             }
         }
     }
-}
-
-/// File systems that live in memory. Linux 6.6 and later accept O_DIRECT on them, and still every read is a copy.
-const IN_MEMORY: [(u64, &str); 2] = [(0x0102_1994, "tmpfs"), (0x8584_58f6, "ramfs")];
-
-/// The file system under `path` by name, if it lives in memory.
-fn in_memory(path: &Path) -> Option<&'static str> {
-    let kind = rustix::fs::statfs(path).ok()?.f_type as u64 & 0xffff_ffff;
-    let found = IN_MEMORY.iter().find(|(magic, _)| *magic == kind);
-    found.map(|(_, name)| *name)
 }
 
 fn refuse_memory(path: &Path) -> Result<(), LabError> {

@@ -56,17 +56,49 @@ macro_rules! cells {
 }
 pub(crate) use cells;
 
-/// A table, which scrolls by itself where the screen is narrower. The last cell of a short row takes the columns that are left.
+/// Whether there is nothing to read in a cell.
+fn is_empty(cell: &Markup) -> bool {
+    // What stands between tags; texts are escaped.
+    let mut parts = cell.0.split('<');
+    let first = parts.next().unwrap_or_default();
+    let is_blank = |part: &str| {
+        part.split_once('>')
+            .is_none_or(|(_, text)| text.trim().is_empty())
+    };
+    first.trim().is_empty() && parts.all(is_blank)
+}
+
+/// A table, whose rows become lists where the screen is narrow. The last cell of a short row takes the columns that are left. Rows and
+/// columns in which there is nothing beside their names are left out, and so is a table without rows.
 pub(crate) fn table(columns: &[Column], rows: impl IntoIterator<Item = Vec<Markup>>) -> Markup {
+    let says = |row: &Vec<Markup>| row.len() == 1 || !row.iter().skip(1).all(is_empty);
+    let rows: Vec<Vec<Markup>> = rows.into_iter().filter(says).collect();
+    if rows.is_empty() {
+        return Markup::default();
+    }
+    let is_used = |at: usize| {
+        at == 0
+            || rows
+                .iter()
+                .any(|row| row.get(at).is_some_and(|c| !is_empty(c)))
+    };
+    let used: Vec<bool> = (0..columns.len()).map(is_used).collect();
+    let is_used = |at: usize| used.get(at) == Some(&true);
+    let columns_from = |first: usize| (first..columns.len()).filter(|at| is_used(*at)).count();
     html! {
         div.scroll { table {
-            thead { tr { @for column in columns { th class=[column.class] { (column.name) } } } }
-            tbody { @for row in rows { tr {
-                @let span = columns.len() + 1 - row.len().min(columns.len());
-                @for (at, cell) in row.iter().enumerate() {
-                    @if span > 1 && at + 1 == row.len() { td colspan=(span) { (cell) } }
-                    @else { td class=[columns.get(at).and_then(|column| column.class)] { (cell) } }
-                }
+            thead { tr { @for (at, column) in columns.iter().enumerate() { @if is_used(at) {
+                th class=[column.class] { (column.name) }
+            } } } }
+            tbody { @for row in &rows { tr {
+                @for (at, cell) in row.iter().enumerate() { @if is_used(at) {
+                    @let span = if at + 1 == row.len() { columns_from(at).max(1) } else { 1 };
+                    @if span > 1 { td colspan=(span) { (cell) } }
+                    @else {
+                        td class=[columns.get(at).and_then(|column| column.class)]
+                            data-name=[columns.get(at).map(|column| &column.name)] { (cell) }
+                    }
+                } }
             } } }
         } }
     }
@@ -153,6 +185,27 @@ mod tests {
         // Rows have names, and no numbers: all other texts are ticks of the ratio's axis.
         assert!(texts.iter().all(|text| *text != "0"), "{texts:?}");
         assert!(svg.contains("xmlns=\"http://www.w3.org/2000/svg\"") && svg.contains("--paper"));
+    }
+
+    #[test]
+    fn what_says_nothing_is_left_out_of_a_table() {
+        let columns = [words("run"), number("a"), number("b"), words("c")];
+        let nothing = || html! { span.violated {} };
+        let rows = [
+            cells!["one", 1, "", nothing()],
+            cells!["two", "", "", nothing()],
+            cells!["three", "", "", "said"],
+        ];
+        let shown = page("t", &table(&columns, rows));
+        let document = check::Page::of(&shown);
+        assert_eq!(
+            document.rows(),
+            [vec!["one", "1", ""], vec!["three", "", "said"]]
+        );
+        assert_eq!(document.texts("th"), ["run", "a", "c"]);
+        // On a narrow screen each cell says of which column it is.
+        assert!(shown.contains("data-name=\"a\""));
+        assert!(table(&columns, [cells!["two", "", "", ""]]).0.is_empty());
     }
 
     #[test]

@@ -70,9 +70,10 @@ pub struct Predicted {
     pub drive_limit_operations_per_s: Option<f64>,
     /// What limits the rate: `drive`, `CPU`, `clients`, `compaction`, `log writes`, `log flushes`, or the engine as runs of it showed.
     pub limited_by: &'static str,
-    /// Mean latency of a point read at that rate, µs: with as many operations in flight as there are clients.
-    pub read_latency_us_mean: f64,
-    /// Its 99th percentile, µs; `None` if the profile has no latencies.
+    /// Mean latency of a point read at that rate, µs: with as many operations in flight as there are clients. `None` if the workload has
+    /// no point reads.
+    pub read_latency_us_mean: Option<f64>,
+    /// Its 99th percentile, µs, no less than the mean; `None` if the profile has no latencies, or the workload no point reads.
     pub read_latency_us_p99: Option<f64>,
     /// CPU time per operation, µs on one core.
     pub cpu_us_per_operation: f64,
@@ -482,12 +483,11 @@ impl Predicted {
         let most = self.drive_limit_operations_per_s;
         let per_s = per_s.min(most.unwrap_or(f64::INFINITY));
         let slower = self.operations_per_s / per_s;
-        let alone_us = self.read_latency_us_mean;
-        self.read_latency_us_mean *= slower;
-        // A percentile below the mean is that of reads that find their records in memory, whatever the others take.
-        let behind_others = self.read_latency_us_p99.filter(|p99| *p99 >= alone_us);
-        if let Some(p99) = behind_others {
-            self.read_latency_us_p99 = Some(p99 * slower);
+        for latency_us in [
+            &mut self.read_latency_us_mean,
+            &mut self.read_latency_us_p99,
+        ] {
+            *latency_us = latency_us.map(|us| us * slower);
         }
         self.operations_per_s = per_s;
         self.operations_per_s_range = range(per_s, spread, most);
@@ -542,7 +542,11 @@ fn predict(
     // Little's law: as many operations are in flight as there are clients, so that an operation takes clients / rate. Reads take
     // their share of it by what they take alone.
     let crowding = f64::from(workload.clients) / operations_per_s * 1e6 / demand.alone_us.max(1e-3);
-    let crowding = crowding.max(1.0);
+    // Where commits wait for each other in the log, those that read do not: clients queue there to write.
+    let crowding = match limited_by == demand.serial {
+        true => 1.0,
+        false => crowding.max(1.0),
+    };
     let latency = demand.point_read_alone_us * crowding;
     let cpu_us = demand.point_read_cpu_us;
     let p99_us = |ratio: f64| match demand.point_read_accesses {
@@ -560,13 +564,19 @@ fn predict(
         }
     };
     let user_bytes = workload.writes() * workload.record_bytes();
+    let reads_points = workload.point_reads > 0.0;
+    // Few reads that take long may lift the mean above what 99 of 100 take. What a target is judged by is never below the mean.
+    let p99_us = |ratio: f64| p99_us(ratio).max(latency);
     Ok(Predicted {
         operations_per_s,
         operations_per_s_range: range(operations_per_s, spread, max_per_s),
         drive_limit_operations_per_s: max_per_s,
         limited_by,
-        read_latency_us_mean: latency,
-        read_latency_us_p99: drive.read_p99_ratio(read_depth).map(p99_us),
+        read_latency_us_mean: reads_points.then_some(latency),
+        read_latency_us_p99: drive
+            .read_p99_ratio(read_depth)
+            .filter(|_| reads_points)
+            .map(p99_us),
         cpu_us_per_operation: demand.cpu_us,
         page_reads_per_operation: demand.page_reads,
         read_ios_per_operation: demand.read_ios,

@@ -135,6 +135,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
                 }
             }
             self.advance(stream, run.len(), bytes);
+            self.reserve.flushed(run.len() as u64 * u64::from(bytes));
         }
         Ok(())
     }

@@ -94,7 +94,7 @@ pub(super) const TABLES: [&str; 11] = [
 ];
 
 /// How many rows there are of what a warehouse has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scale {
     /// Items, and so rows of the stock of a warehouse.
     pub items: u32,
