@@ -373,7 +373,8 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
             self.is_open = false;
             self.add_child(0, lower, id)?;
         }
-        for below in 0..usize::from(level).min(self.inner.len()) {
+        // Each that is closed may open the one above it.
+        for below in 0..usize::from(level) {
             self.close_inner(below, upper)?;
         }
         Ok(())
@@ -381,7 +382,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
 
     /// Finishes the open node of children of level `below`, which ends at `upper`.
     fn close_inner(&mut self, below: usize, upper: Option<&[u8]>) -> Result<(), C::Error> {
-        let Some(mut stage) = self.inner[below].take() else {
+        let Some(mut stage) = self.inner.get_mut(below).and_then(Option::take) else {
             return Ok(());
         };
         let node_level = below as u8 + 1;

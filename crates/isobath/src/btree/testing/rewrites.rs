@@ -185,6 +185,43 @@ proptest! {
     }
 }
 
+/// Keys that share more than a leaf without a prefix could have of three of them.
+#[test]
+fn long_shared_prefixes_come_and_go_with_the_fences() {
+    let ctx = TestContext::new(4096, 1 << 16);
+    let tree = ctx.tree();
+    let name = |n: u32| [&[b'k'; 1000][..], format!("{n:08}").as_bytes()].concat();
+    let mut model = Model::new();
+    for n in 0..1000 {
+        let _ = tree
+            .insert(&ctx, &name(n), crate::btree::ValueRef::inline(b"v"))
+            .unwrap();
+        model.insert(name(n), b"v".to_vec());
+    }
+    for n in 100..500 {
+        assert!(tree.remove(&ctx, &name(n)).unwrap().existed());
+        model.remove(&name(n));
+    }
+    check(&ctx, tree, &model);
+    let gone = (0..100).chain(500..600).map(|n| (name(n), None));
+    let changes: Changes = gone.collect();
+    rewrite(
+        &ctx,
+        tree,
+        (&changes, &Stretches::default()),
+        usize::MAX,
+        None,
+    )
+    .unwrap();
+    apply(&mut model, &changes);
+    check(&ctx, tree, &model);
+    for n in 600..1000 {
+        assert!(tree.remove(&ctx, &name(n)).unwrap().existed());
+        model.remove(&name(n));
+        check(&ctx, tree, &model);
+    }
+}
+
 /// Two levels above the leaves, and changes that leave most of that as it is.
 #[test]
 fn subtrees_without_changes_stay_as_they_are() {
