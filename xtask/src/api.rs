@@ -36,6 +36,9 @@ const SETTINGS: &[&str] = &[
 
 /// Calls that no campaign makes, and why none has to.
 const LEFT_OUT: &[(&str, &str)] = &[
+    ("Tree::keys_async", "`Tree::keys` in tasks"),
+    ("Store::backup_to", "`Store::backup` with its defaults"),
+    ("Store::info", "a report; changes nothing"),
     ("Loader", "what `Tree::load` does, step by step"),
     ("Tree::loader", "what `Tree::load` does, step by step"),
     (
