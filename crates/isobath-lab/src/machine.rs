@@ -174,10 +174,7 @@ pub(crate) fn in_memory(path: &Path) -> Option<String> {
         let number = disk.strip_prefix(*start);
         number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
     };
-    MEMORY_DISKS
-        .iter()
-        .any(|start| in_memory(&start))
-        .then_some(disk)
+    MEMORY_DISKS.iter().any(in_memory).then_some(disk)
 }
 
 /// What is mounted where a path lies.
