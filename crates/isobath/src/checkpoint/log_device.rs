@@ -27,7 +27,7 @@ pub(crate) fn log_area(superblock: &Superblock) -> Option<LogArea> {
         count: superblock.log_segments,
     };
     let area = area_of(now, superblock.sizes)?;
-    match superblock.log_before {
+    match superblock.log_before.get() {
         Some((switch, before)) => {
             let before = area_of(before, superblock.sizes)?;
             Some(area.growing_from(switch, before))

@@ -9,6 +9,7 @@ use std::time::Duration;
 use isobath_io::AlignedBuf;
 
 use super::log_device::log_area;
+use super::superblock::LogBefore;
 use super::writer::CheckpointIo;
 use super::{Checkpoints, SUPERBLOCK_OFFSETS};
 use crate::canary::{self, Canary};
@@ -150,7 +151,7 @@ impl Checkpoints {
             first: next.log_first,
             count: next.log_segments,
         };
-        next.log_before = Some((switch.0, before));
+        next.log_before = LogBefore::new(switch.0, before);
         next.log_first = run.first;
         next.log_segments = run.count;
         let last = next.sequence + SUPERBLOCK_OFFSETS.len() as u64;

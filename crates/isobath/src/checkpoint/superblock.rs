@@ -77,7 +77,7 @@ pub(crate) struct Superblock {
     /// Segments that the log may grow to; 0 where it does not.
     pub(crate) max_log_segments: u32,
     /// Where the log lay before it grew, while a recovery needs that: what is below this LSN lies there.
-    pub(crate) log_before: Option<(u64, Run)>,
+    pub(crate) log_before: LogBefore,
     /// Writers that have opened the store, this one included; what its log records carry.
     pub(crate) open_epoch: u32,
     /// Where a recovery reads the log from.
@@ -93,6 +93,38 @@ pub(crate) struct Superblock {
     pub(crate) log_path: PathBuf,
     /// Segments that the volume may grow to; 0 without a limit.
     pub(crate) limit_segments: u32,
+}
+
+/// Where the log lay before it grew, if a recovery needs that. Not an `Option`: optimised code looks
+/// at the content of one before it looks whether there is any, and programs run under valgrind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct LogBefore {
+    switch: u64,
+    run: Run,
+}
+
+impl LogBefore {
+    pub(crate) const NONE: LogBefore = LogBefore {
+        switch: 0,
+        run: Run { first: 0, count: 0 },
+    };
+
+    /// What is below the LSN `switch` lies in `run`.
+    pub(crate) fn new(switch: u64, run: Run) -> LogBefore {
+        LogBefore { switch, run }
+    }
+
+    /// The LSN from which on the log lies where it does now, and the segments of what is below.
+    pub(crate) fn get(self) -> Option<(u64, Run)> {
+        (self.run.count > 0).then_some((self.switch, self.run))
+    }
+
+    /// Takes the place if a log that starts at `start` does not need it.
+    pub(crate) fn take_before(&mut self, start: u64) -> Option<(u64, Run)> {
+        let left = self.get().filter(|(switch, _)| start >= *switch)?;
+        *self = LogBefore::NONE;
+        Some(left)
+    }
 }
 
 /// Why four KiB are no superblock of ours.
@@ -142,7 +174,7 @@ impl Superblock {
             log_segments: 0,
             log_first: 1,
             max_log_segments: 0,
-            log_before: None,
+            log_before: LogBefore::NONE,
             open_epoch: 1,
             log_start: Superblock::FIRST_LSN,
             log_epoch: 1,
@@ -164,7 +196,7 @@ impl Superblock {
             first: self.log_first,
             count: self.log_segments,
         };
-        let before = self.log_before.map(|(_, run)| run);
+        let before = self.log_before.get().map(|(_, run)| run);
         std::iter::once(now)
             .chain(before)
             .filter(|run| run.count > 0)
@@ -176,7 +208,8 @@ impl Superblock {
     }
 
     fn version(&self) -> u32 {
-        let stays = self.log_first == 1 && self.max_log_segments == 0 && self.log_before.is_none();
+        let stays =
+            self.log_first == 1 && self.max_log_segments == 0 && self.log_before == LogBefore::NONE;
         match (self.sizes.small_words(), stays) {
             ((0, 0), true) => FIRST_VERSION,
             ((0, 0), false) => UNIFORM_VERSION,
@@ -221,11 +254,10 @@ impl Superblock {
         if self.version() > FIRST_VERSION {
             put_u32(&mut bytes, LOG_PLACE, self.log_first);
             put_u32(&mut bytes, LOG_PLACE + 4, self.max_log_segments);
-            if let Some((switch, before)) = self.log_before {
-                put_u64(&mut bytes, LOG_PLACE + 8, switch);
-                put_u32(&mut bytes, LOG_PLACE + 16, before.first);
-                put_u32(&mut bytes, LOG_PLACE + 20, before.count);
-            }
+            let LogBefore { switch, run } = self.log_before;
+            put_u64(&mut bytes, LOG_PLACE + 8, switch);
+            put_u32(&mut bytes, LOG_PLACE + 16, run.first);
+            put_u32(&mut bytes, LOG_PLACE + 20, run.count);
             put_u32(&mut bytes, LOG_PLACE + 24, small_segments);
         }
         let sum = checksum(&bytes);
@@ -261,7 +293,7 @@ impl Superblock {
         let path_bytes = get_u32(bytes, 184) as usize;
         let path = bytes[LOG_PATH..].get(..path_bytes);
         let path = path.ok_or(Unreadable::Corrupt)?;
-        let (mut log_first, mut max_log_segments, mut log_before) = (1, 0, None);
+        let (mut log_first, mut max_log_segments, mut log_before) = (1, 0, LogBefore::NONE);
         if version > FIRST_VERSION {
             log_first = get_u32(bytes, LOG_PLACE);
             max_log_segments = get_u32(bytes, LOG_PLACE + 4);
@@ -269,7 +301,9 @@ impl Superblock {
                 first: get_u32(bytes, LOG_PLACE + 16),
                 count: get_u32(bytes, LOG_PLACE + 20),
             };
-            log_before = (before.count > 0).then(|| (get_u64(bytes, LOG_PLACE + 8), before));
+            if before.count > 0 {
+                log_before = LogBefore::new(get_u64(bytes, LOG_PLACE + 8), before);
+            }
         }
         let mut store_id = [0; 16];
         store_id.copy_from_slice(&bytes[24..40]);
@@ -347,7 +381,7 @@ mod tests {
             log_segments: 10,
             log_first: 20,
             max_log_segments: 40,
-            log_before: Some((8192, Run { first: 1, count: 5 })),
+            log_before: LogBefore::new(8192, Run { first: 1, count: 5 }),
             open_epoch: 11,
             log_start: 12,
             log_epoch: 13,

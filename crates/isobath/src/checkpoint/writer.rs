@@ -417,10 +417,10 @@ impl Checkpoints {
         if start >= log.first() {
             next.log_epoch = next.open_epoch;
         }
-        let leaves_early = canary::is_on(Canary::LeaveOldLogEarly);
-        let left = next
-            .log_before
-            .take_if(|(switch, _)| start.0 >= *switch || leaves_early);
+        let left = match canary::is_on(Canary::LeaveOldLogEarly) {
+            true => next.log_before.take_before(u64::MAX),
+            false => next.log_before.take_before(start.0),
+        };
         // All ids that have a word in the pages above.
         let high_water = pagestore.high_water();
         next.page_high_water = high_water.min(begun_at.next_multiple_of(words_per_page()));

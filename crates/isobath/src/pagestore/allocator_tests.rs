@@ -224,6 +224,41 @@ fn cleaning_ends_where_it_has_moved_everything_for_nothing() {
     assert!(!space.cleaning_makes_no_progress());
 }
 
+/// Multi-log looks near the log of the last user write: on a full volume that may be where nothing is to be gained.
+#[test]
+fn before_cleaning_ends_the_emptiest_segment_is_tried() {
+    let (mut space, seqs) = space_of(PolicyKind::MultiLog);
+    let mut addresses = fill(&mut space, &seqs, &mut 1);
+    // Every segment has a page that is obsolete, one has nearly nothing else.
+    let emptiest = addresses[addresses.len() / 2].segment();
+    let mut seen = std::collections::HashSet::new();
+    addresses.retain(|address| {
+        let segment = address.segment();
+        let is_obsolete = seen.insert(segment) || segment == emptiest;
+        if is_obsolete {
+            space.invalidate(*address);
+        }
+        !is_obsolete
+    });
+    let mut chosen = Vec::new();
+    // Bound: all of them.
+    for _ in 0..space.segments() {
+        match space.begin_cleaning() {
+            Victim::Segment(victim) => {
+                chosen.push(victim);
+                space.end_cleaning(victim, CleaningEnd::Bad);
+            }
+            other => panic!("{other:?} after {chosen:?}"),
+        }
+        let moved = space.live_bytes as u32;
+        space.progress.moved(moved + 1);
+        if chosen.contains(&emptiest) {
+            break;
+        }
+    }
+    assert!(chosen.len() <= 2, "{} others first", chosen.len() - 1);
+}
+
 #[test]
 fn cleaning_after_opening_is_judged_by_what_lives_there() {
     let (mut before, seqs) = space();

@@ -73,7 +73,11 @@ impl SegmentAllocator {
         }
         let mut victims = Vec::with_capacity(1);
         victims.extend(self.fenced_victim());
-        if victims.is_empty() {
+        if victims.is_empty() && self.progress.moved_bytes > self.live_bytes {
+            // The policy's choice has moved everything once and gained nothing, as one may that looks
+            // near the last write only: what is emptiest decides before cleaning ends.
+            victims.extend(self.emptiest());
+        } else if victims.is_empty() {
             self.policy
                 .select_victims(&self.table, self.now, 1, &mut victims);
         }
@@ -84,6 +88,15 @@ impl SegmentAllocator {
         self.cleaning += 1;
         self.pin(victim.0);
         Victim::Segment(victim.0)
+    }
+
+    /// The sealed segment with the least live bytes, if it has any obsolete ones.
+    fn emptiest(&self) -> Option<SegmentId> {
+        let sealed = (0..self.table.len())
+            .map(SegmentId)
+            .filter(|segment| self.table.state(*segment) == SegmentState::Sealed);
+        let emptiest = sealed.min_by_key(|segment| self.table.live_bytes(*segment))?;
+        (self.table.live_bytes(emptiest) < self.table.segment_bytes()).then_some(emptiest)
     }
 
     /// Whether a segment is free beyond those that the victims under way may still need, one each. So many were free when
