@@ -52,7 +52,7 @@ pub(crate) fn engine(error: &Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         } => match &**reason {
             VolumeError::Limit { limit: most, .. } => write!(
                 f,
-                "no space for a change, with {} of {} that data may take in use: the store may not grow beyond {}; delete something, or raise --limit",
+                "no space for a change, with {} of {} that data may take in use, and it may not grow beyond {}: raise --limit, or delete something",
                 size(*used),
                 size(*limit),
                 size(*most)

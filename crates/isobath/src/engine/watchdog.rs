@@ -177,6 +177,10 @@ mod tests {
         closing.store(false, Ordering::SeqCst);
         drop(attended);
         store.create_tree("t").unwrap();
+        // The task has answered before it counts as ended.
+        while engine.workers.admission.live.load(Ordering::SeqCst) > 0 {
+            std::thread::yield_now();
+        }
         closing.store(true, Ordering::SeqCst);
         assert!(looks(60).is_empty(), "nothing waits any more");
         closing.store(false, Ordering::SeqCst);

@@ -22,6 +22,7 @@ fn all() -> Vec<Error> {
         })
     };
     vec![
+        Error::ValueReplaced,
         Error::KeyTooLong {
             length: 2000,
             limit: 1024,

@@ -199,6 +199,7 @@ impl Validation<'_> {
 }
 
 #[cfg(test)]
+#[allow(clippy::big_endian_bytes, reason = "keys in their order")]
 mod tests {
     use proptest::prelude::*;
 

@@ -272,6 +272,7 @@ fn join<V>(mut left: Node<V>, right: Node<V>) -> Node<V> {
 }
 
 #[cfg(test)]
+#[allow(clippy::big_endian_bytes, reason = "keys in their order")]
 mod tests {
     use std::collections::BTreeMap;
 

@@ -765,5 +765,6 @@ pub(crate) fn is_range(bounds: Bounds<'_>) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::big_endian_bytes, reason = "keys in their order")]
 #[path = "versions_tests.rs"]
 mod tests;

@@ -1,6 +1,6 @@
 //! A store without a limit begins with small segments, so that its file is short, and outgrows them.
 
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::big_endian_bytes)]
 
 use std::ops::ControlFlow;
 use std::path::Path;

@@ -98,7 +98,7 @@ impl Open {
         };
         let removed: Vec<Vec<u8>> = match tag % 7 {
             0 | 1 => {
-                let is_first = tag % 7 == 0;
+                let is_first = tag.is_multiple_of(7);
                 let (popped, wanted) = match is_first {
                     true => (transaction.pop_first(handle), map.iter().next()),
                     false => (transaction.pop_last(handle), map.iter().next_back()),
@@ -148,7 +148,7 @@ impl Open {
             }
             5 => {
                 let old = map.get(&from).map(|tag| value_of(*tag));
-                let new = (tag % 2 == 0).then(|| value_of(tag));
+                let new = tag.is_multiple_of(2).then(|| value_of(tag));
                 let update = |seen: Option<&[u8]>| {
                     assert!(seen == old.as_deref(), "an updated value differs");
                     new.clone()
@@ -162,7 +162,7 @@ impl Open {
             }
             _ => {
                 let current = map.get(&from).map(|tag| value_of(*tag));
-                let old = (tag % 3 > 0).then(|| current.clone()).flatten();
+                let old = (!tag.is_multiple_of(3)).then(|| current.clone()).flatten();
                 let new = value_of(tag);
                 let swapped =
                     transaction.compare_and_swap(handle, &from, old.as_deref(), Some(&new));

@@ -69,6 +69,9 @@ pub(crate) enum Found<V = Vec<u8>> {
     Large(Extent),
 }
 
+/// A key, and what was found of its value.
+type FoundRecord<V> = (Vec<u8>, Found<V>);
+
 impl<V: Part> Found<V> {
     fn of(value: ValueRef<'_>) -> Result<Found<V>, Error> {
         Ok(match value.kind {
@@ -539,7 +542,7 @@ impl MergeCursor {
     pub(crate) fn next<V: Part>(
         &mut self,
         source: &Source<'_>,
-    ) -> Result<Option<(Vec<u8>, Found<V>)>, Error> {
+    ) -> Result<Option<FoundRecord<V>>, Error> {
         // Bound: each round passes a leaf, or some records of the leaves, or is the last.
         loop {
             if self.sees_leaf {
