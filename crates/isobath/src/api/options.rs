@@ -17,9 +17,7 @@ use crate::checkpoint::Superblock;
 use crate::log::{Log, MAX_TRANSACTION_BYTES, MIN_AREA_BYTES, TRANSACTION_LIMIT};
 use crate::page::PAGE_SIZE;
 use crate::shared::Durability;
-use crate::shared::{
-    Config, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, SEGMENT_BYTES, SMALL_BYTES, SegmentSizes,
-};
+use crate::shared::{Config, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, SegmentSizes};
 use crate::{Error, small};
 use memory::Memory;
 
@@ -36,11 +34,11 @@ const FRAMES_PER_TASK: u64 = 4;
 const VERSION_SHARE: u64 = 16;
 /// Share of the memory that a pool takes by default: one part in this many.
 const MEMORY_SHARE: u64 = 4;
-/// Bytes to be stored at once from which on a store begins with large segments: its file is no longer by that than with small
-/// ones.
-const EXPECTS_LARGE: u64 = SMALL_BYTES / 2;
-/// Segments that a limited volume should have: smaller ones leave more of it for data.
+/// Bytes of a segment, and segments that a limited volume should have: smaller ones leave more of it for data.
+const SEGMENT_BYTES: u32 = 2 << 20;
 const MIN_SEGMENTS: u64 = 512;
+/// Bytes to be stored at once from which on a store would outgrow its small segments, and more than a few of its large ones.
+const OUTGROWS_SMALL: u64 = 64 << 20;
 /// Volumes with a lower limit are cleaned by [`PolicyKind::Mdc`] by default: [`PolicyKind::LifeTable`] keeps more segments
 /// open, up to a 32nd of them, which is less room for data.
 const LIFE_TABLE_BYTES: u64 = 1 << 30;
@@ -225,7 +223,7 @@ impl Options {
     /// Bytes of a segment, the unit of allocation and cleaning: a multiple of
     /// 4096 from 64 KiB to 64 MiB. Fixed when the store is created; by default 2 MiB, and less where
     /// the volume is limited to less than 1 GiB: small segments leave more of a small volume for data.
-    /// By default the first 192 MiB of a volume without a limit are segments of 64 KiB, so that a small store has a small
+    /// By default the first 16 MiB of a volume without a limit are segments of 64 KiB, so that a small store has a small
     /// file; with this option all segments have these bytes.
     #[must_use]
     pub fn segment_bytes(mut self, bytes: u32) -> Options {
@@ -235,7 +233,7 @@ impl Options {
 
     /// About how many bytes of keys and values will be stored at once, which a new store may be laid out for; by default nothing
     /// is known. One that would outgrow its small segments ([`Options::segment_bytes`]) begins without them: its file would
-    /// keep their 192 MiB. Says nothing to a store that exists.
+    /// keep their 16 MiB. Says nothing to a store that exists.
     #[must_use]
     pub fn expected_bytes(mut self, bytes: u64) -> Options {
         self.expected_bytes = bytes;
@@ -547,7 +545,7 @@ impl Options {
         let large = self.segment_size();
         let is_plain = self.segment_bytes.is_none()
             && self.volume_limit().is_none()
-            && self.expected_bytes < EXPECTS_LARGE;
+            && self.expected_bytes < OUTGROWS_SMALL;
         // A log of a size that was asked for would not leave the small ones.
         let log_grows = self.log_bytes.is_none_or(|bytes| bytes == 0);
         match (is_plain && log_grows) || small::has_first_segments() {
@@ -760,7 +758,7 @@ mod tests {
         let large = SegmentSizes::uniform(SEGMENT_BYTES);
         let expected = |bytes| Options::new().expected_bytes(bytes).sizes();
         assert_ne!(expected(1 << 20), large);
-        assert_eq!(expected(EXPECTS_LARGE), large);
+        assert_eq!(expected(OUTGROWS_SMALL), large);
         let limited = Options::new().volume_limit_bytes(Some(100 << 20));
         assert_eq!(
             limited.clone().expected_bytes(1 << 30).sizes(),

@@ -34,7 +34,7 @@ impl Store {
     /// much was removed, the files become small. A log that has grown becomes small again, too. The store can be used
     /// during that; writes that need the space end it early, without an error. What stays is what the records take and 24
     /// segments, and in a store with a limit the share that [`Options::fill_factor`](crate::Options::fill_factor) keeps free
-    /// for cleaning. Without a limit the next writes make the files grow again. The first 192 MiB of a store that has grown
+    /// for cleaning. Without a limit the next writes make the files grow again. The first 16 MiB of a store that has grown
     /// are not used again once their records were written again: file systems that can are asked to take back what these
     /// take on the drive, while no other process reads the store; the length of the file stays.
     ///

@@ -18,10 +18,10 @@ use crate::txn::snapshots::Registered;
 pub struct ValueWriter {
     tree: Tree,
     key: Vec<u8>,
-    /// What is not yet written: as much as a chunk of a large segment holds, at most.
+    /// What is not yet a full chunk.
     buffer: Vec<u8>,
     extent: Option<ExtentWriter>,
-    most: usize,
+    payload: usize,
     written: u64,
 }
 
@@ -33,12 +33,12 @@ impl std::fmt::Debug for ValueWriter {
 
 impl ValueWriter {
     pub(crate) fn new(tree: Tree, key: &[u8]) -> ValueWriter {
-        let most = payload_bytes(tree.runtime.config());
+        let payload = payload_bytes(tree.runtime.config());
         ValueWriter {
             key: key.to_vec(),
             buffer: Vec::new(),
             extent: Some(ExtentWriter::new()),
-            most,
+            payload,
             written: 0,
             tree,
         }
@@ -65,47 +65,35 @@ impl ValueWriter {
     pub fn append(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let written = self.written + bytes.len() as u64;
         check_value(written)?;
-        let rest = match self.buffer.len() + bytes.len() > self.most {
-            true => self.write_chunks(bytes)?,
-            false => bytes,
+        let room = self.payload - self.buffer.len();
+        let rest = match bytes.split_at_checked(room) {
+            Some((first, rest)) if !rest.is_empty() => self.write_chunks(first, rest)?,
+            _ => bytes,
         };
         self.buffer.extend_from_slice(rest);
         self.written = written;
         Ok(())
     }
 
-    /// Writes all full chunks of what is buffered and of `bytes`, but for the last chunk, which is left in the buffer and in
-    /// the answer: only the value's end says how long that one is.
-    fn write_chunks<'b>(&mut self, bytes: &'b [u8]) -> Result<&'b [u8], Error> {
+    /// Writes the chunk that `first` fills, and all chunks of `rest` but the last, which
+    /// is what is left in the answer: only the value's end says how long that one is.
+    fn write_chunks<'b>(&mut self, first: &[u8], rest: &'b [u8]) -> Result<&'b [u8], Error> {
         let before = self.buffer.len();
+        self.buffer.extend_from_slice(first);
+        let (whole, rest) = rest.split_at((rest.len() - 1) / self.payload * self.payload);
+        let chunks = std::iter::once(&self.buffer[..]).chain(whole.chunks(self.payload));
         let extent = self.extent.get_or_insert_default();
-        let buffer = &mut self.buffer;
+        let (payload, is_first) = (self.payload, extent.length() == 0);
         let result = self.tree.run(|local| {
-            let payload = extent.payload(local);
-            // Whole chunks in the buffer, then others.
-            let missing = buffer.len().next_multiple_of(payload) - buffer.len();
-            let (first, rest) = bytes.split_at(missing.min(bytes.len()));
-            buffer.extend_from_slice(first);
-            let whole = rest.len().saturating_sub(1) / payload * payload;
-            let buffered = match rest.is_empty() {
-                true => (buffer.len() - 1) / payload * payload,
-                false => buffer.len(),
-            };
-            let (whole, rest) = rest.split_at(whole);
-            let chunks = buffer[..buffered].chunks(payload);
-            extent.write_full(local, chunks.chain(whole.chunks(payload)))?;
-            Ok((buffered, rest))
+            if is_first {
+                // The buffer is as long as a chunk of a large segment.
+                extent.expect_length(local, payload as u64 + 1)?;
+            }
+            extent.write_full(local, chunks)
         });
-        match result {
-            Ok((buffered, rest)) => {
-                self.buffer.drain(..buffered);
-                Ok(rest)
-            }
-            Err(error) => {
-                self.buffer.truncate(before);
-                Err(error)
-            }
-        }
+        let kept = if result.is_ok() { 0 } else { before };
+        self.buffer.truncate(kept);
+        result.map(|()| rest)
     }
 
     /// Makes the value visible under its key.

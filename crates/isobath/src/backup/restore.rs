@@ -15,26 +15,18 @@ use crate::checkpoint::format::{self, Array, Sink, words_per_page};
 use crate::checkpoint::log_area;
 use crate::checkpoint::{ArrayRoot, SUPERBLOCK_OFFSETS, Superblock};
 use crate::error::{BackupFileError, Error};
-use crate::extent;
 use crate::log::record::{self, Body, Copied, Mapped, mapping_body};
-use crate::log::{BLOCK, HEADER_BYTES, MIN_AREA_BYTES, Rewriter};
+use crate::log::{BLOCK, HEADER_BYTES, Rewriter};
 use crate::page::{self, Lsn, PAGE_SIZE, PageId, PageKind, get_u32, get_u64, offset, put_u64};
-use crate::pagestore::{Entry, FIRST_SEGMENTS, summaries};
-use crate::shared::{
-    Address, MAX_LENGTH, MIN_SEGMENT_BYTES, SEGMENT_BYTES, SMALL_BYTES, SegmentSizes, uuid,
-};
+use crate::pagestore::{Entry, summaries};
+use crate::shared::{Address, MAX_LENGTH, SegmentSizes, uuid};
 
 /// Says that a word holds an address, and no longer the version that is looked for.
 const PLACED: u64 = 1 << 63;
 /// The number that the pages of the new store's first checkpoint carry.
 const CHECKPOINT: u64 = 1;
-/// Bytes of pages and chunks up to which a restored store begins with small segments, as a new one does: they, what lies beside
-/// them, and the log fit into these.
-const MAX_SMALL: u64 = SMALL_BYTES / 4 * 3;
-/// The longest log of such a store.
-const MAX_SMALL_LOG: u64 = SMALL_BYTES / 6;
-/// The longest chunk of small segments.
-const SMALL_CHUNK: u32 = extent::longest_chunk(MIN_SEGMENT_BYTES);
+/// Segments beside those of the log that a store has at least.
+const MIN_SEGMENTS: u32 = 32;
 
 /// Opens backups that follow one another.
 pub(crate) fn open_chain(paths: &[&Path]) -> Result<Vec<BackupFile>, Error> {
@@ -152,9 +144,9 @@ pub(crate) fn build(
         return Ok(RestoreReport::default());
     };
     let state = State::read(last)?;
-    let superblock = superblock_of(last, &state, begins_small(chain, volume, &state)?)?;
+    let superblock = superblock_of(last, &state)?;
     let mut image = Image::new(volume.clone(), &superblock, read_map(last)?);
-    image.grow(FIRST_SEGMENTS + superblock.log_segments)?;
+    image.grow(1 + superblock.log_segments + MIN_SEGMENTS)?;
     let area = log_area(&superblock);
     if let Some(area) = &area {
         area.fill_with_zeros(volume).map_err(Error::Io)?;
@@ -212,65 +204,16 @@ pub(crate) fn build(
     Ok(report)
 }
 
-/// Bytes of a restored log in small segments.
-fn small_log_bytes(state: &State) -> u64 {
-    // A recovery needs some of the area for itself.
-    (2 * (state.log_end.0 - state.log_start.0)).max(MIN_AREA_BYTES)
-}
-
-/// Whether the restored store begins with small segments: one with default options does, if what is stored fits into them, and
-/// no chunk is longer than they take.
-fn begins_small(chain: &[BackupFile], volume: &Volume, state: &State) -> Result<bool, Error> {
-    let is_default = |file: &BackupFile| {
-        file.header.segment_bytes == SEGMENT_BYTES && file.header.max_log_segments > 0
-    };
-    let bytes: u64 = chain.iter().map(|file| file.end.page_bytes).sum();
-    let may_be = chain.last().is_some_and(is_default)
-        && volume.limit().is_none()
-        && bytes <= MAX_SMALL
-        && small_log_bytes(state) <= MAX_SMALL_LOG;
-    if !may_be {
-        return Ok(false);
-    }
-    for file in chain {
-        let mut blocks = file.blocks();
-        while let Some(kind) = blocks.next()? {
-            let lengths = page_lengths(blocks.payload()).filter(|_| kind == Kind::Pages);
-            let is_long = |length: &[u8]| get_u32(length, 0) > SMALL_CHUNK;
-            if lengths.is_some_and(|(mut lengths, _)| lengths.any(is_long)) {
-                return Ok(false);
-            }
-        }
-    }
-    Ok(true)
-}
-
-/// The lengths of a block's pages, four bytes each, and the pages; `None` where the block is too short.
-fn page_lengths(payload: &[u8]) -> Option<(std::slice::ChunksExact<'_, u8>, &[u8])> {
-    let count = get_u32(payload.get(..4)?, 0) as usize;
-    let (lengths, pages) = payload
-        .get(4..)?
-        .split_at_checked(count.saturating_mul(4))?;
-    Some((lengths.chunks_exact(4), pages))
-}
-
-fn superblock_of(file: &BackupFile, state: &State, is_small: bool) -> Result<Superblock, Error> {
+fn superblock_of(file: &BackupFile, state: &State) -> Result<Superblock, Error> {
     let header = &file.header;
-    let sizes = match is_small {
-        true => SegmentSizes::small_first(header.segment_bytes),
-        false => SegmentSizes::uniform(header.segment_bytes),
-    };
-    let mut superblock = Superblock::new(uuid(), sizes, 0);
+    let mut superblock = Superblock::new(uuid(), SegmentSizes::uniform(header.segment_bytes), 0);
     // Without a log there is nothing to recover, unless something was provisional: its end is recovery's, too.
     superblock.clean = state.log_start == state.log_end
         && (state.provisional.is_empty() || canary::is_on(Canary::RestoreAsClosed));
     superblock.next_lsn = state.log_end.0;
     superblock.tick = state.tick;
     superblock.checkpoint = CHECKPOINT;
-    superblock.log_segments = match is_small {
-        true => small_log_bytes(state).div_ceil(u64::from(sizes.used_by(1))) as u32,
-        false => header.restored_log(state.log_end.0 - state.log_start.0),
-    };
+    superblock.log_segments = header.restored_log(state.log_end.0 - state.log_start.0);
     superblock.max_log_segments = header.max_log_segments;
     superblock.open_epoch = state.open_epoch;
     superblock.log_start = state.log_start.0;
@@ -283,10 +226,14 @@ fn superblock_of(file: &BackupFile, state: &State, is_small: bool) -> Result<Sup
 fn take_pages(blocks: &Blocks<'_>, image: &mut Image, found: &mut (u64, u64)) -> Result<(), Error> {
     let wrong = |what| blocks.bad(BackupFileError::Malformed(what));
     let payload = blocks.payload();
-    let Some((lengths, mut rest)) = page_lengths(payload) else {
+    if payload.len() < 4 {
+        return Err(wrong("a block of pages is too short"));
+    }
+    let count = get_u32(payload, 0) as usize;
+    let Some((lengths, mut rest)) = payload[4..].split_at_checked(count.saturating_mul(4)) else {
         return Err(wrong("a block of pages is too short"));
     };
-    for length in lengths {
+    for length in lengths.chunks_exact(4) {
         let length = get_u32(length, 0) as usize;
         let Some((page, later)) = rest.split_at_checked(length) else {
             return Err(wrong("a block of pages is too short"));
@@ -381,7 +328,7 @@ struct Image {
 
 impl Image {
     fn new(volume: Volume, superblock: &Superblock, words: Vec<u64>) -> Image {
-        let segment_bytes = superblock.sizes.used_by(1);
+        let segment_bytes = superblock.sizes.large;
         let filling = || Filling {
             segment: None,
             cursor: 0,
@@ -608,7 +555,7 @@ impl Image {
         // Room to write in; where there is a limit, cleaning will make it.
         let used = self.next_segment;
         // Without it the store grows when it is opened.
-        let _ = self.grow(used + (used / 8).max(FIRST_SEGMENTS / 2));
+        let _ = self.grow(used + used / 4);
         superblock.segments = self.segments;
         superblock.next_segment_seq = seq_of(self.next_segment);
         superblock.page_high_water = (words.len() as u64).max(PageId::FIRST_FREE.0);

@@ -163,7 +163,12 @@ fn header(engine: &Engine, pass: &RoundStart, base: Option<&BackupFile>) -> Resu
         log_segments: pass
             .log_bytes
             .div_ceil(u64::from(engine.shared.config.sizes.large)) as u32,
-        max_log_segments: pass.max_log_segments,
+        max_log_segments: match engine.log.max_area_bytes() {
+            most if most > pass.log_bytes => {
+                (most / u64::from(engine.shared.config.sizes.large)) as u32
+            }
+            _ => 0,
+        },
         created: now.map_or(0, |now| now.as_secs()),
     };
     if let Some(base) = base {

@@ -17,50 +17,66 @@ const SPARE_WORTH: usize = 4;
 
 /// Bytes of log for the new place of one dirty page at worst: a record for each batch, in a flushed block of its own, and
 /// one more such flush before it (decision 0019).
-const DIRTY_LOG_BYTES: usize = MAPPED_BYTES + 2 * PAGE_SIZE / (STAGING_BYTES / PAGE_SIZE);
+fn dirty_log_bytes(segment_bytes: u32) -> usize {
+    let batch = (STAGING_BYTES / PAGE_SIZE).min(segment_bytes as usize / PAGE_SIZE);
+    MAPPED_BYTES + 2 * PAGE_SIZE / batch.max(1)
+}
+
+/// What the store has on the volume, which the limits depend on.
+#[derive(Clone, Copy)]
+pub(crate) struct Stored {
+    /// Bytes of all pages and chunks that exist, whether written yet or not.
+    pub(crate) allocated_bytes: u64,
+    /// Bytes of a segment that pages are written to.
+    pub(crate) segment_bytes: u32,
+}
 
 impl Buffer {
-    /// Dirty frames above which changes wait, with so many bytes of pages and chunks stored.
+    /// Dirty frames above which changes wait.
     ///
     /// Where pages have to leave the pool, that is quick only for clean ones. While
     /// the pool holds all of them, a page is better left until a checkpoint needs it
     /// written: it is changed again during the write. The same holds during recovery, when
     /// no reader waits.
-    pub(crate) fn dirty_limit(&self, stored: u64) -> usize {
+    pub(crate) fn dirty_limit(&self, stored: Stored) -> usize {
         let frames = self.pool.frames.count() as usize;
         let most = frames / 8 * 7;
         if self.shared.is_recovering() {
             return most;
         }
-        let pages = stored / PAGE_SIZE as u64;
+        let pages = stored.allocated_bytes / PAGE_SIZE as u64;
         let spare = frames.saturating_sub(usize::try_from(pages).unwrap_or(usize::MAX));
-        let logged = self.dirty_logged();
+        let logged = self.dirty_logged(stored);
         let useful = (SPARE_WORTH * spare).min(most).min(logged);
-        useful.max(self.min_dirty_limit())
+        useful.max(self.min_dirty_limit(stored))
     }
 
     /// Dirty frames whose new places fit into the log.
-    fn dirty_logged(&self) -> usize {
+    fn dirty_logged(&self, stored: Stored) -> usize {
         if !self.log.is_on() {
             return usize::MAX;
         }
-        (self.log.area_bytes() / DIRTY_LOG_SHARE) as usize / DIRTY_LOG_BYTES
+        (self.log.area_bytes() / DIRTY_LOG_SHARE) as usize / dirty_log_bytes(stored.segment_bytes)
     }
 
     /// The limit of a store that is larger than its pool.
-    pub(crate) fn min_dirty_limit(&self) -> usize {
+    pub(crate) fn min_dirty_limit(&self, stored: Stored) -> usize {
         let share = self.pool.frames.count() as usize / DIRTY_SHARE;
         // A log that has not grown yet holds fewer.
         let grows = self.log.area_bytes() < self.log.max_area_bytes();
         share
-            .min(if grows { self.dirty_logged() } else { share })
+            .min(if grows {
+                self.dirty_logged(stored)
+            } else {
+                share
+            })
             .max(8)
     }
 
     /// Dirty frames above which they are written back.
-    pub(crate) fn dirty_target(&self, stored: u64) -> usize {
+    pub(crate) fn dirty_target(&self, stored: Stored) -> usize {
         let limit = self.dirty_limit(stored);
-        let least = self.min_dirty_limit();
+        let least = self.min_dirty_limit(stored);
         if limit > 2 * least {
             limit - least
         } else {
@@ -71,7 +87,7 @@ impl Buffer {
     /// `count` frames are no longer dirty nor being written: changes that wait
     /// for fewer dirty pages may go on. What is stored is asked for after they count no longer: a change that came to wait
     /// before that saw no higher limit.
-    pub(crate) fn frames_written_back(&self, count: usize, stored: impl FnOnce() -> u64) {
+    pub(crate) fn frames_written_back(&self, count: usize, stored: impl FnOnce() -> Stored) {
         self.pool.dirty.written(count);
         if self.pool.dirty.unwritten() <= self.dirty_limit(stored()) {
             self.dirty_waiters.wake_all();

@@ -39,7 +39,7 @@ pub(crate) use blocks::Stretch;
 pub(crate) use changed_pages::words_per_page;
 pub(crate) use changes::ChangeTracker;
 pub(crate) use dirty::DirtyQueue;
-pub(crate) use dirty_limits::STAGING_BYTES;
+pub(crate) use dirty_limits::{STAGING_BYTES, Stored};
 pub(crate) use frame_state::{FrameHeader, NotStarted};
 pub(crate) use frames::{FRAME_COST, Frames};
 pub(crate) use free::FreeFrames;

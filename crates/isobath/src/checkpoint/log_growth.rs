@@ -20,6 +20,9 @@ use crate::{Error, trace};
 
 /// Bytes that are zeroed at a time; between two such writes a checkpoint may begin.
 const FILL_BYTES: u64 = 256 << 10;
+/// A log is no longer than this, or than this many times the data, if a transaction does not need more.
+const SMALL_LOG: u64 = 16 << 20;
+const DATA_SHARE: u64 = 4;
 /// How long the checkpointer waits for the right to write superblocks.
 const RETRY: Duration = Duration::from_millis(1);
 
@@ -41,8 +44,9 @@ impl Checkpoints {
     /// A checkpoint was due: a log twice as long would need fewer, if the store is so large that it is worth the room.
     pub(super) fn request_larger_log(&self) {
         let double = 2 * self.lower.log.area_bytes();
+        let data = self.pagestore.allocated_bytes();
         self.lower.log_tasks.has_checkpoint();
-        if double <= self.pagestore.longest_log() {
+        if double <= SMALL_LOG.max(DATA_SHARE * data) {
             self.lower.log_tasks.request_area(double);
         }
     }

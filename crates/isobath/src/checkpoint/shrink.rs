@@ -94,7 +94,6 @@ impl Checkpoints {
         self.checkpoint_now(worker)?;
         // What was written before may have asked for a larger log: it would grow once the volume is short.
         self.lower.log_tasks.forget_wanted();
-        self.shorten_log(worker)?;
         let target = self.pagestore.shrink_target(self.log_run(worker)?);
         let log = target.log.map_or(0, |run| run.count);
         let needed = target.segments + target.left;
@@ -207,26 +206,10 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Moves the log to a shorter area at the volume's end, where it may be shorter and there is space: from there it finds its
-    /// place, once what it has left is free.
-    fn shorten_log(&self, worker: &Worker) -> Result<(), Error> {
-        if let Some((run, true)) = self.log_run(worker)?
-            && let Some(shorter) = self.pagestore.run_for_shorter_log(worker, run)?
-        {
-            self.move_log_to(worker, shorter)?;
-        }
-        Ok(())
-    }
-
-    /// Moves the log to `run`, which lies before its area.
+    /// Moves the log to `run`, which may be smaller than its area. Returns `false`, and frees the run, where too much
+    /// of the log is in use all the time.
     fn move_log_down(&self, worker: &Worker, run: Run) -> Result<bool, Error> {
         self.lower.log_tasks.count_segments(run);
-        self.move_log_to(worker, run)
-    }
-
-    /// Moves the log to `run`, which is taken for it, and may be smaller than its area. Returns `false`, and frees the run, where
-    /// too much of the log is in use all the time.
-    fn move_log_to(&self, worker: &Worker, run: Run) -> Result<bool, Error> {
         let mut area = Larger::in_run(run);
         let moved = self
             .fill_all(worker, &mut area)
@@ -253,8 +236,8 @@ impl Checkpoints {
                 worker.sleep_until(clock::now() + POLL);
                 continue;
             }
-            let few_are_dirty =
-                self.lower.buffer.pool.dirty.unwritten() <= self.lower.buffer.min_dirty_limit();
+            let few_are_dirty = self.lower.buffer.pool.dirty.unwritten()
+                <= self.lower.buffer.min_dirty_limit(self.pagestore.stored());
             if few_are_dirty && self.move_log(worker, run)? {
                 return Ok(true);
             }

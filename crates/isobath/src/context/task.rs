@@ -137,7 +137,7 @@ impl WriteContext for TaskContext<'_> {
     fn admit(&self) -> Result<(), Error> {
         let TaskWorker { worker, parts, .. } = self.local;
         parts.shared.writable()?;
-        let limit = || parts.buffer.dirty_limit(parts.pagestore.allocated_bytes());
+        let limit = || parts.buffer.dirty_limit(parts.pagestore.stored());
         let is_full = || parts.buffer.pool.dirty.unwritten() > limit();
         while is_full() && worker.in_task() {
             let since = Instant::now();

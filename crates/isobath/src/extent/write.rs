@@ -4,7 +4,9 @@
 use isobath_flash::policy::{Cause, History, PageWrite};
 use isobath_io::AlignedBuf;
 
-use super::{Extent, RUN_BYTES, Runs, end_chunks, free_chunks, payload_now, stored_bytes};
+use super::{
+    Extent, RUN_BYTES, Runs, end_chunks, free_chunks, payload_bytes, payload_now, stored_bytes,
+};
 use crate::Error;
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
@@ -12,11 +14,8 @@ use crate::context::TaskWorker;
 use crate::log::record::{Copied, Mapped, Token};
 use crate::page::{self, HEADER_SIZE, Lsn, PageId, PageKind, offset, put_u32};
 use crate::pagestore::Request;
-use crate::shared::{Counters, SMALL_BYTES};
+use crate::shared::Counters;
 
-/// Bytes of a value that the volume outgrows its small segments for, if that is known before: it alone is so long that the file
-/// may be.
-const LONG_VALUE: u64 = SMALL_BYTES / 2;
 /// Bytes of chunks that are written together, and named by one record.
 const TOGETHER_BYTES: usize = 1 << 20;
 /// Chunks that are written together: their mapping record is short, however small the segments are.
@@ -56,13 +55,25 @@ impl ExtentWriter {
 
     /// Expects `bytes` more, so that their chunks get consecutive ids.
     pub(crate) fn expect(&mut self, local: &TaskWorker, bytes: u64) -> Result<(), Error> {
-        if bytes > LONG_VALUE {
-            // In small segments it would have very many chunks.
-            let pagestore = &local.parts.pagestore;
-            pagestore.outgrow_small_segments(&local.worker)?;
-        }
+        self.expect_length(local, bytes)?;
         self.expected = bytes.div_ceil(self.payload(local) as u64).max(1);
         self.take_ids(local, self.expected)
+    }
+
+    /// Expects the value to have `bytes` bytes at least: where that is more than a chunk, it goes to large segments. In small
+    /// ones it would have very many chunks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::VolumeFull`].
+    pub(crate) fn expect_length(&self, local: &TaskWorker, bytes: u64) -> Result<(), Error> {
+        if bytes > payload_bytes(&local.parts.shared.config) as u64 {
+            local
+                .parts
+                .pagestore
+                .outgrow_small_segments(&local.worker)?;
+        }
+        Ok(())
     }
 
     /// Payload bytes of every chunk but the last.

@@ -62,10 +62,8 @@ pub(crate) const MIN_RING_BYTES: u64 = 512 << 10;
 /// Without larger transactions than usual.
 const USUAL_RING_BYTES: u64 = 16 << 20;
 const MAX_RING_BYTES: u64 = 64 << 20;
-/// Least bytes of the area of a new log.
+/// Least bytes of the area.
 pub(crate) const MIN_AREA_BYTES: u64 = 4 << 20;
-/// Bytes to which compaction shortens the area.
-pub(crate) const COMPACT_AREA_BYTES: u64 = 2 << 20;
 
 /// What a log is made of.
 pub(crate) struct LogConfig {
@@ -131,12 +129,12 @@ impl Log {
     ///
     /// # Panics
     ///
-    /// If the area is smaller than [`COMPACT_AREA_BYTES`], or a number is out of
+    /// If the area is smaller than [`MIN_AREA_BYTES`], or a number is out of
     /// its range: opening the store has checked them.
     pub(crate) fn on(config: LogConfig) -> Log {
         let area_bytes = config.area.bytes();
         assert!(
-            area_bytes >= COMPACT_AREA_BYTES,
+            area_bytes >= MIN_AREA_BYTES,
             "a log area of {area_bytes} bytes"
         );
         assert!(config.open_epoch < OPEN_EPOCH_LIMIT, "too many openings");

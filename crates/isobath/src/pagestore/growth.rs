@@ -8,7 +8,7 @@ use isobath_io::{AlignedBuf, VolumeError};
 use crate::canary::{self, Canary};
 use crate::page::PAGE_SIZE;
 use crate::pagestore::resize::{Resize, Turn};
-use crate::pagestore::{PageStore, SegmentAllocator, page_payload, worst_case_bytes};
+use crate::pagestore::{PageStore, SegmentAllocator, worst_case_bytes};
 use crate::runtime::{Worker, clock};
 use crate::shared::{Counters, Durability, MAX_SEGMENTS, Run};
 use crate::sync::Mutex;
@@ -119,23 +119,6 @@ impl PageStore {
         counters.segments_cleaned.load(Ordering::Relaxed)
     }
 
-    /// Whether the volume has small segments only, and too few for `pages` more pages and `log` more bytes of log.
-    pub(crate) fn outgrows_small(&self, pages: u64, log: u64) -> bool {
-        let bytes = pages * PAGE_SIZE as u64;
-        let reserved = self.reserved_bytes.load(Ordering::Acquire);
-        let missing = (reserved + bytes).saturating_sub(self.capacity_bytes());
-        // What is asked most: there is room already.
-        if missing + log == 0 || self.used_segment_bytes() == self.lower.shared.config.sizes.large {
-            return false;
-        }
-        let space = self.space.lock();
-        let sizes = space.sizes();
-        let left = sizes.start_of(sizes.first_large);
-        let left = left.saturating_sub(sizes.start_of(space.segments()));
-        let payload = page_payload(space.segment_bytes()) * FULL_PERCENT;
-        missing * 100 / payload * u64::from(space.segment_bytes()) + log > left
-    }
-
     /// Segments of a volume that has just outgrown its small ones, and needs room for `bytes` more bytes. What is in the small
     /// ones will be written to large ones.
     fn to_large(&self, bytes: u64) -> u32 {
@@ -150,10 +133,11 @@ impl PageStore {
         let sizes = self.lower.shared.config.sizes;
         let segment_bytes = u64::from(sizes.used_by(before));
         let needed = (bytes * 100 / FULL_PERCENT).div_ceil(segment_bytes) as u32 + 1;
-        let mut step = step_of(sizes.usable_of(before));
-        if !sizes.are_outgrown_by(before) {
-            step = step.min(sizes.first_large - before);
-        }
+        let step = match sizes.are_outgrown_by(before) {
+            true => step_of(sizes.usable_of(before)),
+            // Each step costs flushes, and the volume has outgrown them soon.
+            false => (before / 4).max(MIN_GROW).min(sizes.first_large - before),
+        };
         let step = step.max(needed);
         match self.growth_is_flushed_often() {
             true => {

@@ -126,9 +126,7 @@ impl PageStore {
             self.free_after(record, freed.address);
         }
         if freed.was_dirty {
-            self.lower
-                .buffer
-                .frames_written_back(1, || self.allocated_bytes());
+            self.lower.buffer.frames_written_back(1, || self.stored());
         }
         self.free_id(&pool.mapping, id, freed.address);
         if !freed.is_written {

@@ -19,19 +19,12 @@ use super::{
 };
 use crate::Error;
 use crate::buffer::{Buffer, MappingTable};
-use crate::log::{COMPACT_AREA_BYTES, Log, LogTasks, MIN_AREA_BYTES};
+use crate::log::{Log, LogTasks};
 use crate::page::{PAGE_SIZE, PageId};
 use crate::runtime::{PerWorker, WorkerPool};
 use crate::shared::{Address, ReservedWords, Run, Shared};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{HashMap, Mutex};
-
-/// A volume of large segments has a log of this length at most, or one as long as the data.
-const SMALL_LOG: u64 = 16 << 20;
-/// One of small segments that of a new store, or one part of the data in so many.
-const SMALL_DATA_SHARE: u64 = 8;
-/// And with less data than this what compaction leaves.
-const SHORT_LOG_DATA: u64 = 8 << 20;
 
 /// Room on the volume.
 pub(crate) struct PageStore {
@@ -147,18 +140,6 @@ impl PageStore {
     /// Bytes of the segments that are in use.
     pub(crate) fn used_segment_bytes(&self) -> u32 {
         self.used_segment_bytes.load(Ordering::Acquire)
-    }
-
-    /// Bytes that the log should have at most, by what is stored now: as long as the file is short by small segments, a part of the
-    /// data, so that it stays short; the checkpoints that a longer log saves cost less than its length then.
-    pub(crate) fn longest_log(&self) -> u64 {
-        let data = self.allocated_bytes();
-        match self.used_segment_bytes() < self.lower.shared.config.sizes.large {
-            // One that compaction has shortened to less than that of a new store stays so for a while.
-            true if data < SHORT_LOG_DATA => COMPACT_AREA_BYTES,
-            true => MIN_AREA_BYTES.max(data / SMALL_DATA_SHARE),
-            false => SMALL_LOG.max(data),
-        }
     }
 
     // ---- reservations --------------------------------------------------------

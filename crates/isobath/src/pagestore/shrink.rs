@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use crate::Error;
-use crate::log::COMPACT_AREA_BYTES;
-use crate::pagestore::growth::{FIRST_SEGMENTS, FULL_PERCENT, NotGrown};
+use crate::log::MIN_AREA_BYTES;
+use crate::pagestore::growth::{FIRST_SEGMENTS, FULL_PERCENT};
 use crate::pagestore::{PageStore, SegmentAllocator, page_payload, writeback};
 use crate::runtime::{Worker, clock};
 use crate::shared::Run;
@@ -88,11 +88,6 @@ pub(crate) struct Tail {
     pub(crate) is_stuck: bool,
 }
 
-/// Segments of the shortest log.
-fn least_log(space: &SegmentAllocator) -> u32 {
-    COMPACT_AREA_BYTES.div_ceil(u64::from(space.segment_bytes())) as u32
-}
-
 impl PageStore {
     /// Begins to shorten the volume, if no other task does.
     pub(crate) fn begin_shrinking(&self) -> Option<ShrinkTurn<'_>> {
@@ -137,34 +132,6 @@ impl PageStore {
         segments.max(space.end_of_bad())
     }
 
-    /// Segments at the volume's end for a log that is shorter than `run`; `None` where it is not to be shorter, or there is no
-    /// space for both.
-    ///
-    /// # Errors
-    ///
-    /// Any of the volume's, which poisons the store.
-    pub(crate) fn run_for_shorter_log(
-        &self,
-        worker: &Worker,
-        run: Run,
-    ) -> Result<Option<Run>, Error> {
-        let (least, outgrows) = {
-            let space = self.space.lock();
-            let (sizes, before) = (space.sizes(), space.segments());
-            let least = least_log(&space);
-            let outgrown = |segments| sizes.are_outgrown_by(segments);
-            (least, outgrown(before + least) && !outgrown(before))
-        };
-        if least >= run.count || outgrows {
-            return Ok(None);
-        }
-        match self.grow_by_run(worker, COMPACT_AREA_BYTES) {
-            Ok(shorter) => Ok(Some(shorter)),
-            Err(NotGrown::NoSpace(_)) => Ok(None),
-            Err(NotGrown::Failed(error)) => Err(error),
-        }
-    }
-
     /// How short the volume can become, and where its log is to lie then, which lies in it now where `log` says and may have
     /// another size where that says so.
     pub(crate) fn shrink_target(&self, log: Option<(Run, bool)>) -> Target {
@@ -176,7 +143,7 @@ impl PageStore {
                 log: None,
             };
         };
-        let least = least_log(&space);
+        let least = MIN_AREA_BYTES.div_ceil(u64::from(space.segment_bytes())) as u32;
         let count = if changes {
             least.min(run.count)
         } else {

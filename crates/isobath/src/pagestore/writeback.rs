@@ -7,7 +7,7 @@ use isobath_flash::policy::{Cause, PageWrite};
 use isobath_io::AlignedBuf;
 
 use crate::Error;
-use crate::buffer::{FrameId, NotStarted, STAGING_BYTES};
+use crate::buffer::{FrameId, NotStarted, STAGING_BYTES, Stored};
 use crate::canary::{self, Canary};
 use crate::log::record::{Copied, MAPPED_BYTES, MAPPING_BYTES, Mapped};
 use crate::log::{LogReservation, ReservationClass};
@@ -48,11 +48,19 @@ impl PageStore {
         self.lower.shared.writable()
     }
 
+    /// What the limits of dirty pages depend on.
+    pub(crate) fn stored(&self) -> Stored {
+        Stored {
+            allocated_bytes: self.allocated_bytes(),
+            segment_bytes: self.used_segment_bytes(),
+        }
+    }
+
     /// Whether writers have something to do.
     pub(super) fn writes_wanted(&self) -> bool {
         let unwritten = self.lower.buffer.pool.dirty.unwritten();
         self.lower.buffer.pool.dirty.queued() > 0
-            && (unwritten > self.lower.buffer.dirty_target(self.allocated_bytes())
+            && (unwritten > self.lower.buffer.dirty_target(self.stored())
                 || self.flush_all.load(Relaxed)
                 || self.lower.buffer.changes.wants_pages_written())
             && !self.lower.shared.is_poisoned()
@@ -449,7 +457,7 @@ impl PageStore {
                 buffer.admit(worker.index, frame, page);
             }
         }
-        buffer.frames_written_back(count, || self.allocated_bytes());
+        buffer.frames_written_back(count, || self.stored());
         Counters::add(&self.lower.shared.counters.page_writes, count as u64);
         self.clean_if_few(spare);
         self.drain_pending_frees();
@@ -689,7 +697,7 @@ impl PageStore {
     /// ordering together (paper 003, Fig. 4), but a small part of what may be dirty.
     fn sort_run(&self) -> usize {
         let orders = self.space.lock().policy.orders(Cause::User);
-        let limit = self.lower.buffer.min_dirty_limit();
+        let limit = self.lower.buffer.min_dirty_limit(self.stored());
         let share = limit / (4 * self.lower.shared.config.workers);
         if orders {
             share.clamp(BATCH, MAX_SORT_RUN)

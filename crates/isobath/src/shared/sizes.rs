@@ -4,13 +4,8 @@
 use crate::page::PAGE_SIZE;
 use crate::shared::{MAX_SEGMENT_BYTES, MAX_SEGMENTS, MIN_SEGMENT_BYTES};
 
-/// Bytes of a segment by default.
-pub(crate) const SEGMENT_BYTES: u32 = 2 << 20;
-/// Small segments that a volume begins with where nothing else is said. They hold 100 MiB of data also where leaves are two thirds
-/// full: a volume that outgrows them becomes more than twice as long as the data, since large ones are to have room for all of it.
-const SMALL_SEGMENTS: u32 = (SMALL_BYTES / MIN_SEGMENT_BYTES as u64) as u32;
-/// Bytes of these.
-pub(crate) const SMALL_BYTES: u64 = 192 << 20;
+/// Small segments that a volume begins with where nothing else is said: 16 MiB of them.
+const SMALL_SEGMENTS: u32 = 256;
 
 /// The sizes of a volume's segments. Fixed when the store is made.
 ///

@@ -533,10 +533,12 @@ impl<'a> Commit<'a, '_> {
         let parts = &local.parts;
         self.advance(validation.as_deref_mut())?;
         let record = self.record(&peeked)?;
+        let reserved = ReservedTask::reserve_from(
+            local,
+            self.pages_to_reserve(&peeked),
+            self.context.frees_space,
+        )?;
         let bytes = record.body.bytes().len() as u64;
-        let pages = self.pages_to_reserve(&peeked);
-        self.stay_small(pages, bytes)?;
-        let reserved = ReservedTask::reserve_from(local, pages, self.context.frees_space)?;
         let log_tasks = &local.parts.log_tasks;
         let splits = self.splits(&peeked, bytes)?;
         let mut reservation = log_tasks.reserve_commit(&local.worker, bytes, splits.count)?;

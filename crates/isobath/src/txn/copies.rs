@@ -27,11 +27,6 @@ impl Copies {
         begins
     }
 
-    /// Whether a backup copies the store.
-    pub(crate) fn are_under_way(&self) -> bool {
-        self.copying.load(Ordering::SeqCst)
-    }
-
     /// The backup needs nothing more of the store.
     pub(crate) fn has_copied(&self) {
         self.copying.store(false, Ordering::SeqCst);

@@ -4,7 +4,6 @@ use super::{Commit, CurrentValue};
 use crate::Error;
 use crate::canary::{self, Canary};
 use crate::context::TaskContext;
-use crate::log::Log;
 use crate::txn::versions::OldValue;
 
 /// Pages that one insert may take at most: its leaf split twice.
@@ -15,11 +14,6 @@ const PAGES_PER_COMMIT: u64 = 12;
 
 /// A leaf with less free space than this many times what a commit adds to it counts as full: others may add to it first.
 const FULL_FACTOR: usize = 3;
-
-/// A commit is not refused for its space if it has fewer changes than this, or changes this many trees: rewriting takes all of
-/// their roots.
-const REWRITTEN_CHANGES: usize = 1_000;
-const REWRITTEN_TREES: usize = 8;
 
 /// Leaves that a commit may split.
 pub(super) struct Splits {
@@ -125,35 +119,5 @@ impl Commit<'_, '_> {
             count,
             which: Some(may_split),
         })
-    }
-
-    /// Refuses what is committed in another way then, if the space that it would have to reserve makes the volume outgrow its small
-    /// segments: rewriting leaves takes much less. Not beside snapshots other than the transaction's, from which that takes the
-    /// trees, nor beside a backup, for which it waits.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TransactionTooLarge`].
-    pub(super) fn stay_small(&self, pages: u64, bytes: u64) -> Result<(), Error> {
-        let (parts, transactions) = (&self.local.parts, self.transactions());
-        let limit = parts.log.transaction_limit_now();
-        let log = match bytes > limit {
-            true => Log::area_for(bytes),
-            false => 0,
-        };
-        let neighbours = self.changes.windows(2);
-        let trees = neighbours.filter(|pair| pair[0].tree.id != pair[1].tree.id);
-        let may_rewrite = self.changes.len() >= REWRITTEN_CHANGES
-            && self.context.ends.is_none()
-            && trees.count() < REWRITTEN_TREES;
-        if may_rewrite
-            && parts.pagestore.outgrows_small(pages, log)
-            && transactions.snapshots.active() <= 1
-            && !transactions.copies.are_under_way()
-        {
-            let limit = limit.min(bytes);
-            return Err(Error::TransactionTooLarge { bytes, limit });
-        }
-        Ok(())
     }
 }
