@@ -543,7 +543,7 @@ fn predict(
     // their share of it by what they take alone.
     let crowding = f64::from(workload.clients) / operations_per_s * 1e6 / demand.alone_us.max(1e-3);
     // Where commits wait for each other in the log, those that read do not: clients queue there to write.
-    let crowding = match limited_by == demand.serial {
+    let crowding = match matches!(limited_by, "log flushes" | "log writes") {
         true => 1.0,
         false => crowding.max(1.0),
     };
