@@ -262,10 +262,7 @@ impl TransactionError {
     /// As [`Error::is_retryable`].
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        matches!(
-            self,
-            TransactionError::Conflict { .. } | TransactionError::SnapshotTooOld
-        )
+        self.clone().into_error().is_retryable()
     }
 }
 
