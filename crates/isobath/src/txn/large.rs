@@ -20,12 +20,9 @@ use super::commit::CommitContext;
 use super::serializable::Validation;
 use super::snapshots::Registered;
 use super::tree_status::Closed;
-use super::versions::OldValue;
 use super::{Transactions, TreeStatus};
 use crate::Error;
-use crate::btree::{
-    self, Change, Direction, Edits, Rewrite, Rewritten, Stretches, Tree, TreeId, ValueKind,
-};
+use crate::btree::{self, Change, Rewrite, Rewritten, Tree, TreeId, ValueKind};
 use crate::canary::{self, Canary};
 use crate::context::{TaskContext, TaskParts, TaskWorker, WriteContext};
 use crate::extent::{self, Extent};
@@ -41,17 +38,12 @@ const FILL_PERCENT: usize = 94;
 /// Frames of the pool for each root that one commit may change.
 const FRAMES_PER_ROOT: u64 = 4;
 
-/// Versions that are looked at together.
-const VALIDATED_AT_ONCE: usize = 256;
-
 /// A tree that the transaction changes.
 #[derive(Clone, Copy)]
 pub(crate) struct LargeTree<'a> {
     pub(crate) tree: Tree,
     pub(crate) name: &'a str,
     pub(crate) status: &'a TreeStatus,
-    /// Keys that are removed where the transaction's snapshot has them, unless a change says what they are going to have.
-    pub(crate) removed: &'a Stretches,
 }
 
 impl LargeTree<'_> {
@@ -222,13 +214,7 @@ impl<'a> LargeCommit<'a> {
                 chunks.extend(extent::chunk_ids(self.local, extent::decode(descriptor)?)?);
                 self.check_entries(chunks.len())
             };
-            self.validate_removed(tree)?;
-            let rewritten = rewrite.run(&mut Edits {
-                next: &mut changes,
-                removed: tree.removed,
-                is_removed: &mut |key| Ok(self.was_there(tree, key)),
-                on_replaced: &mut on_replaced,
-            });
+            let rewritten = rewrite.run(&mut changes, &mut on_replaced);
             built.append(&mut rewrite.built());
             content.trees.push(rewritten?);
         }
@@ -259,40 +245,6 @@ impl<'a> LargeCommit<'a> {
             return Err(tree.conflict(key));
         }
         Ok(())
-    }
-
-    /// The same of the stretches that are removed: no record that the snapshot has there was changed.
-    fn validate_removed(&self, tree: &LargeTree<'_>) -> Result<(), Error> {
-        let Some(snapshot) = self.context.snapshot else {
-            return Ok(());
-        };
-        let versions = &self.transactions.versions;
-        let is_skipped = canary::is_on(Canary::SkipWriteValidation);
-        for stretch in tree.removed.iter().filter(|_| !is_skipped) {
-            let mut rest = Some(stretch);
-            // Bound: each round passes some versions, or is the last.
-            while let Some(stretch) = rest.take() {
-                let wanted = (snapshot.lsn, Direction::Forward, VALIDATED_AT_ONCE);
-                let changed = versions.within(tree.tree.id, stretch.bounds(), wanted);
-                let mut found = changed.found.iter();
-                if let Some((key, _)) = found.find(|(_, old)| *old != OldValue::Absent) {
-                    return Err(tree.conflict(key));
-                }
-                if let Some(cut) = &changed.cut {
-                    let passed = stretch.up_to(cut, Direction::Forward);
-                    rest = stretch.past(&passed, Direction::Forward);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether a record of a stretch that is removed, which is valid, was there for the snapshot: what others have inserted
-    /// since stays.
-    fn was_there(&self, tree: &LargeTree<'_>, key: &[u8]) -> bool {
-        let versions = &self.transactions.versions;
-        let at = self.context.snapshot.map(|snapshot| snapshot.lsn);
-        at.is_none_or(|at| versions.find(tree.tree.id, key, at) != Some(OldValue::Absent))
     }
 
     /// Waits until the new pages are durable, and what earlier commits have changed in pages that stay; the record's body.

@@ -1,6 +1,5 @@
 //! Transactions and snapshots, as users see them.
 
-mod large_changes;
 mod modify;
 mod retry;
 mod scan;
@@ -22,7 +21,7 @@ pub use writer::TransactionWriter;
 use crate::api::tree::{Tree, Wanted, check_key, check_value};
 use crate::api::value::ValueReader;
 use crate::bounds::{self, KeyRange};
-use crate::btree::{self, Direction, Stretch};
+use crate::btree::{self, Direction};
 use crate::engine::{OperationFuture, Runtime};
 use crate::error::{TransactionError, of_kind};
 use crate::shared::Counters;
@@ -31,9 +30,8 @@ use crate::txn::Dead;
 use crate::txn::commit::CommitContext;
 use crate::txn::serializable::ReadSet;
 use crate::{Durability, Error, Record, WriteBatch, extent, small};
-use scan::Hidden;
 use view::View;
-use write_set::{Own, Write, WriteSet};
+use write_set::{Write, WriteSet};
 
 /// What a transaction is protected from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -92,8 +90,6 @@ pub struct Transaction {
     view: View,
     writes: WriteSet,
     reads: Option<Mutex<ReadSet>>,
-    /// What scans have passed in vain since the last change.
-    hidden: Mutex<Hidden>,
     durability: Durability,
     read_only: bool,
 }
@@ -128,7 +124,6 @@ impl Transaction {
             view,
             writes: WriteSet::default(),
             reads: remembers.then(Mutex::default),
-            hidden: Mutex::default(),
             durability: options.durability_or(default),
             read_only: options.is_read_only(),
         })
@@ -142,7 +137,6 @@ impl Transaction {
             view: Some(&self.view),
             writes: self.writes.of(tree),
             reads: self.reads.as_ref(),
-            hidden: Some(&self.hidden).filter(|_| !self.read_only),
         })
     }
 
@@ -397,32 +391,13 @@ impl Transaction {
     }
 
     fn write(&mut self, tree: &Tree, key: &[u8], write: Write) -> Result<(), Error> {
-        let hidden = self.hidden.get_mut().take(tree.state.tree.id);
-        if let Some(stretch) = hidden.filter(|_| write == Write::Removed) {
-            self.remove_all(tree, stretch, &[])?;
-        }
-        let limit = self.memory_limit()?;
-        let directory = &self.view.runtime().directory;
+        let runtime = self.view.runtime();
+        let limit = small::spill_bytes(runtime.engine()?.log.transaction_limit());
+        let directory = &runtime.directory;
         let result = self.writes.put(tree, key, write, limit, directory);
         self.note_spilled();
         self.defer_free();
         result
-    }
-
-    /// Removes all that `stretch` has for this transaction: the records that it sees there have `keys`.
-    fn remove_all(&mut self, tree: &Tree, stretch: Stretch, keys: &[Vec<u8>]) -> Result<(), Error> {
-        let limit = self.memory_limit()?;
-        let directory = &self.view.runtime().directory;
-        let result = (self.writes).remove_all(tree, stretch, keys, limit, directory);
-        self.note_spilled();
-        self.defer_free();
-        result
-    }
-
-    /// Bytes of changes that are kept in memory, and that one record may have.
-    fn memory_limit(&self) -> Result<u64, Error> {
-        let limit = self.view.runtime().engine()?.log.transaction_limit();
-        Ok(small::spill_bytes(limit))
     }
 
     fn note_spilled(&mut self) {
@@ -437,9 +412,6 @@ impl Transaction {
     /// Large values that the transaction wrote and gave up go to the next task.
     fn defer_free(&mut self) {
         let dead = self.writes.take_dead();
-        if dead.is_empty() {
-            return;
-        }
         let dead = dead.into_iter().map(Dead::uncommitted);
         // In a forked child they are the parent's.
         if let Ok(transactions) = self.view.transactions() {
@@ -469,7 +441,6 @@ impl Transaction {
         if !mine || !self.writes.rollback_to(savepoint.number) {
             return Err(Error::NoSuchSavepoint);
         }
-        *self.hidden.get_mut() = Hidden::default();
         self.defer_free();
         Ok(())
     }
@@ -498,12 +469,8 @@ impl Transaction {
             return self.view.is_durable();
         }
         let runtime = Arc::clone(self.view.runtime());
-        if self.writes.is_large(self.memory_limit()?) {
+        if self.writes.is_spilled() {
             return self.commit_large(&runtime, validated);
-        }
-        self.name_removed()?;
-        if !self.writes.has_single_writes() {
-            return self.view.is_durable();
         }
         let reads = self.reads.as_mut().map(|reads| &*reads.get_mut());
         let (writes, view, durability) = (&self.writes, &self.view, self.durability);
@@ -535,39 +502,6 @@ impl Transaction {
         self.end(&runtime, result.map(|_| user_bytes))
     }
 
-    /// Has the write set name the records of the stretches that are removed.
-    fn name_removed(&mut self) -> Result<(), Error> {
-        let stretches = self.writes.stretches();
-        let stretches = stretches.map(|(state, removed)| (Arc::clone(state), removed.clone()));
-        for (state, removed) in stretches.collect::<Vec<_>>() {
-            let tree = Tree {
-                runtime: Arc::clone(self.view.runtime()),
-                state,
-            };
-            let snapshot = Source {
-                tree: &tree,
-                engine: self.view.runtime().engine()?,
-                view: Some(&self.view),
-                writes: Own::default(),
-                reads: None,
-                hidden: None,
-            };
-            let wanted = Wanted {
-                limit: None,
-                keys_only: true,
-            };
-            let mut keys = Vec::new();
-            for stretch in removed.iter() {
-                snapshot.scan(stretch.bounds(), Direction::Forward, wanted, |key, _, _| {
-                    keys.push(key.to_vec());
-                    true
-                })?;
-            }
-            self.writes.remove_each(&tree.state, keys);
-        }
-        Ok(())
-    }
-
     /// Commits what is more than one log record can have.
     fn commit_large(&mut self, runtime: &Arc<Runtime>, validated: bool) -> Result<(), Error> {
         let reads = self.reads.as_mut().map(|reads| &*reads.get_mut());
@@ -577,7 +511,7 @@ impl Transaction {
             frees_space: false,
             ends: None,
         };
-        let changes = self.writes.large();
+        let changes = self.writes.large(&runtime.directory);
         let result = changes.and_then(|mut changes| {
             let trees = changes.trees();
             runtime.run(|local| {

@@ -9,11 +9,11 @@ use super::write_set::Write;
 use crate::api::tree::{Tree, Wanted};
 use crate::api::update::CompareAndSwapError;
 use crate::bounds::{self, KeyRange};
-use crate::btree::{Direction, Stretch};
+use crate::btree::Direction;
 use crate::{Error, Record};
 
 /// Keys that are removed, and records that are read, at a time.
-const AT_ONCE: usize = 512;
+const AT_ONCE: usize = 256;
 /// Bytes of records after which no more are read ahead.
 const AHEAD_BYTES: usize = 64 << 10;
 
@@ -168,21 +168,10 @@ impl Transaction {
                 }
                 last.is_none()
             })?;
-        let removed = keys.len();
-        if removed == passed && removed > 0 {
-            let part = match &last {
-                Some(last) => (part.0, Bound::Included(&last[..])),
-                None => part,
-            };
-            if let Some(stretch) = Stretch::new(part) {
-                self.remove_all(tree, stretch, &keys)?;
-            }
-        } else {
-            for key in &keys {
-                self.write(tree, key, Write::Removed)?;
-            }
+        for key in &keys {
+            self.write(tree, key, Write::Removed)?;
         }
-        let removed = removed as u64;
+        let removed = keys.len() as u64;
         Ok(RemovedPart { removed, last })
     }
 
@@ -275,11 +264,7 @@ impl Transaction {
                 false
             })?;
         if let Some((key, _)) = &found {
-            // Nothing that it sees lies between the end and this record.
-            let all = Stretch::new(all);
-            if let Some(stretch) = all.map(|all| all.up_to(key, direction)) {
-                self.remove_all(tree, stretch, std::slice::from_ref(key))?;
-            }
+            self.write(tree, key, Write::Removed)?;
         }
         Ok(found)
     }

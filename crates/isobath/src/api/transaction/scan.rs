@@ -12,7 +12,7 @@ use crate::Error;
 use crate::api::range::{Ends, Part};
 use crate::api::tree::{Tree, Wanted};
 use crate::api::value::{Keeper, ValueReader};
-use crate::btree::{Cursor, Direction, Stretch, TreeId, ValueKind, ValueRef};
+use crate::btree::{Cursor, Direction, ValueKind, ValueRef};
 use crate::context::{InlineContext, ReadContext, TaskContext};
 use crate::engine::{Engine, WorkerState};
 use crate::extent::{self, Extent};
@@ -39,27 +39,6 @@ pub(crate) struct Source<'s> {
     pub(super) view: Option<&'s View>,
     pub(super) writes: Own<'s>,
     pub(super) reads: Option<&'s Mutex<ReadSet>>,
-    /// Where scans note what they have passed in vain.
-    pub(super) hidden: Option<&'s Mutex<Hidden>>,
-}
-
-/// A stretch of a tree in which a transaction has removed everything one by one, as its last scan has found.
-#[derive(Default)]
-pub(super) struct Hidden(Option<(TreeId, Stretch)>);
-
-impl Hidden {
-    /// Takes it, if it is one of this tree.
-    pub(super) fn take(&mut self, tree: TreeId) -> Option<Stretch> {
-        let (of, stretch) = self.0.take()?;
-        (of == tree).then_some(stretch)
-    }
-
-    /// Adds what a scan has passed, which goes on where it was.
-    fn add(&mut self, tree: TreeId, passed: Stretch) {
-        let before = self.take(tree);
-        let joined = before.and_then(|before| before.joined(&passed));
-        self.0 = Some((tree, joined.unwrap_or(passed)));
-    }
 }
 
 /// What a range takes of a value, which may still have to be read.
@@ -103,7 +82,6 @@ impl<'s> Source<'s> {
             view: None,
             writes: Own::default(),
             reads: None,
-            hidden: None,
         })
     }
 
@@ -451,22 +429,14 @@ pub(crate) fn scan_seen(
 ///
 /// A leaf that has what is to be seen gives its records one by one from the cursor's copy of it. Where it has not, because of
 /// versions or of the transaction's own changes, or where leaves are missing in memory, a batch of records is read and merged.
-///
-/// Where the transaction has removed stretches, the range is read in pieces: in those between them as without them, and in each of
-/// these only what the transaction wrote itself.
 pub(crate) struct MergeCursor {
     direction: Direction,
-    /// In the piece of the range that was begun.
     leaves: Cursor,
-    /// All that the snapshot has in this piece is removed.
-    is_removed: bool,
-    /// What is behind the piece.
-    rest: Option<Stretch>,
     /// The current leaf has what is to be seen.
     sees_leaf: bool,
     /// Behind which what is still to come lies; `None` before the first leaf or batch.
     passed: Option<Bound<Vec<u8>>>,
-    /// Nothing of the piece is to be read any more.
+    /// Nothing is to be read any more.
     ended: bool,
     batch: VecDeque<(Vec<u8>, Found)>,
     /// Records of the next batch, unless it is known how many are wanted.
@@ -509,34 +479,16 @@ impl MergeCursor {
         direction: Direction,
         limit: Option<usize>,
     ) -> MergeCursor {
-        let mut cursor = MergeCursor {
+        MergeCursor {
             direction,
             leaves: Cursor::new(source.tree.state.tree, bounds.0, bounds.1, direction),
-            is_removed: false,
-            rest: None,
             sees_leaf: false,
             passed: None,
             ended: false,
             batch: VecDeque::new(),
             size: FIRST_BATCH,
             left: limit,
-        };
-        if source.writes.has_stretches()
-            && let Some(whole) = Stretch::new(bounds)
-        {
-            cursor.begin_piece(&source, whole);
         }
-        cursor
-    }
-
-    /// Goes on with the first piece of `whole`.
-    fn begin_piece(&mut self, source: &Source<'_>, whole: Stretch) {
-        let (is_removed, piece) = source.writes.piece(&whole, self.direction);
-        let (lower, upper) = piece.bounds();
-        self.leaves = Cursor::new(source.tree.state.tree, lower, upper, self.direction);
-        self.is_removed = is_removed;
-        self.rest = whole.past(&piece, self.direction);
-        (self.passed, self.ended) = (None, false);
     }
 
     pub(crate) fn next<V: Part>(
@@ -557,10 +509,7 @@ impl MergeCursor {
                 return Ok(Some((key, found.take())));
             }
             if self.ended {
-                let Some(rest) = self.rest.take() else {
-                    return Ok(None);
-                };
-                self.begin_piece(source, rest);
+                return Ok(None);
             }
             self.fill(source)?;
         }
@@ -611,7 +560,7 @@ impl MergeCursor {
     /// Reads a batch of records from the leaves, and makes of them what is to be seen.
     fn merge(&mut self, source: &Source<'_>) -> Result<(), Error> {
         let mut records = Records::default();
-        let more = !self.is_removed && self.read_leaves(source, &mut records)?;
+        let more = self.read_leaves(source, &mut records)?;
         let mut records = records.records;
         // Where the part of the range ends that was read, unless that is all.
         let mut last = records.last().filter(|_| more).map(|(key, _)| key.clone());
@@ -628,44 +577,47 @@ impl MergeCursor {
             }
         }
         let id = source.tree.state.tree.id;
-        let mut older = Older::default();
-        if !self.is_removed {
-            source.interrupted();
-            source.await_parts()?;
-            let part = self.until(last.as_deref().map(Bound::Included));
-            let wanted = (source.at(), self.direction, self.left.unwrap_or(self.size));
-            if source.needs_versions()? {
-                older = source.versions().within(id, part, wanted);
-            }
-            source.check()?;
-            if let Some(cut) = &older.cut {
-                // What others have changed is much: the batch ends with the last of it that was looked at.
-                records.retain(|(key, _)| is_passed(key, cut, self.direction));
-                own.retain(|(key, _)| is_passed(key, cut, self.direction));
-                self.leaves = self.leaves_behind(source, cut);
-                last = Some(cut.to_vec());
-            }
-            source.note_range(self.until(last.as_deref().map(Bound::Included)));
-            if let Some(from) = source.unseen().loaded_from(id) {
-                records.retain(|(key, _)| **key < *from);
-            }
-            for (key, _) in &records {
-                source.check_atomic_visibility(key)?;
-            }
-        }
+        source.interrupted();
+        source.await_parts()?;
         let part = self.until(last.as_deref().map(Bound::Included));
-        let hidden = source.hidden.filter(|_| records.len() >= FIRST_BATCH);
-        let passed = hidden.and_then(|hidden| Some((hidden, Stretch::new(part)?)));
+        let wanted = (source.at(), self.direction, self.left.unwrap_or(self.size));
+        let older = match source.needs_versions()? {
+            true => source.versions().within(id, part, wanted),
+            false => Older::default(),
+        };
+        source.check()?;
+        if let Some(cut) = older.cut {
+            // What others have changed is much: the batch ends with the last of it that was looked at.
+            records.retain(|(key, _)| is_passed(key, &cut, self.direction));
+            own.retain(|(key, _)| is_passed(key, &cut, self.direction));
+            self.leaves = self.leaves_behind(source, &cut);
+            last = Some(cut.to_vec());
+        }
+        source.note_range(self.until(last.as_deref().map(Bound::Included)));
+        if let Some(from) = source.unseen().loaded_from(id) {
+            records.retain(|(key, _)| **key < *from);
+        }
+        for (key, _) in &records {
+            source.check_atomic_visibility(key)?;
+        }
+        if self.direction == Direction::Reverse {
+            records.reverse();
+        }
         let older = older
             .found
             .into_iter()
             .map(|(key, old)| Ok((key.to_vec(), from_old(old)?)));
         let older = older.collect::<Result<Vec<_>, Error>>()?;
         let own = own.into_iter().map(|(key, write)| (key, from_write(write)));
-        self.batch = merged(records, older, own.collect(), self.direction);
-        if let Some((hidden, passed)) = passed.filter(|_| self.batch.is_empty()) {
-            hidden.lock().add(id, passed);
-        }
+        let mut merged = overlay(present(records), older);
+        merged = overlay(merged, own.collect());
+        let visible = merged
+            .into_iter()
+            .filter_map(|(key, found)| Some((key, found?)));
+        self.batch = match self.direction {
+            Direction::Forward => visible.collect(),
+            Direction::Reverse => visible.rev().collect(),
+        };
         self.pass(last.map(Bound::Excluded), self.batch.len());
         Ok(())
     }
@@ -684,8 +636,7 @@ impl MergeCursor {
     fn pass(&mut self, behind: Option<Bound<Vec<u8>>>, records: usize) {
         self.ended = behind.is_none();
         self.passed = behind.or(self.passed.take());
-        // Where more is read than was asked for, the scan goes on as one that did not say.
-        self.left = self.left.filter(|_| records > 0);
+        // Where more is wanted than was asked for, the scan goes on as one that did not say.
         self.left = self.left.and_then(|left| left.checked_sub(records));
     }
 
@@ -727,29 +678,6 @@ impl MergeCursor {
 }
 
 type Merged = Vec<(Vec<u8>, Option<Found>)>;
-
-/// What is visible of `records`, which are in the order of `direction`, given what counts in their place; in that order.
-fn merged(
-    mut records: Vec<(Vec<u8>, Found)>,
-    older: Merged,
-    own: Merged,
-    direction: Direction,
-) -> VecDeque<(Vec<u8>, Found)> {
-    if older.is_empty() && own.is_empty() {
-        return records.into();
-    }
-    if direction == Direction::Reverse {
-        records.reverse();
-    }
-    let merged = overlay(overlay(present(records), older), own);
-    let visible = merged
-        .into_iter()
-        .filter_map(|(key, found)| Some((key, found?)));
-    match direction {
-        Direction::Forward => visible.collect(),
-        Direction::Reverse => visible.rev().collect(),
-    }
-}
 
 fn present(records: Vec<(Vec<u8>, Found)>) -> Merged {
     let found = |(key, found)| (key, Some(found));
