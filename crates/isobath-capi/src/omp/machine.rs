@@ -243,9 +243,10 @@ mod tests {
     #[test]
     fn freed_values_are_given_back() {
         return_freed_values();
-        // Freeing a large value raises the threshold, unless it was set.
-        drop(std::hint::black_box(vec![1u8; 8 << 20]));
-        let value = std::hint::black_box(vec![1u8; 2 * OWN_PAGES_BYTES as usize]);
+        // Freeing a large value raises the threshold, unless it was set. Both values are larger
+        // than what other tests of this process may have freed into an arena.
+        drop(std::hint::black_box(vec![1u8; 30 << 20]));
+        let value = std::hint::black_box(vec![1u8; 28 << 20]);
         // SAFETY: glibc keeps a word with the block's size and flags before it.
         let header = unsafe { value.as_ptr().cast::<usize>().sub(1).read() };
         const IS_MAPPED: usize = 2;
