@@ -1,4 +1,5 @@
-//! What a test says when this machine cannot do what it needs. Tests of any package include this file by its path.
+//! What a test says when this machine cannot do what it needs. Tests of any package include this
+//! file by its path.
 
 use std::io::Write as _;
 

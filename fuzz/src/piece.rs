@@ -1,4 +1,5 @@
-//! Pieces of inputs with checksums of their own, and how to seal them again; docs/format.md has the layouts.
+//! Pieces of inputs with checksums of their own, and how to seal them again; docs/format.md has the
+//! layouts.
 
 use std::ops::Range;
 

@@ -1,8 +1,9 @@
-//! The engine's own files that share state by atomics, and their tests under loom, without the rest of the engine, which takes
-//! a minute to compile and changes nothing of what is explored: `RUSTFLAGS="--cfg loom" cargo test -p isobath-loom`.
+//! The engine's own files that share state by atomics, and their tests under loom, without the rest
+//! of the engine, which takes a minute to compile and changes nothing of what is explored:
+//! `RUSTFLAGS="--cfg loom" cargo test -p isobath-loom`.
 //!
-//! Nothing is copied. A new file of tests under loom is declared here too; `every_file_of_tests_under_loom_is_declared` looks
-//! for it.
+//! Nothing is copied. A new file of tests under loom is declared here too;
+//! `every_file_of_tests_under_loom_is_declared` looks for it.
 
 #[cfg(loom)]
 #[path = "../../crates/isobath/src"]

@@ -3,7 +3,8 @@
 use crate::{Checkpoint, Lsn, Rule, State, Superblock};
 
 impl State {
-    /// The next step of the checkpoint that is being written (`Checkpoints::checkpoint`, `Checkpoints::write`).
+    /// The next step of the checkpoint that is being written (`Checkpoints::checkpoint`,
+    /// `Checkpoints::write`).
     pub(super) fn checkpoint(&mut self, broken: Option<Rule>) -> Option<()> {
         let Some(mut checkpoint) = self.checkpoint.take() else {
             self.left.checkpoints = self.left.checkpoints.checked_sub(1)?;
@@ -105,7 +106,8 @@ impl State {
         }
     }
 
-    /// Moves the start before the frees that out-of-order records came behind (`before_late_records`).
+    /// Moves the start before the frees that out-of-order records came behind
+    /// (`before_late_records`).
     pub(super) fn before_out_of_order(&mut self, checkpoint: &mut Checkpoint) {
         let log_start = self.log_start;
         self.out_of_order.retain(|entry| entry.1 >= log_start);

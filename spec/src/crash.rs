@@ -4,8 +4,9 @@ use crate::recovery::recover;
 use crate::{Lsn, PAGES, Page, Record, Rule, State};
 
 impl State {
-    /// The store after a crash that kept `records` of the log and, of the writes in the drive's cache, those
-    /// whose bit is set, and after recovery (`Scan::read`, `Scan::apply`, `replay::run`).
+    /// The store after a crash that kept `records` of the log and, of the writes in the drive's
+    /// cache, those whose bit is set, and after recovery (`Scan::read`, `Scan::apply`,
+    /// `replay::run`).
     pub(super) fn crash(&self, records: Lsn, survivors: u8, broken: Option<Rule>) -> Option<State> {
         let mut left = self.left;
         left.crashes = left.crashes.checked_sub(1)?;
@@ -69,7 +70,8 @@ impl State {
         })
     }
 
-    /// Whether each clean page can be read where its mapping word says, and no place has two owners.
+    /// Whether each clean page can be read where its mapping word says, and no place has two
+    /// owners.
     pub(super) fn is_readable(&self) -> bool {
         let clean =
             |page: &&Page| page.exists && page.oldest.is_none() && !page.writing && !page.freed;

@@ -1,15 +1,15 @@
 //! The protocol by which nothing is lost, as a model that is explored in full.
 //!
-//! One key lives in a leaf that a root names; three pages, three segments of two places each, a log, a
-//! drive with a volatile cache, and everything that the engine does with them: commits, structure
-//! modifications, bulk loads, write-back, cleaning, checkpoints, crashes and recovery, each in the steps
-//! between which others may run. [`Rule`] lists what the order of these steps rests on. The model with all
-//! rules holds in every reachable state; without any one of them a counterexample exists, so none is idle
-//! (`cargo test -p isobath-spec --release`).
+//! One key lives in a leaf that a root names; three pages, three segments of two places each, a
+//! log, a drive with a volatile cache, and everything that the engine does with them: commits,
+//! structure modifications, bulk loads, write-back, cleaning, checkpoints, crashes and recovery,
+//! each in the steps between which others may run. [`Rule`] lists what the order of these steps
+//! rests on. The model with all rules holds in every reachable state; without any one of them a
+//! counterexample exists, so none is idle (`cargo test -p isobath-spec --release`).
 //!
-//! Each step names the function of the crate `isobath` that takes it; a test checks that they exist.
-//! Sizes are tiny on purpose. What bytes look like, torn writes and corruption are the simulator's
-//! subject (docs/reliability.md), not this model's.
+//! Each step names the function of the crate `isobath` that takes it; a test checks that they
+//! exist. Sizes are tiny on purpose. What bytes look like, torn writes and corruption are the
+//! simulator's subject (docs/reliability.md), not this model's.
 
 mod changes;
 mod checkpoint;

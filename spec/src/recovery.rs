@@ -57,8 +57,8 @@ impl Scan {
         scan
     }
 
-    /// The first record of a copy that was not flushed and is not there, though something has confirmed it and nothing says
-    /// that it is gone (`UnflushedChunks::first_missing`).
+    /// The first record of a copy that was not flushed and is not there, though something has
+    /// confirmed it and nothing says that it is gone (`UnflushedChunks::first_missing`).
     fn first_missing(&self, places: &[Place; PLACES], broken: Option<Rule>) -> Option<Lsn> {
         let is_missing = |&&(_, page, address): &&(Lsn, u8, Address)| {
             let page = usize::from(page);
@@ -142,7 +142,8 @@ fn surviving(state: &State, survivors: u8) -> [Place; PLACES] {
     places
 }
 
-/// Recovers what a crash leaves of `state`: `records` of the log, and the writes that `survivors` chooses.
+/// Recovers what a crash leaves of `state`: `records` of the log, and the writes that `survivors`
+/// chooses.
 ///
 /// # Errors
 ///

@@ -1,9 +1,10 @@
 //! The two superblocks, and a log that moves, as a model of their own.
 //!
-//! A store logs records, moves its log to another area, writes checkpoints, becomes shorter, and is closed and opened
-//! (`CheckpointIo::superblock`, `Checkpoints::move_log`, `Checkpoints::cut`, `Checkpoints::mark_open`). A crash may come between any two steps, and the
-//! newest superblock may be corrupt afterwards. The older one then leads to all that was logged, or to something that is plainly not
-//! there; never to less.
+//! A store logs records, moves its log to another area, writes checkpoints, becomes shorter, and is
+//! closed and opened (`CheckpointIo::superblock`, `Checkpoints::move_log`, `Checkpoints::cut`,
+//! `Checkpoints::mark_open`). A crash may come between any two steps, and the newest superblock may
+//! be corrupt afterwards. The older one then leads to all that was logged, or to something that is
+//! plainly not there; never to less.
 
 use stateright::{Model, Property};
 
@@ -87,7 +88,8 @@ pub struct TwoState {
     /// Where the next record goes.
     area: u8,
     length: u8,
-    /// Changes of a store without a log, and those of its pages that a later opening has overwritten.
+    /// Changes of a store without a log, and those of its pages that a later opening has
+    /// overwritten.
     changes: u8,
     doing: Doing,
 }

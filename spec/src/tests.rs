@@ -42,7 +42,8 @@ const SCOPES: [(&str, Bounds); 6] = [
     ("loads", bounds([1, 0, 1, 1, 0, 2, 1])),
 ];
 
-/// The smallest histories that show what a rule is for; none for rules that the others imply in all of
+/// The smallest histories that show what a rule is for; none for rules that the others imply in all
+/// of
 /// [`SCOPES`]: a page on the drive is named by records and superblocks only, and these wait for the log.
 fn scope_of(rule: Rule) -> Option<Bounds> {
     Some(bounds(match rule {

@@ -49,7 +49,8 @@ impl State {
     /// The copy is installed and its mapping record appended (`install_copies`, `log_copies`).
     pub(super) fn log_batch(&mut self, at: usize, broken: Option<Rule>) -> Option<()> {
         let mut batch = self.batches[at]?;
-        // What nothing names before another record does may be flushed with its mapping record (`names_unflushed`).
+        // What nothing names before another record does may be flushed with its mapping record
+        // (`names_unflushed`).
         let unflushed =
             batch.stage == Stage::Issued && matches!(batch.purpose, Purpose::Load { .. });
         let flushed = batch.stage == Stage::Flushed
@@ -105,7 +106,8 @@ impl State {
         Some(())
     }
 
-    /// The batch no longer holds back the log's start; its record does until it is durable (`release`).
+    /// The batch no longer holds back the log's start; its record does until it is durable
+    /// (`release`).
     pub(super) fn release(&mut self, at: usize, broken: Option<Rule>) -> Option<()> {
         let batch = self.batches[at]?;
         let Stage::Logged(record) = batch.stage else {
@@ -124,7 +126,8 @@ impl State {
         Some(())
     }
 
-    /// The log is flushed up to its end, and with it the volume where a record names a copy that was not (`LogTasks::run_writer`).
+    /// The log is flushed up to its end, and with it the volume where a record names a copy that
+    /// was not (`LogTasks::run_writer`).
     pub(super) fn flush_log(&mut self, broken: Option<Rule>) -> Option<()> {
         let news = &self.log[usize::from(self.durable)..];
         let more = !news.is_empty();

@@ -1,6 +1,7 @@
 //! Which campaign makes which call of the engine's interface: read from the sources of both.
 //!
-//! The table in docs/reliability.md is what this finds. A call that no campaign makes is an error, unless [`LEFT_OUT`] says why.
+//! The table in docs/reliability.md is what this finds. A call that no campaign makes is an error,
+//! unless [`LEFT_OUT`] says why.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -1,4 +1,5 @@
-//! Random sequences of use, for as long as requested: the test `sequences` of `isobath-cli`, whose package builds the command.
+//! Random sequences of use, for as long as requested: the test `sequences` of `isobath-cli`, whose
+//! package builds the command.
 
 use std::process::Command;
 

@@ -4,9 +4,11 @@
 //! cargo run --release -p isobath-capi --example kvs_overhead
 //! ```
 //!
-//! Each row: nanoseconds of the process's CPU per call, all threads together, of the engine's function, of the `kvs_` function, and the difference, medians of rounds that
-//! take turns. Everything is in the pool; stores are acknowledged at once, so that no drive is waited for. Iterators are compared with scans behind the last key that copy the same
-//! entries; asynchronous calls with closures that `Store::spawn` runs, the engine's own way to have many calls in flight.
+//! Each row: nanoseconds of the process's CPU per call, all threads together, of the engine's
+//! function, of the `kvs_` function, and the difference, medians of rounds that take turns.
+//! Everything is in the pool; stores are acknowledged at once, so that no drive is waited for.
+//! Iterators are compared with scans behind the last key that copy the same entries; asynchronous
+//! calls with closures that `Store::spawn` runs, the engine's own way to have many calls in flight.
 
 // SAFETY, of every call: what its pointers point to outlives it, or its callback.
 #![allow(unsafe_code, clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
@@ -24,8 +26,9 @@ use isobath_c::kvs::*;
 const PAIRS: usize = 2_000;
 const ROUNDS: usize = 9;
 
-/// Nanoseconds of CPU that the process has used, all threads together: changes are made by a worker, and its share and the caller's
-/// are not to be told apart. On a machine that is busy, time says nothing.
+/// Nanoseconds of CPU that the process has used, all threads together: changes are made by a
+/// worker, and its share and the caller's are not to be told apart. On a machine that is busy, time
+/// says nothing.
 fn cpu_ns() -> f64 {
     let mut now = libc::timespec {
         tv_sec: 0,
@@ -210,7 +213,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// Bytes of the buffer that programs for key-value SSDs iterate with.
 const ITERATOR_BYTES: usize = 32 << 10;
 
-/// Copies all entries of a tree to a buffer, as `kvs_iterate_next` lays them out, one buffer after the other; nanoseconds per buffer.
+/// Copies all entries of a tree to a buffer, as `kvs_iterate_next` lays them out, one buffer after
+/// the other; nanoseconds per buffer.
 fn scan(tree: &isobath::Tree, has_values: bool, buffer: &mut [u8]) -> f64 {
     let (mut last, mut buffers, mut entries) = (Vec::new(), 0u32, 0);
     let start = cpu_ns();
@@ -254,7 +258,8 @@ fn scan(tree: &isobath::Tree, has_values: bool, buffer: &mut [u8]) -> f64 {
     spent / f64::from(buffers)
 }
 
-/// The same by an iterator, its opening and closing included; nanoseconds per call of `kvs_iterate_next`.
+/// The same by an iterator, its opening and closing included; nanoseconds per call of
+/// `kvs_iterate_next`.
 fn iterate(space: kvs_key_space_handle, has_values: bool, buffer: &mut [u8]) -> f64 {
     let mut filter = kvs_key_group_filter {
         bitmask: [0; 4],

@@ -32,7 +32,8 @@ pub(crate) fn set_fixed(message: &'static CStr) {
     keep(Text::Fixed(message));
 }
 
-/// Does the work of a call; whether it has kept a message. Calls inside of callbacks have their own.
+/// Does the work of a call; whether it has kept a message. Calls inside of callbacks have their
+/// own.
 pub(crate) fn watch<T>(work: impl FnOnce() -> T) -> (T, bool) {
     let replace = |value| IS_NEW.try_with(|is_new| is_new.replace(value));
     let outer = replace(false).unwrap_or(false);

@@ -1,4 +1,5 @@
-//! Programs in C and C++ against the shared and the static library, under valgrind where that is installed.
+//! Programs in C and C++ against the shared and the static library, under valgrind where that is
+//! installed.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -40,7 +41,8 @@ fn ok(output: Output, what: &str) -> String {
     text(&output.stdout)
 }
 
-/// A directory with the libraries that cargo built for this test, by the names that a linker and a loader look for.
+/// A directory with the libraries that cargo built for this test, by the names that a linker and a
+/// loader look for.
 fn libraries(directory: &Path) -> PathBuf {
     let built = std::env::current_exe().unwrap();
     let built = built.parent().unwrap();
@@ -383,7 +385,8 @@ fn c_sees_the_same_layouts_and_numbers() {
     compile(directory.path(), &source, &["-c"]);
 }
 
-/// Kills a program that stores, again and again: whatever it had printed is there, and nothing is torn.
+/// Kills a program that stores, again and again: whatever it had printed is there, and nothing is
+/// torn.
 #[test]
 fn what_was_acknowledged_outlives_a_kill() {
     if !has("gcc") {

@@ -1,6 +1,7 @@
 //! What the key value interface does, as the standard says.
 
-// SAFETY, of every call: what its pointers point to outlives it, or its callback, as a C program has to see to.
+// SAFETY, of every call: what its pointers point to outlives it, or its callback, as a C program
+// has to see to.
 #![allow(unsafe_code, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
 
 mod support;
@@ -290,7 +291,8 @@ fn iterators_find_each_pair_of_their_group_once() {
         all(space, 0, prefix, 512),
         keys(&|key| key.starts_with(b"aab0"))
     );
-    // As the sample program for key-value drives leaves its filter: with bits of the pattern that the mask has not.
+    // As the sample program for key-value drives leaves its filter: with bits of the pattern that
+    // the mask has not.
     let more = filter([0xff, 0xff, 0xff, 0], *b"aab0");
     assert_eq!(
         all(space, 0, more, 512),

@@ -1,5 +1,5 @@
-//! Bad input that takes more than an argument: key spaces that were deleted, devices of other processes, configuration files that are
-//! missing, drives that are full.
+//! Bad input that takes more than an argument: key spaces that were deleted, devices of other
+//! processes, configuration files that are missing, drives that are full.
 
 // SAFETY, of every call: what its pointers point to outlives it.
 #![allow(unsafe_code, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
@@ -38,8 +38,8 @@ fn of_objects(space: kvs_key_space_handle) -> Vec<(&'static str, kvs_result)> {
     }
 }
 
-/// Every call on the handle of a key space that was deleted, on a thread that has used it and on one that has not; also when there is a
-/// new key space of its name.
+/// Every call on the handle of a key space that was deleted, on a thread that has used it and on
+/// one that has not; also when there is a new key space of its name.
 #[test]
 fn calls_on_a_key_space_that_was_deleted() {
     let directory = tempfile::tempdir().unwrap();
@@ -81,7 +81,8 @@ fn in_a_process(test: &str, variable: &str, value: &str) {
     assert!(text.contains("1 passed"), "{text}{errors}");
 }
 
-/// The same test is both processes: the one that has the device, and, where the variable is set, the one that wants it.
+/// The same test is both processes: the one that has the device, and, where the variable is set,
+/// the one that wants it.
 #[test]
 fn a_device_that_another_process_has_open() {
     const DEVICE: &str = "ISOBATH_TEST_DEVICE";
@@ -125,7 +126,8 @@ fn a_configuration_file_of_the_environment_that_is_missing() {
     assert_eq!(kvs_close_device(opened), KVS_SUCCESS);
 }
 
-/// Stores until nothing fits any more; what was acknowledged stays, what was refused is not there, and deleting makes room.
+/// Stores until nothing fits any more; what was acknowledged stays, what was refused is not there,
+/// and deleting makes room.
 fn fill(directory: &Path, more: &str) {
     let device = device(directory, more);
     let space = space(device, "full");

@@ -1,6 +1,7 @@
 //! Bad input, one by one: the standard's result code, never a crash.
 
-// SAFETY, of every call: what its pointers point to outlives it, or its callback, as a C program has to see to.
+// SAFETY, of every call: what its pointers point to outlives it, or its callback, as a C program
+// has to see to.
 #![allow(unsafe_code, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
 
 mod support;
@@ -533,7 +534,8 @@ fn memory_and_names_of_codes() {
     assert!(name(-1).starts_with("no result code") && name(25).starts_with("no result code"));
 }
 
-/// What all asynchronous calls of a key or a value say to ones that are NULL, before they return: `never` is never called.
+/// What all asynchronous calls of a key or a value say to ones that are NULL, before they return:
+/// `never` is never called.
 #[test]
 fn asynchronous_calls_without_a_key_a_value_or_a_callback() {
     let directory = tempfile::tempdir().unwrap();
@@ -644,7 +646,8 @@ fn lengths_of_asynchronous_calls() {
     assert_eq!(kvs_close_device(device), KVS_SUCCESS);
 }
 
-/// What is found out while a request runs is in its callback: a buffer that is too short, a key that is not there.
+/// What is found out while a request runs is in its callback: a buffer that is too short, a key
+/// that is not there.
 #[test]
 fn what_asynchronous_retrieves_tell_their_callbacks() {
     let directory = tempfile::tempdir().unwrap();

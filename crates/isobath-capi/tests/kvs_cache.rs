@@ -38,8 +38,8 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Threads that read one key see its values in the order in which another one stores them, and that one sees its own at once. Most
-/// reads find the value kept.
+/// Threads that read one key see its values in the order in which another one stores them, and that
+/// one sees its own at once. Most reads find the value kept.
 #[test]
 fn readers_never_see_an_older_value_again() {
     let directory = tempfile::tempdir().unwrap();
@@ -72,7 +72,8 @@ fn readers_never_see_an_older_value_again() {
     assert_eq!(kvs_close_device(device), KVS_SUCCESS);
 }
 
-/// Appends of several threads, with reads between them: none is lost, and what a thread has appended it reads.
+/// Appends of several threads, with reads between them: none is lost, and what a thread has
+/// appended it reads.
 #[test]
 fn appends_of_several_threads_are_all_there() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! A device and its process's children: what a fork leaves without threads answers, and the parent goes on.
+//! A device and its process's children: what a fork leaves without threads answers, and the parent
+//! goes on.
 
 #![allow(unsafe_code, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
-//! The interface is the standard's: 31 functions with its prototypes, 25 result codes, its constants and layouts, all by literal
-//! numbers.
+//! The interface is the standard's: 31 functions with its prototypes, 25 result codes, its
+//! constants and layouts, all by literal numbers.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -10,7 +10,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-/// The functions of the SNIA Key Value Storage API 1.1, as KV-SSD programs call them: name and parameters.
+/// The functions of the SNIA Key Value Storage API 1.1, as KV-SSD programs call them: name and
+/// parameters.
 const FUNCTIONS: [(&str, &str); 31] = [
     ("kvs_open_device", "char *, kvs_device_handle *"),
     ("kvs_close_device", "kvs_device_handle"),
@@ -297,7 +298,8 @@ fn include() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("include")
 }
 
-/// The header declares these functions and, but for those that say so in their names or are known to KV-SSD programs, no others.
+/// The header declares these functions and, but for those that say so in their names or are known
+/// to KV-SSD programs, no others.
 #[test]
 fn the_header_has_the_31_functions() {
     let text = std::fs::read_to_string(include().join("kvs_api.h")).unwrap();
@@ -337,7 +339,8 @@ fn has_compiler() -> bool {
     there
 }
 
-/// A compiler for C and one for C++ see the constants and layouts of the standard's header, as programs include it: alone.
+/// A compiler for C and one for C++ see the constants and layouts of the standard's header, as
+/// programs include it: alone.
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn the_header_has_the_standards_numbers_and_layouts() {
@@ -383,7 +386,8 @@ fn the_header_has_the_standards_numbers_and_layouts() {
     }
 }
 
-/// Every function can be called by the standard's prototype, which a compiler compares, and is in the library.
+/// Every function can be called by the standard's prototype, which a compiler compares, and is in
+/// the library.
 #[test]
 fn the_library_has_the_functions_with_their_prototypes() {
     if !has_compiler() {

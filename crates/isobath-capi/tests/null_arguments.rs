@@ -1,4 +1,5 @@
-//! Every function of `isobath.h` with each of its pointers NULL in turn: `ISOBATH_NULL`, unless the header says that it may be.
+//! Every function of `isobath.h` with each of its pointers NULL in turn: `ISOBATH_NULL`, unless the
+//! header says that it may be.
 //!
 //! The calls are written from the header, so that a function that is new is asked, too.
 
@@ -45,7 +46,8 @@ const OPTIONAL: [&str; 27] = [
     "isobath_backup report",
     "isobath_restore progress",
 ];
-/// "A bound that is NULL is none", of every function that has one; an iterator's key and value: "either may be NULL".
+/// "A bound that is NULL is none", of every function that has one; an iterator's key and value:
+/// "either may be NULL".
 const OPTIONAL_ANYWHERE: [&str; 2] = ["lower", "upper"];
 const OPTIONAL_OF_ITERATORS: [&str; 2] = ["key", "value"];
 

@@ -1,4 +1,5 @@
-//! The OpenMP programs of `examples/omp` and their twins with a file per object: equal results in all modes.
+//! The OpenMP programs of `examples/omp` and their twins with a file per object: equal results in
+//! all modes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -147,7 +148,8 @@ impl Bench {
         assert_eq!(kv["hash"], files["hash"]);
     }
 
-    /// Runs a program and its twin in all modes, with both controllers: all must have the results of the first run.
+    /// Runs a program and its twin in all modes, with both controllers: all must have the results
+    /// of the first run.
     fn compare(&self, program: &str, arguments: &[&str]) {
         let first = self.run(
             program,
@@ -235,8 +237,8 @@ fn k_means_finds_the_same_clusters() {
     );
 }
 
-/// Programs end under valgrind, in every mode, on backends that it understands: it runs one thread at a time, and one that waits in
-/// io_uring keeps all others from running.
+/// Programs end under valgrind, in every mode, on backends that it understands: it runs one thread
+/// at a time, and one that waits in io_uring keeps all others from running.
 #[test]
 fn programs_end_under_valgrind() {
     let Some(bench) = Bench::new() else {

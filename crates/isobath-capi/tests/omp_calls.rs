@@ -1,4 +1,5 @@
-//! Calls of `isobath_omp.h` as a C program makes them: order, nesting, errors. One test, for a process has one session.
+//! Calls of `isobath_omp.h` as a C program makes them: order, nesting, errors. One test, for a
+//! process has one session.
 
 #![allow(unsafe_code, clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
-//! Calls of `isobath_omp.h` by several threads: objects come whole and once, whatever other threads change or close; what is wrong
-//! gets a code and a message.
+//! Calls of `isobath_omp.h` by several threads: objects come whole and once, whatever other threads
+//! change or close; what is wrong gets a code and a message.
 
 // SAFETY, of every call: what its pointers point to outlives it, as a C program has to see to.
 #![allow(unsafe_code, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
@@ -17,7 +17,8 @@ use isobath_c::omp::*;
 use parking_lot::Mutex;
 use support::*;
 
-/// A process has one session, which counts what all its threads load and store: tests run one at a time.
+/// A process has one session, which counts what all its threads load and store: tests run one at a
+/// time.
 static SESSION: Mutex<()> = Mutex::new(());
 
 /// Begins a session with these arguments; those that it leaves.
@@ -238,7 +239,8 @@ fn the_log_never_replaces_a_store() {
     assert!(std::fs::read(&path).unwrap() == before);
 }
 
-/// An object that is missing among others is named, and what follows is not disturbed by what was in flight.
+/// An object that is missing among others is named, and what follows is not disturbed by what was
+/// in flight.
 #[test]
 fn missing_objects_are_named() {
     let _one = SESSION.lock();

@@ -1,8 +1,9 @@
 //! What Ctrl-C does, and with it SIGTERM and SIGHUP.
 //!
-//! A signal ends the process at once, wherever it waits: opening a FIFO, writing to a pipe, reading. Nothing is lost by that as
-//! long as the verb changes nothing. While it does, an [`InOrder`] is alive: then the first signal only asks the work to stop,
-//! which removes what it has made or keeps what it has stored, and the second one ends the process.
+//! A signal ends the process at once, wherever it waits: opening a FIFO, writing to a pipe,
+//! reading. Nothing is lost by that as long as the verb changes nothing. While it does, an
+//! [`InOrder`] is alive: then the first signal only asks the work to stop, which removes what it
+//! has made or keeps what it has stored, and the second one ends the process.
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, c_int};
@@ -44,8 +45,8 @@ pub(crate) fn listen(json: bool) -> Result<(), Failure> {
 }
 
 fn handle(signal: c_int) -> io::Result<()> {
-    // SAFETY: both structures are valid for the calls, all zeros being one of their values; the handler stays for ever and calls
-    // only what a handler may call.
+    // SAFETY: both structures are valid for the calls, all zeros being one of their values; the
+    // handler stays for ever and calls only what a handler may call.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         if signal == libc::SIGHUP
@@ -64,8 +65,8 @@ fn handle(signal: c_int) -> io::Result<()> {
     }
 }
 
-/// `InOrder::begin` counts itself before it looks whether a signal has come, and this does both the other way round: one of
-/// them sees the other.
+/// `InOrder::begin` counts itself before it looks whether a signal has come, and this does both the
+/// other way round: one of them sees the other.
 extern "C" fn on_signal(_: c_int) {
     let is_first = !ASKED.swap(true, Ordering::SeqCst);
     let is_in_order = IN_ORDER.load(Ordering::SeqCst) > 0;
@@ -116,8 +117,9 @@ impl InOrder {
         check().map(|()| begun)
     }
 
-    /// Begins to write the file `to`, which is unfinished until its end. What is no regular file is written through: nothing is
-    /// left of it, and it may keep its writer waiting, so there a signal goes on to end the process at once.
+    /// Begins to write the file `to`, which is unfinished until its end. What is no regular file is
+    /// written through: nothing is left of it, and it may keep its writer waiting, so there a
+    /// signal goes on to end the process at once.
     pub(crate) fn for_output(to: &Path) -> Result<Option<InOrder>, Failure> {
         let is_through = to.as_os_str() == "-" || to.metadata().is_ok_and(|found| !found.is_file());
         match is_through {

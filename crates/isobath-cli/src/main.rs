@@ -45,7 +45,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints help, or what is wrong with the command line; what a terminal would act on in its words is escaped.
+/// Prints help, or what is wrong with the command line; what a terminal would act on in its words
+/// is escaped.
 fn print(error: &clap::Error) {
     let is_harmless = |word: OsString| {
         let word = word.to_string_lossy();

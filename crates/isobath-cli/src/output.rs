@@ -24,8 +24,8 @@ pub(crate) fn problems_found(problems: usize) -> String {
     counted(problems as u64, "problem")
 }
 
-/// Standard output, buffered; a closed pipe is not an error. What a terminal would act on is escaped in everything that is
-/// printed for people, names of files above all.
+/// Standard output, buffered; a closed pipe is not an error. What a terminal would act on is
+/// escaped in everything that is printed for people, names of files above all.
 pub(crate) struct Output {
     out: BufWriter<StdoutLock<'static>>,
     json: bool,

@@ -37,8 +37,8 @@ impl Progress {
         })
     }
 
-    /// The same for work that has something to clean up from its beginning on: the first Ctrl-C (or SIGTERM) asks it to stop; the
-    /// second one removes `unfinished` and ends at once.
+    /// The same for work that has something to clean up from its beginning on: the first Ctrl-C (or
+    /// SIGTERM) asks it to stop; the second one removes `unfinished` and ends at once.
     pub(crate) fn in_order(
         global: &GlobalArgs,
         unfinished: &[PathBuf],
@@ -59,7 +59,8 @@ impl Progress {
     }
 }
 
-/// Shows as bars the engine's progress in long work: how much of a stage is done, and not how much since the last call.
+/// Shows as bars the engine's progress in long work: how much of a stage is done, and not how much
+/// since the last call.
 pub(crate) struct Stages<'p> {
     progress: &'p Progress,
     stage: &'static str,
@@ -107,7 +108,8 @@ fn columns() -> usize {
     size.map_or(table::DEFAULT_WIDTH, |(width, _)| usize::from(width.0))
 }
 
-/// A stage's line; one that is longer than the terminal is wide would stay on the screen each time it is drawn again.
+/// A stage's line; one that is longer than the terminal is wide would stay on the screen each time
+/// it is drawn again.
 fn template(stage: &Stage, columns: usize) -> &'static str {
     match (stage.total, stage.unit, columns < BAR_WIDTH) {
         (Some(_), Unit::Milliseconds, _) => "{msg} {wide_bar} {elapsed:>4}",
@@ -179,7 +181,8 @@ impl Monitor for Progress {
     }
 }
 
-/// How long runs that are alike go on: as many as are left, each as long as those before took on average.
+/// How long runs that are alike go on: as many as are left, each as long as those before took on
+/// average.
 pub(crate) struct TimeLeft {
     left: usize,
     spent: Duration,

@@ -1,7 +1,8 @@
 //! Tables that fit the terminal.
 //!
-//! A table of texts wraps its cells. A table of numbers that is too wide is first freed of columns that say the same in
-//! every row, then has its header on several lines, and is turned at last, rows to columns, in as many parts as it needs.
+//! A table of texts wraps its cells. A table of numbers that is too wide is first freed of columns
+//! that say the same in every row, then has its header on several lines, and is turned at last,
+//! rows to columns, in as many parts as it needs.
 
 use std::io::{self, IsTerminal};
 
@@ -112,7 +113,8 @@ fn fits(header: &[&str], rows: &[Vec<String>], width: usize) -> bool {
     columns.iter().map(|w| w + PADDING).sum::<usize>() <= width
 }
 
-/// Takes out the columns, but the first, that say the same in every one of several rows; what they say.
+/// Takes out the columns, but the first, that say the same in every one of several rows; what they
+/// say.
 fn without_constants<'h>(
     header: &[&'h str],
     rows: &[Vec<String>],

@@ -64,8 +64,8 @@ fn model_prints_every_model_and_writes_a_page() {
     assert!(models.iter().any(|m| m["held_out"]["median"].is_f64()));
 }
 
-/// A drive that is at another level for half of the test: models are wrong there, as a user meets them, and right at the level that
-/// they were trained at.
+/// A drive that is at another level for half of the test: models are wrong there, as a user meets
+/// them, and right at the level that they were trained at.
 #[test]
 fn evaluate_judges_models_as_a_user_meets_them_too() {
     let place = place();
@@ -206,7 +206,8 @@ fn profiles_that_cannot_be_used() {
     assert!(!place.path("r.html").exists());
 }
 
-/// What Isobath takes of this machine's CPU is measured by a command, and the advice says that it uses it.
+/// What Isobath takes of this machine's CPU is measured by a command, and the advice says that it
+/// uses it.
 #[test]
 fn advise_calibrates_and_uses_it() {
     let place = place();

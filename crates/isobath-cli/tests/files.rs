@@ -203,8 +203,8 @@ fn names_move_and_go() {
     assert!(!place.path("t.iso").exists());
 }
 
-/// Ctrl-C takes back what was begun, whenever it comes; that an import which is stopped half-way leaves nothing, the library's own
-/// tests show.
+/// Ctrl-C takes back what was begun, whenever it comes; that an import which is stopped half-way
+/// leaves nothing, the library's own tests show.
 #[test]
 fn an_import_that_is_interrupted_leaves_nothing() {
     let place = Place::new();
@@ -476,7 +476,8 @@ fn a_server_that_is_killed_leaves_nothing_hanging() {
     drop(file);
     assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
 
-    // At once: programs get errors, and the mount point is free after `umount`, or for the next mount.
+    // At once: programs get errors, and the mount point is free after `umount`, or for the next
+    // mount.
     for again in [false, true] {
         let process = mounted.mount(&[]);
         let mut file = fs::File::open(root.join("dir/large")).unwrap();

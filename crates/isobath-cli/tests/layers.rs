@@ -27,8 +27,9 @@ const CRATES: &[(&str, &[&str])] = &[
     ("isobath-capi", &["isobath", "isobath-files"]),
 ];
 
-/// The engine's layers from the lowest to the highest, and the modules of each in the same order. A module may import only
-/// those that come before it: so none is below what it imports, and no two import each other.
+/// The engine's layers from the lowest to the highest, and the modules of each in the same order. A
+/// module may import only those that come before it: so none is below what it imports, and no two
+/// import each other.
 const LAYERS: &[(&str, &[&str])] = &[
     (
         "base types",
@@ -196,7 +197,8 @@ fn rust_files(dir: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// Lines of code, tests apart, that drop an answer without a comment that says why, on the same line or right above it.
+/// Lines of code, tests apart, that drop an answer without a comment that says why, on the same
+/// line or right above it.
 fn unexplained_discards(source: &str) -> Vec<usize> {
     let mut found = Vec::new();
     let mut is_explained = false;

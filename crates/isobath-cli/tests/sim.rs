@@ -260,7 +260,8 @@ fn bad_traces_are_refused_with_the_line() {
     );
 }
 
-/// Pages are renumbered, so that a number of any size is one page; and a policy that no trace suits leaves rows of the others.
+/// Pages are renumbered, so that a number of any size is one page; and a policy that no trace suits
+/// leaves rows of the others.
 #[test]
 fn huge_page_numbers_are_pages_and_every_policy_is_tried() {
     let place = Place::new();
@@ -285,7 +286,8 @@ fn huge_page_numbers_are_pages_and_every_policy_is_tried() {
     );
 }
 
-/// Where the sort buffer takes all that the second half writes, no page is written and nothing is measured.
+/// Where the sort buffer takes all that the second half writes, no page is written and nothing is
+/// measured.
 #[test]
 fn a_sort_buffer_that_takes_everything_measures_nothing() {
     let place = Place::new();
@@ -311,7 +313,8 @@ fn a_sort_buffer_that_takes_everything_measures_nothing() {
     alone.fails(2, "no simulation measured anything");
 }
 
-/// A comparison runs every policy under both terms, the engine's first, and says of each goal whether it is reached under both.
+/// A comparison runs every policy under both terms, the engine's first, and says of each goal
+/// whether it is reached under both.
 #[test]
 fn a_comparison_has_equal_terms_and_a_verdict_per_workload() {
     let place = Place::new();

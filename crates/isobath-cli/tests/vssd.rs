@@ -1,4 +1,5 @@
-//! The virtual SSD, mounted for real: root, FUSE and loop devices, or a printed reason for leaving it out.
+//! The virtual SSD, mounted for real: root, FUSE and loop devices, or a printed reason for leaving
+//! it out.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 #![allow(
     clippy::disallowed_methods,
@@ -504,7 +505,8 @@ fn benchmarks_make_their_drives() {
         let named = |row: &&Value| row["setting"]["kind"] == engine;
         rows.iter().find(named).unwrap()["wa_d"].as_f64().unwrap()
     };
-    // One I/O for each update at a random place: a drive whose other pages are all full must move some of them.
+    // One I/O for each update at a random place: a drive whose other pages are all full must move
+    // some of them.
     assert!(wa_d(&full, "drive") > 1.1, "{}", wa_d(&full, "drive"));
     assert!(wa_d(&full, "drive") > wa_d(&trimmed, "drive"));
     assert_eq!(fs::read_dir(place.path("drives")).unwrap().count(), 0);

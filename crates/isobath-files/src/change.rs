@@ -12,7 +12,8 @@ use crate::{Attributes, FileTree, FilesError, path};
 /// What a rename does where the new name is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RenameMode {
-    /// Replaces what can be replaced: a file or link by a file or link, an empty directory by a directory.
+    /// Replaces what can be replaced: a file or link by a file or link, an empty directory by a
+    /// directory.
     #[default]
     Replace,
     /// Fails with [`FilesError::Exists`].
@@ -174,7 +175,8 @@ impl<'t> Change<'t> {
         Ok(self.records().entries(directory, None, 1)?.is_empty())
     }
 
-    /// Takes the name of whatever has it away. A directory with entries is freed with all that is below it, if that is allowed.
+    /// Takes the name of whatever has it away. A directory with entries is freed with all that is
+    /// below it, if that is allowed.
     fn displace(
         &mut self,
         place: &Place,
@@ -199,8 +201,9 @@ impl<'t> Change<'t> {
         Ok(())
     }
 
-    /// Gives a finished directory or file that has no name yet a place. With `replace` it takes whatever is there away, and all
-    /// that is below that; otherwise only the root is replaced, while it is empty.
+    /// Gives a finished directory or file that has no name yet a place. With `replace` it takes
+    /// whatever is there away, and all that is below that; otherwise only the root is replaced,
+    /// while it is empty.
     pub(crate) fn install(
         &mut self,
         number: u64,
@@ -262,7 +265,8 @@ impl<'t> Change<'t> {
                 return Err(FilesError::Exists { path: to.into() });
             }
             if there.inode == moved.inode {
-                // The same place, or another name of the same file: nothing is done, as `rename(2)` has it.
+                // The same place, or another name of the same file: nothing is done, as `rename(2)`
+                // has it.
                 return Ok(());
             }
         }
@@ -288,8 +292,9 @@ impl<'t> Change<'t> {
     }
 }
 
-/// Each operation is one transaction: all of it or nothing is there after a crash. They fail with [`FilesError::NotFound`],
-/// [`FilesError::NotADirectory`] and [`FilesError::BadName`] where a path leads nowhere, and with the engine's errors.
+/// Each operation is one transaction: all of it or nothing is there after a crash. They fail with
+/// [`FilesError::NotFound`], [`FilesError::NotADirectory`] and [`FilesError::BadName`] where a path
+/// leads nowhere, and with the engine's errors.
 impl FileTree {
     /// Makes an empty directory.
     ///
@@ -331,7 +336,8 @@ impl FileTree {
         })
     }
 
-    /// Stores the whole contents of a file, new or in place of what it had; that is seen under all of its names.
+    /// Stores the whole contents of a file, new or in place of what it had; that is seen under all
+    /// of its names.
     ///
     /// # Errors
     ///
@@ -348,12 +354,13 @@ impl FileTree {
         Ok(())
     }
 
-    /// Gives a file or symbolic link a further name (hard link). Directories have one only: with more, a tree could contain
-    /// itself.
+    /// Gives a file or symbolic link a further name (hard link). Directories have one only: with
+    /// more, a tree could contain itself.
     ///
     /// # Errors
     ///
-    /// [`FilesError::Exists`], [`FilesError::IsADirectory`], [`FilesError::TooManyLinks`], and as above.
+    /// [`FilesError::Exists`], [`FilesError::IsADirectory`], [`FilesError::TooManyLinks`], and as
+    /// above.
     pub fn link(
         &self,
         existing: impl AsRef<[u8]>,
@@ -381,12 +388,14 @@ impl FileTree {
         self.rename_with(from, to, RenameMode::Replace)
     }
 
-    /// Moves a file, link or directory, as `rename(2)` does. The cost of moving a directory does not depend on what is below it.
+    /// Moves a file, link or directory, as `rename(2)` does. The cost of moving a directory does
+    /// not depend on what is below it.
     ///
     /// # Errors
     ///
-    /// [`FilesError::Exists`] with [`RenameMode::NoReplace`]; [`FilesError::IntoItself`]; [`FilesError::IsADirectory`],
-    /// [`FilesError::NotADirectory`] and [`FilesError::NotEmpty`] for what cannot be replaced; and as above.
+    /// [`FilesError::Exists`] with [`RenameMode::NoReplace`]; [`FilesError::IntoItself`];
+    /// [`FilesError::IsADirectory`], [`FilesError::NotADirectory`] and [`FilesError::NotEmpty`] for
+    /// what cannot be replaced; and as above.
     pub fn rename_with(
         &self,
         from: impl AsRef<[u8]>,
@@ -397,7 +406,8 @@ impl FileTree {
         self.change(|change| change.rename(from, to, mode))
     }
 
-    /// Removes a name of a file or symbolic link, and with the last one the file. Readers that have it open go on.
+    /// Removes a name of a file or symbolic link, and with the last one the file. Readers that have
+    /// it open go on.
     ///
     /// # Errors
     ///
@@ -429,8 +439,8 @@ impl FileTree {
         })
     }
 
-    /// Removes whatever has this name; of a directory, everything below it, in one step. The space is freed before this returns, or
-    /// after a crash by the next opening.
+    /// Removes whatever has this name; of a directory, everything below it, in one step. The space
+    /// is freed before this returns, or after a crash by the next opening.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! Verifies a whole tree: names against inodes, inodes against contents, contents against checksums.
+//! Verifies a whole tree: names against inodes, inodes against contents, contents against
+//! checksums.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{Bound, Range};
@@ -63,13 +64,15 @@ struct Check<'w> {
 }
 
 impl FileView {
-    /// Reads the whole tree and verifies it: each name has an inode, each inode as many names as it says, each directory leads
-    /// to the root, all contents are there with the checksums that they were stored with, and nothing is there beside. What is
-    /// kept in memory is about 200 bytes for each inode.
+    /// Reads the whole tree and verifies it: each name has an inode, each inode as many names as it
+    /// says, each directory leads to the root, all contents are there with the checksums that they
+    /// were stored with, and nothing is there beside. What is kept in memory is about 200 bytes for
+    /// each inode.
     ///
     /// # Errors
     ///
-    /// [`FilesError::Interrupted`] where the watcher says so, or a failure of the engine. What is found is no error.
+    /// [`FilesError::Interrupted`] where the watcher says so, or a failure of the engine. What is
+    /// found is no error.
     pub fn check(&self, watcher: &dyn Watcher) -> Result<FilesReport, FilesError> {
         let mut check = Check {
             view: self.clone(),

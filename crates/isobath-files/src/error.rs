@@ -3,7 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why an operation on a file tree failed. Paths are shown as text; bytes that are no UTF-8 appear as replacement characters.
+/// Why an operation on a file tree failed. Paths are shown as text; bytes that are no UTF-8 appear
+/// as replacement characters.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilesError {
@@ -22,7 +23,8 @@ pub enum FilesError {
         /// The path.
         path: Vec<u8>,
     },
-    /// A directory is needed, also of each part of a path but the last. Symbolic links are not followed.
+    /// A directory is needed, also of each part of a path but the last. Symbolic links are not
+    /// followed.
     #[error("{}: is no directory", shown(path))]
     NotADirectory {
         /// The path.

@@ -20,14 +20,16 @@ use crate::{Attributes, Copied, FileView, FilesError, Span, Watcher};
 const MAX_HOST_PATH: usize = 4000;
 
 impl FileView {
-    /// Copies what is at `path`, and all below it, to `to` in the file system outside, which must not exist: contents, holes,
-    /// symbolic and hard links, permissions, times, and where the process is root owners. It is made under another name beside
-    /// `to` and renamed once it is complete and on the drive; where that fails, it is removed. A process that is killed before that leaves
-    /// what it has made, under a name that begins with `.isobath-export-`.
+    /// Copies what is at `path`, and all below it, to `to` in the file system outside, which must
+    /// not exist: contents, holes, symbolic and hard links, permissions, times, and where the
+    /// process is root owners. It is made under another name beside `to` and renamed once it is
+    /// complete and on the drive; where that fails, it is removed. A process that is killed before
+    /// that leaves what it has made, under a name that begins with `.isobath-export-`.
     ///
     /// # Errors
     ///
-    /// [`FilesError::Refused`] where `to` exists, [`FilesError::Host`], [`FilesError::Interrupted`], and as for [`FileView::read`].
+    /// [`FilesError::Refused`] where `to` exists, [`FilesError::Host`],
+    /// [`FilesError::Interrupted`], and as for [`FileView::read`].
     pub fn export(
         &self,
         path: impl AsRef<[u8]>,
@@ -47,7 +49,8 @@ impl FileView {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let into = rustix::fs::open(&above, flags, Mode::empty()).map_err(host("open", &above))?;
         let name = to.file_name().ok_or_else(exists)?;
-        // One that nothing else has: other exports, of this process or another one, may go to the same directory.
+        // One that nothing else has: other exports, of this process or another one, may go to the
+        // same directory.
         let unique = RandomState::new().build_hasher().finish();
         let temporary = format!(".isobath-export-{unique:016x}");
         let partial = above.join(&temporary);
@@ -259,7 +262,8 @@ impl Export<'_> {
         rustix::fs::utimensat(at, name, &times(attributes), nofollow)
     }
 
-    /// Gives directories their attributes once nothing is made in them any more, the inner ones first.
+    /// Gives directories their attributes once nothing is made in them any more, the inner ones
+    /// first.
     fn finish_directories(&self, top: &[u8], root: &OwnedFd) -> Result<(), FilesError> {
         let mut at = Place::new(root, self.to)?;
         let finish = |at: &OwnedFd, attributes: &Attributes| {
@@ -321,7 +325,8 @@ impl<'p> Place<'p> {
         self.leave_to(depth, |_, _| Ok(()))
     }
 
-    /// Goes up, and calls `leave` for each directory that is left, from above it: it may forbid to be entered.
+    /// Goes up, and calls `leave` for each directory that is left, from above it: it may forbid to
+    /// be entered.
     fn leave_to(
         &mut self,
         depth: usize,

@@ -16,7 +16,8 @@ use crate::{Attributes, Copied, FileTree, FilesError, Watcher};
 
 /// Bytes of contents that are collected before a transaction stores them.
 const BATCH_BYTES: usize = 4 << 20;
-/// Bytes of log that a transaction of collected entries may take, roughly: small beside what any log allows.
+/// Bytes of log that a transaction of collected entries may take, roughly: small beside what any
+/// log allows.
 const BATCH_LOG_BYTES: usize = 48 << 10;
 /// Log that an entry takes beside its contents: keys, inode, name.
 const ENTRY_LOG_BYTES: usize = 512;
@@ -33,15 +34,17 @@ pub struct ImportOptions {
 }
 
 impl FileTree {
-    /// Copies a directory and all below it, or a single file or symbolic link, from the file system outside to `path`. Links are not
-    /// followed. It appears in one step, with everything; a crash, an error or a cancellation leaves nothing of it.
+    /// Copies a directory and all below it, or a single file or symbolic link, from the file system
+    /// outside to `path`. Links are not followed. It appears in one step, with everything; a crash,
+    /// an error or a cancellation leaves nothing of it.
     ///
     /// The directory that `path` is in must exist. An empty root may be imported over.
     ///
     /// # Errors
     ///
-    /// [`FilesError::Host`] for what cannot be read, [`FilesError::Refused`] for what is neither file, directory nor link,
-    /// [`FilesError::Exists`], [`FilesError::Interrupted`], and as for [`FileTree::create_directory`].
+    /// [`FilesError::Host`] for what cannot be read, [`FilesError::Refused`] for what is neither
+    /// file, directory nor link, [`FilesError::Exists`], [`FilesError::Interrupted`], and as for
+    /// [`FileTree::create_directory`].
     pub fn import(
         &self,
         from: &Path,
@@ -66,7 +69,8 @@ impl FileTree {
             is_directory: true,
             session: self.session(),
         };
-        // All is made in a directory without a name, which the next opening removes if this does not come to its end.
+        // All is made in a directory without a name, which the next opening removes if this does
+        // not come to its end.
         self.run(|transaction| {
             let mut change = Change::new(&self.tree, transaction);
             change.put_inode(top, &hidden)?;
@@ -169,8 +173,8 @@ impl Import<'_> {
         Ok(number)
     }
 
-    /// Imports a directory and all below it, without recursion: trees may be deeper than a thread's stack, and than paths
-    /// may be long.
+    /// Imports a directory and all below it, without recursion: trees may be deeper than a thread's
+    /// stack, and than paths may be long.
     fn directories(&mut self, from: &Path, stat: &HostStat, top: u64) -> Result<u64, FilesError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let mut at = rustix::fs::open(from, flags, Mode::empty()).map_err(host("open", from))?;
@@ -330,7 +334,8 @@ impl Import<'_> {
             }
             None => {
                 rustix::fs::seek(file, SeekFrom::Start(0)).map_err(host("read", path))?;
-                // Its directory is stored before it: a name in a directory that does not exist is never found again.
+                // Its directory is stored before it: a name in a directory that does not exist is
+                // never found again.
                 self.store_batch()?;
                 let shown = path.as_os_str().as_bytes();
                 let mut writer = FileWriter::hidden(self.files, directory, name, shown, attributes);
@@ -478,7 +483,8 @@ impl NewEntry {
     }
 }
 
-/// Opens a regular file. Its name may have something else by now than when it was looked at: what is open counts.
+/// Opens a regular file. Its name may have something else by now than when it was looked at: what
+/// is open counts.
 fn open_regular(
     at: BorrowedFd<'_>,
     name: &CString,
@@ -498,7 +504,8 @@ fn open_regular(
     }
 }
 
-/// The directory above one that was read to its end; that it is still the one that it was is verified.
+/// The directory above one that was read to its end; that it is still the one that it was is
+/// verified.
 fn back_to(at: &OwnedFd, above: &Level) -> Result<OwnedFd, FilesError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let up = rustix::fs::openat(at, c"..", flags, Mode::empty());

@@ -1,7 +1,8 @@
 //! Records of a file tree: their keys and bytes. docs/files.md has the diagrams.
 //!
-//! All records of a tree of files are in one tree of the store, distinguished by the first byte of their keys. Numbers in keys are
-//! big-endian, so that keys compare as numbers do; numbers in values are little-endian.
+//! All records of a tree of files are in one tree of the store, distinguished by the first byte of
+//! their keys. Numbers in keys are big-endian, so that keys compare as numbers do; numbers in
+//! values are little-endian.
 
 use crate::FilesError;
 
@@ -387,7 +388,8 @@ impl Stretch {
     }
 }
 
-/// What is being made or freed and has no name: removed by the next opening, if its session has ended.
+/// What is being made or freed and has no name: removed by the next opening, if its session has
+/// ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pending {
     /// Contents, or a directory and all below it.

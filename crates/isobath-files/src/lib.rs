@@ -1,12 +1,15 @@
 //! Directory trees in an [Isobath](isobath) store.
 //!
-//! A [`FileTree`] holds directories, regular files and symbolic links, as a file system does: inodes apart from names, so that a
-//! file may have several (hard links), permissions, owners and times. It lies in one tree of a store, beside others.
+//! A [`FileTree`] holds directories, regular files and symbolic links, as a file system does:
+//! inodes apart from names, so that a file may have several (hard links), permissions, owners and
+//! times. It lies in one tree of a store, beside others.
 //!
-//! - Each operation is one transaction: a crash leaves all of it or nothing. A rename of a directory changes one name,
-//!   however much is below it; a whole directory is imported, replaced and removed in one step.
-//! - Contents are stored in pieces of [`PIECE_BYTES`], each with its CRC-32C, which is verified whenever the piece is read. So files may
-//!   be larger than a value of the store, and are read at any offset.
+//! - Each operation is one transaction: a crash leaves all of it or nothing. A rename of a
+//!   directory changes one name, however much is below it; a whole directory is imported, replaced
+//!   and removed in one step.
+//! - Contents are stored in pieces of [`PIECE_BYTES`], each with its CRC-32C, which is verified
+//!   whenever the piece is read. So files may be larger than a value of the store, and are read at
+//!   any offset.
 //! - [`FileView`] is a state of the tree that no writer changes any more.
 //!
 //! ```
@@ -33,9 +36,10 @@
 //! # }
 //! ```
 //!
-//! The mechanisms of paper 004 (KV-SiPC): its table of application data and keys (`kvs_map`), checksums against readback
-//! errors, and directory metadata as key-value pairs with hard links and renames, with the crash consistency that it leaves
-//! open. Parents and names as keys are those of TableFS, which the paper follows.
+//! The mechanisms of paper 004 (KV-SiPC): its table of application data and keys (`kvs_map`),
+//! checksums against readback errors, and directory metadata as key-value pairs with hard links and
+//! renames, with the crash consistency that it leaves open. Parents and names as keys are those of
+//! TableFS, which the paper follows.
 
 mod change;
 mod check;

@@ -43,9 +43,9 @@ pub struct MountOptions {
     pub bytes: u64,
 }
 
-/// Serves a view as a file system at `mount_point`, an empty directory, until it is unmounted or `stops` says that it is to
-/// end: then it unmounts, and programs that use it get errors. `ready` is called once the file system is there, `log` with
-/// each failed read.
+/// Serves a view as a file system at `mount_point`, an empty directory, until it is unmounted or
+/// `stops` says that it is to end: then it unmounts, and programs that use it get errors. `ready`
+/// is called once the file system is there, `log` with each failed read.
 ///
 /// # Errors
 ///
@@ -103,8 +103,8 @@ pub fn serve(
     }
 }
 
-/// What the kernel's list of mounts shows of a store. `fusermount3` gets it among options, which commas separate and backslashes
-/// escape.
+/// What the kernel's list of mounts shows of a store. `fusermount3` gets it among options, which
+/// commas separate and backslashes escape.
 fn source(store: &str) -> String {
     let store = store.replace(|c: char| c == ',' || c == '\\' || c.is_control(), "_");
     format!("{SOURCE_PREFIX}{store}")
@@ -123,7 +123,8 @@ fn end(mount_point: &Path) {
     }
 }
 
-/// A mount point is an empty directory where nothing is mounted. What a killed process has left there is removed.
+/// A mount point is an empty directory where nothing is mounted. What a killed process has left
+/// there is removed.
 fn check_mount_point(path: &Path) -> Result<(), FilesError> {
     if crate::is_mounted(path) {
         match crate::unmount::is_dead(path) {
@@ -196,8 +197,8 @@ fn time(time: FileTime) -> SystemTime {
 }
 
 impl Mounted {
-    /// The root has number 1 for the kernel, whatever it is in the tree; everything else its own, which is never 1 then, for
-    /// the first root was replaced.
+    /// The root has number 1 for the kernel, whatever it is in the tree; everything else its own,
+    /// which is never 1 then, for the first root was replaced.
     fn inode(&self, number: INodeNo) -> u64 {
         match number {
             INodeNo::ROOT => self.root,
@@ -399,7 +400,8 @@ impl Filesystem for Mounted {
             Ok(reader) => {
                 let handle = self.handle();
                 lock(&self.files).insert(handle, Arc::new(Mutex::new(reader)));
-                // What the kernel has of the file stays true; all of it was verified when it was read.
+                // What the kernel has of the file stays true; all of it was verified when it was
+                // read.
                 reply.opened(FileHandle(handle), FopenFlags::FOPEN_KEEP_CACHE);
             }
             Err(error) => reply.error(self.errno(&error)),

@@ -3,8 +3,9 @@
 use crate::FilesError;
 use crate::layout::{MAX_NAME_BYTES, MAX_TARGET_BYTES};
 
-/// The names of a path from the root on. A path may begin and end with slashes and have several in a row; `.` is left out. `..` is
-/// refused: a path names one place, whatever is moved while it is resolved.
+/// The names of a path from the root on. A path may begin and end with slashes and have several in
+/// a row; `.` is left out. `..` is refused: a path names one place, whatever is moved while it is
+/// resolved.
 ///
 /// # Errors
 ///

@@ -9,8 +9,9 @@ use crate::{FileView, FilesError};
 
 /// The contents of a file as a view has them, from [`FileView::open`].
 ///
-/// Each piece is read as a whole and verified against its CRC-32C, whatever part of it is asked for; the last one is kept in
-/// memory. A reader that goes from the beginning to the end also verifies the checksum of the whole.
+/// Each piece is read as a whole and verified against its CRC-32C, whatever part of it is asked
+/// for; the last one is kept in memory. A reader that goes from the beginning to the end also
+/// verifies the checksum of the whole.
 pub struct FileReader {
     view: FileView,
     path: Vec<u8>,
@@ -174,7 +175,8 @@ impl FileReader {
     ///
     /// # Errors
     ///
-    /// [`FilesError::Checksum`], [`FilesError::Corrupt`], [`isobath::Error::SnapshotTooOld`], or a failed read.
+    /// [`FilesError::Checksum`], [`FilesError::Corrupt`], [`isobath::Error::SnapshotTooOld`], or a
+    /// failed read.
     pub fn read_at(&mut self, offset: u64, into: &mut [u8]) -> Result<usize, FilesError> {
         let mut done = 0;
         while done < into.len() {
@@ -222,7 +224,8 @@ impl FileReader {
         Ok(all)
     }
 
-    /// What follows the present position up to the end of a piece or hole; moves the position behind it. `None` at the end.
+    /// What follows the present position up to the end of a piece or hole; moves the position
+    /// behind it. `None` at the end.
     ///
     /// # Errors
     ///

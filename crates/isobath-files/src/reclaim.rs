@@ -1,4 +1,5 @@
-//! Freeing what has no name: contents, and directories with all that is below them, in transactions of bounded size.
+//! Freeing what has no name: contents, and directories with all that is below them, in transactions
+//! of bounded size.
 
 use crate::change::Change;
 use crate::layout::{
@@ -14,8 +15,8 @@ const RECORDS_AT_ONCE: usize = 128;
 const PENDING_AT_ONCE: usize = 1024;
 
 impl FileTree {
-    /// Frees `pending` and all that becomes free by that. What cannot be freed now the next opening frees: the operation that left it
-    /// has taken effect.
+    /// Frees `pending` and all that becomes free by that. What cannot be freed now the next opening
+    /// frees: the operation that left it has taken effect.
     pub(crate) fn reclaim_now(&self, pending: Vec<u64>) {
         if !pending.is_empty() {
             // What stays pending is reclaimed next time.

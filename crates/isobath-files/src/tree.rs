@@ -20,10 +20,11 @@ const NUMBERS_AT_ONCE: u64 = 1024;
 /// The number of the first root.
 const FIRST_ROOT: u64 = 1;
 
-/// Directories, files and links in one tree of a store. Clones share it; any number of threads may use it.
+/// Directories, files and links in one tree of a store. Clones share it; any number of threads may
+/// use it.
 ///
-/// One process at a time changes a tree, as only one has the store open for writing; a tree of a store that is open for
-/// reading answers [`isobath::Error::ReadOnly`] to changes.
+/// One process at a time changes a tree, as only one has the store open for writing; a tree of a
+/// store that is open for reading answers [`isobath::Error::ReadOnly`] to changes.
 #[derive(Clone)]
 pub struct FileTree {
     pub(crate) store: Store,
@@ -45,7 +46,8 @@ struct Shared {
     session: u64,
 }
 
-/// Sessions of this process that may still be making something. What others have begun and not finished is nothing any more.
+/// Sessions of this process that may still be making something. What others have begun and not
+/// finished is nothing any more.
 static LIVE: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 
 fn live() -> MutexGuard<'static, BTreeSet<u64>> {
@@ -64,11 +66,13 @@ impl Drop for Shared {
 }
 
 impl FileTree {
-    /// Opens the file tree `name` of a store. Where the store is open for writing, what a crash has left unfinished is removed.
+    /// Opens the file tree `name` of a store. Where the store is open for writing, what a crash has
+    /// left unfinished is removed.
     ///
     /// # Errors
     ///
-    /// [`isobath::Error::NoSuchTree`], [`FilesError::NotFiles`], [`FilesError::NewerFormat`], or a failure of the engine.
+    /// [`isobath::Error::NoSuchTree`], [`FilesError::NotFiles`], [`FilesError::NewerFormat`], or a
+    /// failure of the engine.
     pub fn open(store: &Store, name: &str) -> Result<FileTree, FilesError> {
         let files = FileTree::of(store, store.tree(name)?);
         match files.tree.get(HEADER_KEY)? {
@@ -197,8 +201,9 @@ impl FileTree {
         number.ok_or_else(|| FilesError::corrupt(b"", "all numbers of inodes are used"))
     }
 
-    /// Runs a transaction that concerns nothing that has a name. It is not waited for: a crash loses commits from the newest on,
-    /// so it is there where the change is that gives what it made a name.
+    /// Runs a transaction that concerns nothing that has a name. It is not waited for: a crash
+    /// loses commits from the newest on, so it is there where the change is that gives what it made
+    /// a name.
     pub(crate) fn run<T>(
         &self,
         work: impl FnMut(&mut Transaction) -> Result<T, FilesError>,
@@ -209,8 +214,8 @@ impl FileTree {
 
     /// Runs a transaction over names and inodes, then frees what has lost its last name.
     ///
-    /// It is serializable: what a change has read, names on its path and the emptiness of a directory among it, is as it was
-    /// when it commits.
+    /// It is serializable: what a change has read, names on its path and the emptiness of a
+    /// directory among it, is as it was when it commits.
     pub(crate) fn change<T>(
         &self,
         work: impl FnMut(&mut Change<'_>) -> Result<T, FilesError>,

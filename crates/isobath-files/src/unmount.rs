@@ -10,8 +10,8 @@ use rustix::mount::UnmountFlags;
 
 use crate::FilesError;
 
-/// What the sources of mounted file trees begin with in the kernel's list; the store follows. Their type is `fuse`, with or
-/// without a subtype, as they were mounted by root or by `fusermount3`.
+/// What the sources of mounted file trees begin with in the kernel's list; the store follows. Their
+/// type is `fuse`, with or without a subtype, as they were mounted by root or by `fusermount3`.
 pub(crate) const SOURCE_PREFIX: &str = "isobath-files:";
 
 /// Whether a file tree is mounted at `path`, whether or not its process still serves it.
@@ -24,8 +24,9 @@ pub fn is_mounted(path: &Path) -> bool {
     lines.any(|at| at == path)
 }
 
-/// The absolute path without symbolic links, also of what is not there yet or does not answer any more, as the mount point of a
-/// process that was killed: then of its directory. Two names of one file have the same, but for hard links.
+/// The absolute path without symbolic links, also of what is not there yet or does not answer any
+/// more, as the mount point of a process that was killed: then of its directory. Two names of one
+/// file have the same, but for hard links.
 #[must_use]
 pub fn resolve(path: &Path) -> PathBuf {
     // The kernel follows symbolic links to the mount point without asking what is mounted there.
@@ -44,7 +45,8 @@ pub fn resolve(path: &Path) -> PathBuf {
 fn mount_point(line: &[u8]) -> Option<PathBuf> {
     let mut fields = line.split(|byte| *byte == b' ');
     let point = fields.nth(4)?;
-    // Optional fields end with a dash; no other field is one, for the kernel writes spaces as `\040`.
+    // Optional fields end with a dash; no other field is one, for the kernel writes spaces as
+    // `\040`.
     let mut behind = fields.skip_while(|field| *field != b"-").skip(1);
     let (kind, source) = (behind.next()?, behind.next()?);
     if !kind.starts_with(b"fuse") || !source.starts_with(SOURCE_PREFIX.as_bytes()) {
@@ -74,12 +76,13 @@ fn octal(digits: &[u8]) -> Option<u8> {
     u8::from_str_radix(digits, 8).ok()
 }
 
-/// Takes a mounted tree off its mount point; the process that serves it ends. Where that process was killed before, what is
-/// left of the mount is removed, also while programs are in it.
+/// Takes a mounted tree off its mount point; the process that serves it ends. Where that process
+/// was killed before, what is left of the mount is removed, also while programs are in it.
 ///
 /// # Errors
 ///
-/// [`FilesError::Refused`] where none is mounted there, or where programs use it: nothing is changed then.
+/// [`FilesError::Refused`] where none is mounted there, or where programs use it: nothing is
+/// changed then.
 pub fn unmount(path: &Path) -> Result<(), FilesError> {
     if !is_mounted(path) {
         return Err(FilesError::refused(path, "no files are mounted there"));
@@ -97,8 +100,8 @@ pub fn unmount(path: &Path) -> Result<(), FilesError> {
     }
 }
 
-/// Whether the process that served a mounted tree has ended. The kernel may have attributes of the mount point in memory, but asks for those of
-/// the file system each time.
+/// Whether the process that served a mounted tree has ended. The kernel may have attributes of the
+/// mount point in memory, but asks for those of the file system each time.
 pub(crate) fn is_dead(path: &Path) -> bool {
     matches!(rustix::fs::statvfs(path), Err(Errno::NOTCONN))
 }

@@ -24,8 +24,8 @@ pub struct Attributes {
     pub uid: u32,
     /// The owning group.
     pub gid: u32,
-    /// When it was changed last. Entries that come and go do not change that of their directory, so that threads can work
-    /// in one directory side by side.
+    /// When it was changed last. Entries that come and go do not change that of their directory, so
+    /// that threads can work in one directory side by side.
     pub mtime: FileTime,
 }
 
@@ -154,7 +154,8 @@ impl Records<'_> {
         Ok(at.inode)
     }
 
-    /// The place of a path: all of its parts but the last are directories. The root's is the one above it.
+    /// The place of a path: all of its parts but the last are directories. The root's is the one
+    /// above it.
     pub(crate) fn place(&self, path: &[u8]) -> Result<Place, FilesError> {
         let names = path::names(path)?;
         let Some((name, directories)) = names.split_last() else {
@@ -214,8 +215,9 @@ impl Records<'_> {
 
 /// A tree as it was at one moment, from [`FileTree::view`](crate::FileTree::view). Clones share it.
 ///
-/// Writers never wait for it, nor it for them. While one is open the store keeps what it may still read; if that becomes too
-/// much, reads fail with [`isobath::Error::SnapshotTooOld`]. Views of a store that is open for reading only have no such end.
+/// Writers never wait for it, nor it for them. While one is open the store keeps what it may still
+/// read; if that becomes too much, reads fail with [`isobath::Error::SnapshotTooOld`]. Views of a
+/// store that is open for reading only have no such end.
 #[derive(Clone)]
 pub struct FileView(Arc<(Tree, Snapshot)>);
 
@@ -241,8 +243,8 @@ impl FileView {
     ///
     /// # Errors
     ///
-    /// [`FilesError::NotFound`], [`FilesError::NotADirectory`] for a part of the path, [`FilesError::BadName`],
-    /// [`FilesError::Corrupt`], or a failure of the engine.
+    /// [`FilesError::NotFound`], [`FilesError::NotADirectory`] for a part of the path,
+    /// [`FilesError::BadName`], [`FilesError::Corrupt`], or a failure of the engine.
     pub fn stat(&self, path: impl AsRef<[u8]>) -> Result<Stat, FilesError> {
         let path = path.as_ref();
         let named = self.records().resolve(path)?;
@@ -290,7 +292,8 @@ impl FileView {
         self.list_inode(named.inode, None, usize::MAX)
     }
 
-    /// Up to `count` entries of the directory with the number `directory`: those behind the name `after`.
+    /// Up to `count` entries of the directory with the number `directory`: those behind the name
+    /// `after`.
     ///
     /// # Errors
     ///
@@ -390,7 +393,8 @@ impl FileView {
         self.open(path)?.read_all()
     }
 
-    /// Everything at and below a path, each directory before its entries, entries in the order of their names. Paths are absolute.
+    /// Everything at and below a path, each directory before its entries, entries in the order of
+    /// their names. Paths are absolute.
     ///
     /// # Errors
     ///

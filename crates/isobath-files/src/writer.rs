@@ -34,7 +34,8 @@ struct Unstored {
 
 /// The contents of a file, written as a stream, from [`FileTree::writer`].
 ///
-/// The file changes when [`FileWriter::finish`] returns, as a whole. Dropping the writer before leaves it as it was.
+/// The file changes when [`FileWriter::finish`] returns, as a whole. Dropping the writer before
+/// leaves it as it was.
 pub struct FileWriter {
     files: FileTree,
     target: Target,
@@ -63,8 +64,9 @@ impl std::fmt::Debug for FileWriter {
 }
 
 impl FileTree {
-    /// Writes the contents of a file as a stream: a new one, which gets the attributes, or an existing one, which gets
-    /// its time from them. Contents may have any number of bytes up to [`MAX_FILE_BYTES`].
+    /// Writes the contents of a file as a stream: a new one, which gets the attributes, or an
+    /// existing one, which gets its time from them. Contents may have any number of bytes up to
+    /// [`MAX_FILE_BYTES`].
     ///
     /// # Errors
     ///
@@ -226,8 +228,9 @@ impl FileWriter {
     ///
     /// # Errors
     ///
-    /// [`FilesError::NotFound`], [`FilesError::NotADirectory`], [`FilesError::IsADirectory`], [`FilesError::NotAFile`] where the path
-    /// leads nowhere or to something else; or a failure of the engine. The file is as it was then.
+    /// [`FilesError::NotFound`], [`FilesError::NotADirectory`], [`FilesError::IsADirectory`],
+    /// [`FilesError::NotAFile`] where the path leads nowhere or to something else; or a failure of
+    /// the engine. The file is as it was then.
     pub fn finish(mut self) -> Result<Stat, FilesError> {
         let is_mapped = !self.stretches.is_empty() || self.content.is_some();
         if is_mapped {

@@ -85,7 +85,8 @@ fn make(root: &Path) {
     }
 }
 
-/// What a path has: mode, time, names, size, contents or target, and which other paths are the same file.
+/// What a path has: mode, time, names, size, contents or target, and which other paths are the same
+/// file.
 type Seen = (u32, i64, i64, u64, u64, Vec<u8>, PathBuf);
 
 fn seen(root: &Path) -> BTreeMap<PathBuf, Seen> {

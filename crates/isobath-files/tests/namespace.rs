@@ -354,7 +354,8 @@ fn names_are_any_bytes_of_a_file_system() {
     sound(&files);
 }
 
-/// Bytes that changed in the store are found by each read of the piece that they are in, and by no other.
+/// Bytes that changed in the store are found by each read of the piece that they are in, and by no
+/// other.
 #[test]
 fn each_read_verifies_what_it_reads() {
     let (store, files) = tree();

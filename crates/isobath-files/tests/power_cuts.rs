@@ -1,4 +1,5 @@
-//! The power is cut at many moments of each operation: it has happened or not, and nothing of it is left over.
+//! The power is cut at many moments of each operation: it has happened or not, and nothing of it is
+//! left over.
 
 #![allow(clippy::unwrap_used)]
 

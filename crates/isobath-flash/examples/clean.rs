@@ -1,5 +1,5 @@
-//! Simulations from the command line, with their speed: `clean POLICY,.. WORKLOAD,.. SEGMENTS FILL DEVICE_WRITES`, and, to
-//! simulate what an engine does, `BATCH SORT_BUFFER absorbed|written`.
+//! Simulations from the command line, with their speed: `clean POLICY,.. WORKLOAD,.. SEGMENTS FILL
+//! DEVICE_WRITES`, and, to simulate what an engine does, `BATCH SORT_BUFFER absorbed|written`.
 
 use std::error::Error;
 use std::time::Instant;

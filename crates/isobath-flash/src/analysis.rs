@@ -1,20 +1,22 @@
-//! What cleaning costs in theory: equation (4) and Table 1, the division of slack of section 3 and Table 2, and the
-//! fluid lower bound for any distribution of update frequencies.
+//! What cleaning costs in theory: equation (4) and Table 1, the division of slack of section 3 and
+//! Table 2, and the fluid lower bound for any distribution of update frequencies.
 //!
-//! Throughout, a segment cleaned by age under uniform updates at fill factor F is empty to E = 1 − e^(−E/F) (equation
-//! 4). With x = −ln(1−E) this reads F = (1−e^−x)/x, and the cleaner's extra writes per user write are
-//! Wamp = (1−E)/E = 1/(e^x − 1).
+//! Throughout, a segment cleaned by age under uniform updates at fill factor F is empty to E = 1 −
+//! e^(−E/F) (equation 4). With x = −ln(1−E) this reads F = (1−e^−x)/x, and the cleaner's extra
+//! writes per user write are Wamp = (1−E)/E = 1/(e^x − 1).
 
 use crate::trace::TraceContents;
 use crate::workload::WorkloadKind;
 
-/// E of equation (4): the emptiness at which age-based cleaning finds segments under uniform updates, for a fill
-/// factor `fill` in (0, 1), found by Newton's method. 1 for `fill` ≤ 0, 0 for `fill` ≥ 1.
+/// E of equation (4): the emptiness at which age-based cleaning finds segments under uniform
+/// updates, for a fill factor `fill` in (0, 1), found by Newton's method. 1 for `fill` ≤ 0, 0 for
+/// `fill` ≥ 1.
 pub fn emptiness(fill: f64) -> f64 {
     -(-depth(fill)).exp_m1()
 }
 
-/// E of equation (3) for a space of `pages` user pages: E = 1 − ((P−1)/P)^(P·E/F), by fixpoint iteration from E = 1.
+/// E of equation (3) for a space of `pages` user pages: E = 1 − ((P−1)/P)^(P·E/F), by fixpoint
+/// iteration from E = 1.
 pub fn emptiness_of_pages(fill: f64, pages: u64) -> f64 {
     let log = (-1.0 / pages.max(2) as f64).ln_1p() * pages.max(2) as f64;
     let mut e = 1.0f64;
@@ -46,7 +48,8 @@ fn depth(fill: f64) -> f64 {
     if fill >= 1.0 {
         return 0.0;
     }
-    // h(x) = x·F − (1−e^−x) is convex, negative before its root and positive after: Newton from above converges.
+    // h(x) = x·F − (1−e^−x) is convex, negative before its root and positive after: Newton from
+    // above converges.
     let mut x = 1.0 / fill;
     if fill > 0.5 {
         x = x.min(4.0 * (1.0 - fill));
@@ -86,8 +89,9 @@ pub struct Table1Row {
     pub paper_wamp: f64,
 }
 
-/// Table 1 with the printed columns beside the computed ones. The printed E is rounded, and its Wamp follows from the
-/// rounded E, so that they differ from the exact values in the second or third digit at high fill factors.
+/// Table 1 with the printed columns beside the computed ones. The printed E is rounded, and its
+/// Wamp follows from the rounded E, so that they differ from the exact values in the second or
+/// third digit at high fill factors.
 pub fn table1() -> Vec<Table1Row> {
     const PAPER: [(f64, f64, f64, f64); 17] = [
         (0.975, 0.048, 0.048, 19.8),
@@ -133,7 +137,8 @@ pub struct Group {
     pub updates: f64,
 }
 
-/// `Cost_Total` of section 3.2 when each group is kept apart and group i gets the share `slack[i]` of the slack space.
+/// `Cost_Total` of section 3.2 when each group is kept apart and group i gets the share `slack[i]`
+/// of the slack space.
 pub fn cost_of_split(fill: f64, groups: &[Group], slack: &[f64]) -> f64 {
     let cost_of = |(group, share): (&Group, &f64)| {
         let data = fill * group.pages;
@@ -167,16 +172,18 @@ pub struct FluidBound {
     pub groups: Vec<GroupShare>,
 }
 
-/// The least `Wamp` at which a space of fill factor `fill` can be cleaned if each group's pages are kept apart and
-/// slack is divided at best (section 3, for any number of groups, without its simplification that R is constant).
+/// The least `Wamp` at which a space of fill factor `fill` can be cleaned if each group's pages are
+/// kept apart and slack is divided at best (section 3, for any number of groups, without its
+/// simplification that R is constant).
 ///
-/// It holds where pages are updated independently of each other, each at its own rate, and a policy knows no more than the
-/// rates. Where updates follow each other in order, as sequential and cyclic ones do, all pages of a segment are
-/// invalidated together, and a policy can stay below it: see [`TraceContents`].
+/// It holds where pages are updated independently of each other, each at its own rate, and a policy
+/// knows no more than the rates. Where updates follow each other in order, as sequential and cyclic
+/// ones do, all pages of a segment are invalidated together, and a policy can stay below it: see
+/// [`TraceContents`].
 ///
-/// With x = −ln(1−E), a group of rate r = updates/pages costs updates/(e^x−1) and takes space pages·F·x/(1−e^−x).
-/// Lagrange's condition is r/(e^x − 1 − x) = μ for all groups: the index f/(E/(1−E) + ln(1−E)) is equal everywhere. μ
-/// is found by bisection.
+/// With x = −ln(1−E), a group of rate r = updates/pages costs updates/(e^x−1) and takes space
+/// pages·F·x/(1−e^−x). Lagrange's condition is r/(e^x − 1 − x) = μ for all groups: the index
+/// f/(E/(1−E) + ln(1−E)) is equal everywhere. μ is found by bisection.
 pub fn fluid_bound(fill: f64, groups: &[Group]) -> FluidBound {
     let rate = |group: &Group| {
         if group.pages > 0.0 {
@@ -230,10 +237,10 @@ pub fn fluid_bound(fill: f64, groups: &[Group]) -> FluidBound {
 
 /// `Wamp` of cleaning always the oldest segment, under independent updates.
 ///
-/// By renewal theory: a page of rate r that is written is written again when it is updated or, if that has not happened
-/// by then, when the log has gone round, T later. It is so written every (1−e^(−rT))/r, and moved with probability
-/// e^(−rT). All pages together write the space once in T: fill·Σ pages·rT/(1−e^(−rT)) = 1. The cleaner moves
-/// Σ pages·r/(e^(rT)−1) per unit of time.
+/// By renewal theory: a page of rate r that is written is written again when it is updated or, if
+/// that has not happened by then, when the log has gone round, T later. It is so written every
+/// (1−e^(−rT))/r, and moved with probability e^(−rT). All pages together write the space once in T:
+/// fill·Σ pages·rT/(1−e^(−rT)) = 1. The cleaner moves Σ pages·r/(e^(rT)−1) per unit of time.
 pub fn age_wamp(fill: f64, groups: &[Group]) -> f64 {
     let risks = |time: f64| {
         groups
@@ -279,7 +286,8 @@ fn inverse_gain(gain: f64) -> f64 {
     if gain.is_infinite() {
         return f64::MAX.ln();
     }
-    // The function is convex and increasing; both starts lie above the root, from where Newton descends.
+    // The function is convex and increasing; both starts lie above the root, from where Newton
+    // descends.
     let mut x = (2.0 * gain).sqrt().min((gain + 1.0).ln() + 2.0);
     for _ in 0..100 {
         let step = (x.exp_m1() - x - gain) / x.exp_m1();
@@ -291,8 +299,9 @@ fn inverse_gain(gain: f64) -> f64 {
     x
 }
 
-/// The groups of a stationary workload over `pages` pages; `None` for a moving one. Zipf ranks above 1,024 are merged
-/// into groups within which the frequency changes by less than half a percent.
+/// The groups of a stationary workload over `pages` pages; `None` for a moving one. Zipf ranks
+/// above 1,024 are merged into groups within which the frequency changes by less than half a
+/// percent.
 pub fn groups_of(kind: WorkloadKind, pages: u32) -> Option<Vec<Group>> {
     match kind {
         WorkloadKind::Uniform => Some(vec![Group {
@@ -328,8 +337,8 @@ pub fn groups_of(kind: WorkloadKind, pages: u32) -> Option<Vec<Group>> {
     }
 }
 
-/// The fluid bound of a law over `pages` pages at fill factor `fill`; `None` for one that changes over time. Pages that are
-/// written in order beside random ones need no slack, and cost nothing.
+/// The fluid bound of a law over `pages` pages at fill factor `fill`; `None` for one that changes
+/// over time. Pages that are written in order beside random ones need no slack, and cost nothing.
 pub fn bound_of(kind: WorkloadKind, pages: u32, fill: f64) -> Option<FluidBound> {
     let WorkloadKind::Sequential {
         updates,
@@ -358,10 +367,12 @@ pub fn bound_of(kind: WorkloadKind, pages: u32, fill: f64) -> Option<FluidBound>
     Some(contents.bound(fill))
 }
 
-/// Groups from the number of writes that each page of a trace got, e.g. to bound the cleaning cost of that trace.
+/// Groups from the number of writes that each page of a trace got, e.g. to bound the cleaning cost
+/// of that trace.
 ///
-/// Pages with equal counts form one group. A page's count is taken for its frequency, which overstates the skew of a
-/// short trace: the bound of a trace with fewer than some ten writes per page is too low.
+/// Pages with equal counts form one group. A page's count is taken for its frequency, which
+/// overstates the skew of a short trace: the bound of a trace with fewer than some ten writes per
+/// page is too low.
 pub fn groups_of_counts(counts: &[u32]) -> Vec<Group> {
     let mut by_count = std::collections::BTreeMap::new();
     for &count in counts {
@@ -378,9 +389,9 @@ pub fn groups_of_counts(counts: &[u32]) -> Vec<Group> {
     by_count.iter().map(group).collect()
 }
 
-/// As [`groups_of_counts`], without the noise of counting: the distribution of frequencies that makes the counts most
-/// likely, if pages are written independently of each other (a mixture of Poisson laws, found by expectation
-/// maximization over frequencies a quarter of an octave apart).
+/// As [`groups_of_counts`], without the noise of counting: the distribution of frequencies that
+/// makes the counts most likely, if pages are written independently of each other (a mixture of
+/// Poisson laws, found by expectation maximization over frequencies a quarter of an octave apart).
 ///
 /// A mean count below some three still leaves a bound that says little.
 pub fn groups_of_noisy_counts(counts: &[u32]) -> Vec<Group> {
@@ -450,8 +461,8 @@ pub struct Table2Row {
     pub paper: [f64; 4],
 }
 
-/// Table 2 with the printed columns beside the computed ones. The printed 70:30 minimum (4.80) and 50:50 with 60/40
-/// (5.46) are slips: 4.76 and 5.55 follow from the same equations.
+/// Table 2 with the printed columns beside the computed ones. The printed 70:30 minimum (4.80) and
+/// 50:50 with 60/40 (5.46) are slips: 4.76 and 5.55 follow from the same equations.
 pub fn table2() -> Vec<Table2Row> {
     const PAPER: [(f64, [f64; 4]); 5] = [
         (0.9, [2.96, 3.06, 2.99, 2.96]),
@@ -510,13 +521,14 @@ mod tests {
     #[test]
     fn table_1_to_two_digits() {
         for row in table1() {
-            // The printed E has two digits and differs by 0.0069 at most; the corrected rows are .95 (.0983), .85 (.28) and .80 (.371).
+            // The printed E has two digits and differs by 0.0069 at most; the corrected rows are
+            // .95 (.0983), .85 (.28) and .80 (.371).
             assert!(
                 (row.emptiness - row.paper_emptiness).abs() < 0.007,
                 "{row:?}"
             );
-            // The simulated column, to two digits (it is matched by cleaning by age). The first row, .048, is below
-            // the exact .0496.
+            // The simulated column, to two digits (it is matched by cleaning by age). The first
+            // row, .048, is below the exact .0496.
             let tolerance = if row.fill > 0.97 { 0.033 } else { 0.0135 };
             assert!(
                 close(row.emptiness, row.paper_simulated, tolerance),
@@ -567,8 +579,8 @@ mod tests {
         }
     }
 
-    /// A circular log under uniform updates is what equation (4) describes; under Zipf 1.35 at F = 0.95 an independent
-    /// calculation over 5,120 segments of 512 pages gives 18.05.
+    /// A circular log under uniform updates is what equation (4) describes; under Zipf 1.35 at F =
+    /// 0.95 an independent calculation over 5,120 segments of 512 pages gives 18.05.
     #[test]
     fn the_cost_of_cleaning_the_oldest_follows_from_renewal_theory() {
         let one = groups_of(WorkloadKind::Uniform, 1000).unwrap();

@@ -1,10 +1,10 @@
 //! Log-structured space: cleaning policies, their analysis and the simulated SSD.
 //!
-//! A *cleaning policy* decides which segments to clean, which stream (open segment) each page goes to, and in which
-//! order a batch of pages is written. It exists once, here, and serves three users: the simulator of paper 003
-//! (Lomet, Luo: *Efficiently Reclaiming Space in a Log Structured Store*), the simulated SSD's translation layer, and
-//! the engine's page store. Everything in this crate is pure: no threads, no I/O, no clock, and every random choice
-//! comes from a seed.
+//! A *cleaning policy* decides which segments to clean, which stream (open segment) each page goes
+//! to, and in which order a batch of pages is written. It exists once, here, and serves three
+//! users: the simulator of paper 003 (Lomet, Luo: *Efficiently Reclaiming Space in a Log Structured
+//! Store*), the simulated SSD's translation layer, and the engine's page store. Everything in this
+//! crate is pure: no threads, no I/O, no clock, and every random choice comes from a seed.
 //!
 //! How many pages a policy moves for each page that is written, on a small device that is 80% full:
 //!

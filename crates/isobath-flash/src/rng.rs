@@ -1,4 +1,5 @@
-//! The one source of random numbers: a named, seeded generator, so that runs repeat on any machine and version.
+//! The one source of random numbers: a named, seeded generator, so that runs repeat on any machine
+//! and version.
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{RngCore, SeedableRng};

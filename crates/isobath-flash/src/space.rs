@@ -69,8 +69,8 @@ impl Space {
         }
     }
 
-    /// Writes new versions of pages to consecutive slots of a segment; `died` is called with the segment of every
-    /// version that was current in a slot until then.
+    /// Writes new versions of pages to consecutive slots of a segment; `died` is called with the
+    /// segment of every version that was current in a slot until then.
     #[inline]
     pub(crate) fn overwrite_run(
         &mut self,
@@ -134,8 +134,8 @@ impl Space {
         }
     }
 
-    /// Reads the map entries of `pages`, which lie all over memory: the loads overlap, and what follows finds them in
-    /// cache. The sum only keeps the compiler from dropping the loads.
+    /// Reads the map entries of `pages`, which lie all over memory: the loads overlap, and what
+    /// follows finds them in cache. The sum only keeps the compiler from dropping the loads.
     #[inline]
     pub(crate) fn touch(&self, pages: impl Iterator<Item = u32>) {
         let sum = pages.fold(0u32, |sum, page| sum.wrapping_add(self.map[page as usize]));

@@ -1,5 +1,5 @@
-//! What the life-table policy must gain, at a size that a test can afford: 1,000 segments of 128 pages, sixteen device
-//! sizes written, seeds fixed, so that runs repeat: each gain asserted is
+//! What the life-table policy must gain, at a size that a test can afford: 1,000 segments of 128
+//! pages, sixteen device sizes written, seeds fixed, so that runs repeat: each gain asserted is
 //! what was measured here, rounded down. docs/benchmarks.md has larger sizes.
 
 #![allow(clippy::unwrap_used)]
@@ -7,7 +7,8 @@
 use isobath_flash::policy::PolicyKind;
 use isobath_flash::sim::{Duplicates, RunLength, SimConfig, simulate};
 
-/// The paper's set-up, its trigger, batch and sort buffer scaled to segments of a quarter of the size.
+/// The paper's set-up, its trigger, batch and sort buffer scaled to segments of a quarter of the
+/// size.
 fn config(fill: f64) -> SimConfig {
     SimConfig {
         segment_bytes: 512 << 10,
@@ -45,7 +46,8 @@ fn gains_over_mdc(workload: &str, least: f64) {
     }
 }
 
-/// As an engine uses it: no sort buffer, duplicates absorbed, victims a few at a time, the same for all policies.
+/// As an engine uses it: no sort buffer, duplicates absorbed, victims a few at a time, the same for
+/// all policies.
 fn engine_wamp(policy: PolicyKind, workload: &str, fill: f64) -> f64 {
     let config = SimConfig {
         clean_batch: Some(16),
@@ -60,8 +62,9 @@ fn engine_wamp(policy: PolicyKind, workload: &str, fill: f64) -> f64 {
         .wamp()
 }
 
-/// Segments in which half of the pages are invalidated one by one and half all together, when the writer comes round. Life-table took
-/// them for old and cold just before that, and cleaned them: 0.97 where MDC has 0.42 as an engine cleans at F = 0.8.
+/// Segments in which half of the pages are invalidated one by one and half all together, when the
+/// writer comes round. Life-table took them for old and cold just before that, and cleaned them:
+/// 0.97 where MDC has 0.42 as an engine cleans at F = 0.8.
 #[test]
 fn waits_for_pages_that_are_about_to_be_invalidated_together() {
     let law = "sequential:0.5:0.5";
@@ -132,8 +135,9 @@ fn gains_over_mdc_on_zipf_with_a_moving_head() {
     gains_over_mdc("zipf-moving:0.99:10", 0.345);
 }
 
-/// Small segments, one victim at a time and few free segments: the pages of a victim open segments in several streams. Cleaning goes on until
-/// that is made up for; else the space runs out of free segments.
+/// Small segments, one victim at a time and few free segments: the pages of a victim open segments
+/// in several streams. Cleaning goes on until that is made up for; else the space runs out of free
+/// segments.
 #[test]
 fn keeps_free_segments_where_one_victim_opens_several() {
     for seed in 1..=12 {

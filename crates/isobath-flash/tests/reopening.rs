@@ -1,4 +1,5 @@
-//! What policies lose when a space is closed and opened: they learn of segments what a checkpoint keeps, no more.
+//! What policies lose when a space is closed and opened: they learn of segments what a checkpoint
+//! keeps, no more.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +9,8 @@ use isobath_flash::workload::Synthetic;
 
 type Boxed = Simulator<Box<dyn CleaningPolicy>, Synthetic>;
 
-/// 1,000 segments of 128 pages, used as an engine uses them, F = 0.8; loaded, and its pages written eight times.
+/// 1,000 segments of 128 pages, used as an engine uses them, F = 0.8; loaded, and its pages written
+/// eight times.
 fn used(policy: PolicyKind, workload: &str) -> (Boxed, u64) {
     let config = SimConfig {
         segment_bytes: 512 << 10,
@@ -36,7 +38,8 @@ fn wamp(simulator: &mut Boxed, pages: u64, times: f64) -> f64 {
     simulator.totals().since(&before).wamp()
 }
 
-/// The same, with an opening each time that a share `every` of what there is was written, after some others.
+/// The same, with an opening each time that a share `every` of what there is was written, after
+/// some others.
 fn wamp_with_openings(policy: PolicyKind, workload: &str, every: f64) -> f64 {
     let (mut simulator, pages) = used(policy, workload);
     let mut sessions = |times: f64| {
@@ -51,7 +54,10 @@ fn wamp_with_openings(policy: PolicyKind, workload: &str, every: f64) -> f64 {
     sessions(2.5)
 }
 
-/// Seeds are fixed: what is asserted is what was measured here (as in docs/decisions/0057-life-table-after-opening.md, with the policy of 0096), rounded up. If nothing were known of the pages that are there, life-table would cost twice what MDC does at 90:10 (1.79 and 0.90).
+/// Seeds are fixed: what is asserted is what was measured here (as in
+/// docs/decisions/0057-life-table-after-opening.md, with the policy of 0096), rounded up. If
+/// nothing were known of the pages that are there, life-table would cost twice what MDC does at
+/// 90:10 (1.79 and 0.90).
 #[test]
 fn life_table_opened_every_tenth_of_what_there_is_stays_near_mdc_or_below() {
     for (workload, most) in [
@@ -73,7 +79,8 @@ fn life_table_opened_every_tenth_of_what_there_is_stays_near_mdc_or_below() {
     }
 }
 
-/// As much as there is written after an opening, as the policy that wrote the space or as another one: 0.462 after 0.477, 0.644 after 0.877.
+/// As much as there is written after an opening, as the policy that wrote the space or as another
+/// one: 0.462 after 0.477, 0.644 after 0.877.
 #[test]
 fn life_table_knows_at_once_what_the_policy_before_it_knew() {
     for (before, most) in [(PolicyKind::LifeTable, 0.98), (PolicyKind::Mdc, 0.74)] {

@@ -4,11 +4,12 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// Bytes of a huge page: from this size on a buffer is aligned to one, and the kernel advised to use them.
+/// Bytes of a huge page: from this size on a buffer is aligned to one, and the kernel advised to
+/// use them.
 pub const HUGE_PAGE: usize = 2 << 20;
 
-/// Zeroed memory that direct I/O accepts: aligned to 4 KiB; to 2 MiB, with huge pages advised, from 2 MiB up. It never
-/// moves: the address stays the same when the value itself is moved.
+/// Zeroed memory that direct I/O accepts: aligned to 4 KiB; to 2 MiB, with huge pages advised, from
+/// 2 MiB up. It never moves: the address stays the same when the value itself is moved.
 pub struct AlignedBuf {
     ptr: NonNull<u8>,
     len: usize,
@@ -16,7 +17,8 @@ pub struct AlignedBuf {
 
 // SAFETY: the buffer exclusively owns its memory, like a `Box<[u8]>`.
 unsafe impl Send for AlignedBuf {}
-// SAFETY: shared access gives out `&[u8]` only (and raw pointers, whose use is the caller's `unsafe`).
+// SAFETY: shared access gives out `&[u8]` only (and raw pointers, whose use is the caller's
+// `unsafe`).
 unsafe impl Sync for AlignedBuf {}
 
 impl AlignedBuf {
@@ -38,8 +40,8 @@ impl AlignedBuf {
             handle_alloc_error(layout)
         };
         if len >= HUGE_PAGE && !cfg!(miri) {
-            // SAFETY: the range was just allocated and is page-aligned at its start; advice changes no contents. A
-            // refusal only costs speed.
+            // SAFETY: the range was just allocated and is page-aligned at its start; advice changes
+            // no contents. A refusal only costs speed.
             unsafe { libc::madvise(raw.cast(), len & !(HUGE_PAGE - 1), libc::MADV_HUGEPAGE) };
         }
         AlignedBuf { ptr, len }
@@ -65,7 +67,8 @@ impl AlignedBuf {
 
     /// The contents.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: `ptr` owns `len` initialised bytes (or is dangling with `len` 0), shared like `self`.
+        // SAFETY: `ptr` owns `len` initialised bytes (or is dangling with `len` 0), shared like
+        // `self`.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 

@@ -172,8 +172,8 @@ pub enum VolumeError {
         /// Bytes that were asked for on it.
         needed: u64,
     },
-    /// The system lets a file become no longer: a limit on the length of files (`RLIMIT_FSIZE`, `ulimit -f`), or what its file
-    /// system knows.
+    /// The system lets a file become no longer: a limit on the length of files (`RLIMIT_FSIZE`,
+    /// `ulimit -f`), or what its file system knows.
     #[error("the system lets {} have no more bytes, of which it needs {}: raise the limit on the length of files (ulimit -f), or use another file system", path.display(), ByteSize(*needed))]
     FileTooLarge {
         /// The file that could not grow.
@@ -247,7 +247,8 @@ pub enum VolumeError {
 }
 
 impl VolumeError {
-    /// Why nothing is at `path`: its directory does not exist, it is a link that leads to nothing, or there is just nothing.
+    /// Why nothing is at `path`: its directory does not exist, it is a link that leads to nothing,
+    /// or there is just nothing.
     pub fn missing(path: &Path) -> VolumeError {
         let directory = missing_directory(path).map(Path::to_owned);
         let path = path.to_owned();
@@ -258,8 +259,8 @@ impl VolumeError {
         }
     }
 
-    /// Whether there was merely no space to grow, in the file system or within a limit. After any other failure to grow,
-    /// writes of others may be lost.
+    /// Whether there was merely no space to grow, in the file system or within a limit. After any
+    /// other failure to grow, writes of others may be lost.
     pub fn is_no_space(&self) -> bool {
         matches!(
             self,
@@ -310,14 +311,16 @@ pub enum IoErrorKind {
     TooLarge,
     /// `EAGAIN`: the kernel had no resources, also after a bounded number of retries.
     Again,
-    /// The device transferred fewer bytes, also after the rest was asked for again (a file that became shorter).
+    /// The device transferred fewer bytes, also after the rest was asked for again (a file that
+    /// became shorter).
     Short {
         /// Bytes transferred.
         done: u32,
     },
     /// Beyond the volume's end.
     OutOfRange,
-    /// Offset, length or memory is not a multiple of the logical block, or the length is zero or over 1 GiB.
+    /// Offset, length or memory is not a multiple of the logical block, or the length is zero or
+    /// over 1 GiB.
     Misaligned,
     /// A write to a volume that was opened read-only.
     ReadOnly,
@@ -454,7 +457,8 @@ impl std::fmt::Display for Detail {
     }
 }
 
-/// The channel itself failed (not one I/O): the ring was refused or broke. I/Os in flight stay in flight.
+/// The channel itself failed (not one I/O): the ring was refused or broke. I/Os in flight stay in
+/// flight.
 #[derive(Debug, thiserror::Error)]
 #[error("{backend} channel: {action} failed: {source}")]
 pub struct ChannelError {

@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Opens a file or block device that is read at any place of it. A pipe is refused: it has no places, and opening a FIFO would
-/// wait for its writer.
+/// Opens a file or block device that is read at any place of it. A pipe is refused: it has no
+/// places, and opening a FIFO would wait for its writer.
 ///
 /// # Errors
 /// The system's, and [`io::ErrorKind::NotSeekable`].

@@ -11,14 +11,16 @@ pub enum Op {
     Read,
     /// Writes `len` bytes from `buf` at `offset`.
     Write,
-    /// Writes the `len` memory ranges of the [`IoVec`] array at `buf`, one after another, at `offset`.
+    /// Writes the `len` memory ranges of the [`IoVec`] array at `buf`, one after another, at
+    /// `offset`.
     WriteV,
-    /// Makes every write whose completion has been reaped durable on all devices of the volume but its
-    /// [log device](crate::LOG_OFFSET).
+    /// Makes every write whose completion has been reaped durable on all devices of the volume but
+    /// its [log device](crate::LOG_OFFSET).
     Flush,
-    /// Discards `len` bytes at `offset`, which are no longer needed (hole punching, TRIM). What they hold
-    /// afterwards is undefined until they are written again: old bytes or zeros. On a file this gives the space
-    /// back to the file system, so a later write there can fail with [`IoErrorKind::NoSpace`](crate::IoErrorKind).
+    /// Discards `len` bytes at `offset`, which are no longer needed (hole punching, TRIM). What
+    /// they hold afterwards is undefined until they are written again: old bytes or zeros. On a
+    /// file this gives the space back to the file system, so a later write there can fail with
+    /// [`IoErrorKind::NoSpace`](crate::IoErrorKind).
     Discard,
 }
 
@@ -45,7 +47,8 @@ pub struct IoVec {
 }
 
 impl IoVec {
-    /// The bytes of all ranges, and whether every one is aligned to `block` and their total is a legal length.
+    /// The bytes of all ranges, and whether every one is aligned to `block` and their total is a
+    /// legal length.
     pub fn total(ranges: &[IoVec], block: u32) -> (u64, bool) {
         let bits = ranges.iter().fold(0, |b, r| b | r.buf.addr() | r.len);
         let total = ranges
@@ -59,8 +62,9 @@ impl IoVec {
 /// One operation, submitted to a [`Channel`](crate::Channel).
 ///
 /// For reads and writes `offset`, `len` and the address `buf` are multiples of
-/// [`Volume::logical_block`](crate::Volume::logical_block), and `offset + len` is at most the volume's length;
-/// anything else is answered by a completion with [`IoErrorKind::Misaligned`](crate::IoErrorKind) or
+/// [`Volume::logical_block`](crate::Volume::logical_block), and `offset + len` is at most the
+/// volume's length; anything else is answered by a completion with
+/// [`IoErrorKind::Misaligned`](crate::IoErrorKind) or
 /// [`IoErrorKind::OutOfRange`](crate::IoErrorKind).
 #[derive(Debug, Clone, Copy)]
 pub struct Io {
@@ -68,15 +72,15 @@ pub struct Io {
     pub op: Op,
     /// Logical byte offset in the volume (unused by [`Op::Flush`]).
     pub offset: u64,
-    /// Memory (unused by [`Op::Flush`] and [`Op::Discard`]); for [`Op::WriteV`] an array of [`IoVec`], which is copied
-    /// by `submit`, while the memory that it names is not.
+    /// Memory (unused by [`Op::Flush`] and [`Op::Discard`]); for [`Op::WriteV`] an array of
+    /// [`IoVec`], which is copied by `submit`, while the memory that it names is not.
     pub buf: *mut u8,
     /// Bytes, at most 1 GiB for reads and writes; for [`Op::WriteV`] the number of [`IoVec`]s.
     pub len: u32,
     /// Returned unchanged in the [`Completion`].
     pub user_data: u64,
-    /// A write that completes only when its data is durable (`RWF_DSYNC`: a FUA write where the drive has them, else
-    /// a write and a flush).
+    /// A write that completes only when its data is durable (`RWF_DSYNC`: a FUA write where the
+    /// drive has them, else a write and a flush).
     pub durable: bool,
 }
 

@@ -1,9 +1,10 @@
 //! One worker's way to the drives: volumes and channels.
 //!
-//! A [`Volume`] is one logical, growing range of bytes. It lies on one or several files or block devices (striped
-//! RAID-0 in this crate), in memory, or on any in-process [`Device`]. Every worker thread opens its own [`Channel`],
-//! which reaches *all* devices of the volume: the all-to-all model of "What Modern NVMe Storage Can Do, And How To
-//! Exploit It" (Haas, Leis; section 3.4, Figure 10c). There are no I/O threads, no messages and no shared locks.
+//! A [`Volume`] is one logical, growing range of bytes. It lies on one or several files or block
+//! devices (striped RAID-0 in this crate), in memory, or on any in-process [`Device`]. Every worker
+//! thread opens its own [`Channel`], which reaches *all* devices of the volume: the all-to-all
+//! model of "What Modern NVMe Storage Can Do, And How To Exploit It" (Haas, Leis; section 3.4,
+//! Figure 10c). There are no I/O threads, no messages and no shared locks.
 //!
 //! ```
 //! use isobath_io::{AlignedBuf, ChannelOptions, Io, Volume};
@@ -26,9 +27,10 @@
 //!
 //! # Order and durability
 //!
-//! I/Os in flight together have no order. A write is durable when a [`Op::Flush`] that was submitted *after* the
-//! write's completion was reaped has itself completed, or when it carried [`Io::durable`]. After a failed flush nothing
-//! may be assumed about the writes before it: the caller stops writing.
+//! I/Os in flight together have no order. A write is durable when a [`Op::Flush`] that was
+//! submitted *after* the write's completion was reaped has itself completed, or when it carried
+//! [`Io::durable`]. After a failed flush nothing may be assumed about the writes before it: the
+//! caller stops writing.
 
 mod aligned;
 mod device;

@@ -21,12 +21,12 @@ const BLOCK: u32 = 512;
 
 /// Zeros until first written; a discarded whole chunk gives its memory back.
 ///
-/// The lock makes concurrent I/Os to one chunk atomic towards each other, so racing reads and writes are no data race.
-/// Contention is rare because chunks are many.
+/// The lock makes concurrent I/Os to one chunk atomic towards each other, so racing reads and
+/// writes are no data race. Contention is rare because chunks are many.
 type Chunk = RwLock<Option<AlignedBuf>>;
 
-/// An in-process device whose bytes are in memory and vanish with it. I/Os complete in the order of submission, at the
-/// next [`poll`](Channel::poll).
+/// An in-process device whose bytes are in memory and vanish with it. I/Os complete in the order of
+/// submission, at the next [`poll`](Channel::poll).
 pub struct MemoryDevice {
     chunks: RwLock<Vec<Arc<Chunk>>>,
     len: AtomicU64,
@@ -116,7 +116,8 @@ unsafe fn copy_out(chunk: &Chunk, start: usize, to: *mut u8, n: usize) {
     match chunk.as_ref() {
         Some(bytes) => {
             let from = &bytes[start..start + n];
-            // SAFETY: `from` has `n` bytes, `to` too by contract; a caller's buffer cannot overlap the private chunk.
+            // SAFETY: `from` has `n` bytes, `to` too by contract; a caller's buffer cannot overlap
+            // the private chunk.
             unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, n) }
         }
         // SAFETY: by contract.
@@ -132,7 +133,8 @@ unsafe fn copy_in(chunk: &Chunk, start: usize, from: *const u8, n: usize) {
     let mut chunk = chunk.write().unwrap_or_else(PoisonError::into_inner);
     let bytes = chunk.get_or_insert_with(|| AlignedBuf::new(CHUNK as usize));
     let to = &mut bytes[start..start + n];
-    // SAFETY: `to` has `n` bytes, `from` too by contract; a caller's buffer cannot overlap the private chunk.
+    // SAFETY: `to` has `n` bytes, `from` too by contract; a caller's buffer cannot overlap the
+    // private chunk.
     unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), n) }
 }
 
@@ -357,7 +359,8 @@ impl Channel for MemoryChannel {
             let Some(queued) = self.queue.pop_front() else {
                 break;
             };
-            // SAFETY: the submitter keeps the memory valid until it sees the completion pushed below.
+            // SAFETY: the submitter keeps the memory valid until it sees the completion pushed
+            // below.
             let (bytes, result) = unsafe { self.execute(&queued) };
             let stats = self.stats.of_mut(queued.io.op);
             stats.completed += 1;

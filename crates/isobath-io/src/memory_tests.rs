@@ -2,7 +2,8 @@ use super::*;
 use crate::Volume;
 
 fn run(channel: &mut dyn Channel, io: Io) -> Result<(), IoError> {
-    // SAFETY: every caller in this module keeps its buffer until this function has reaped the completion.
+    // SAFETY: every caller in this module keeps its buffer until this function has reaped the
+    // completion.
     unsafe { channel.submit(io) }.unwrap();
     let mut out = Vec::new();
     assert_eq!(channel.wait(1, None, &mut out).unwrap(), 1);

@@ -11,15 +11,18 @@ pub const MAX_MEMBERS: usize = 256;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Backend {
-    /// The best that works: io_uring (interrupt-driven), else libaio, else pread. Each refusal is reported once.
+    /// The best that works: io_uring (interrupt-driven), else libaio, else pread. Each refusal is
+    /// reported once.
     #[default]
     Auto,
-    /// io_uring. A refused ring is an error; a refused mode falls back to interrupts and is reported.
+    /// io_uring. A refused ring is an error; a refused mode falls back to interrupts and is
+    /// reported.
     IoUring {
-        /// Poll the drive for completions instead of taking interrupts (`IORING_SETUP_IOPOLL`). Needs a drive with
-        /// poll queues and O_DIRECT.
+        /// Poll the drive for completions instead of taking interrupts (`IORING_SETUP_IOPOLL`).
+        /// Needs a drive with poll queues and O_DIRECT.
         iopoll: bool,
-        /// Let a kernel thread submit (`IORING_SETUP_SQPOLL`): no system calls, but that thread takes a core.
+        /// Let a kernel thread submit (`IORING_SETUP_SQPOLL`): no system calls, but that thread
+        /// takes a core.
         sqpoll: bool,
     },
     /// Linux native asynchronous I/O (`io_submit`), the library-free way.
@@ -48,8 +51,9 @@ pub enum Access {
     ReadWrite,
     /// Shared with other readers; refused while a writer has the volume open.
     ReadOnly,
-    /// Reading, beside other readers and beside a writer. The writer's writes are seen, in no order: the reader checks
-    /// by what it reads whether that belongs together. See [`Volume::pin`](crate::Volume::pin).
+    /// Reading, beside other readers and beside a writer. The writer's writes are seen, in no
+    /// order: the reader checks by what it reads whether that belongs together. See
+    /// [`Volume::pin`](crate::Volume::pin).
     Beside,
 }
 
@@ -82,12 +86,14 @@ impl Default for VolumeOptions {
 }
 
 impl VolumeOptions {
-    /// 2 MiB: the engine's segment. A segment then lies on one drive in one piece, so no I/O of the engine is split, and
-    /// a segment that is freed releases one whole aligned range of one drive, which keeps the drive's own write
-    /// amplification low. Consecutive segments alternate between the drives, and random pages spread evenly.
+    /// 2 MiB: the engine's segment. A segment then lies on one drive in one piece, so no I/O of the
+    /// engine is split, and a segment that is freed releases one whole aligned range of one drive,
+    /// which keeps the drive's own write amplification low. Consecutive segments alternate between
+    /// the drives, and random pages spread evenly.
     pub const DEFAULT_STRIPE_UNIT: u32 = 2 << 20;
 
-    /// Defaults: best backend, O_DIRECT where possible, read-write, stripe unit 2 MiB, no size limit.
+    /// Defaults: best backend, O_DIRECT where possible, read-write, stripe unit 2 MiB, no size
+    /// limit.
     pub fn new() -> VolumeOptions {
         VolumeOptions::default()
     }
@@ -106,15 +112,16 @@ impl VolumeOptions {
         self
     }
 
-    /// Consecutive bytes on one member before the next one follows; 4 KiB to 1 GiB, a multiple of 4 KiB; default 2 MiB.
-    /// Used by `create`; `open` takes what the volume was created with.
+    /// Consecutive bytes on one member before the next one follows; 4 KiB to 1 GiB, a multiple of 4
+    /// KiB; default 2 MiB. Used by `create`; `open` takes what the volume was created with.
     #[must_use]
     pub fn stripe_unit(mut self, bytes: u32) -> Self {
         self.stripe_unit = bytes;
         self
     }
 
-    /// The most bytes to which the volume may grow; default none (the devices' and file systems' own size).
+    /// The most bytes to which the volume may grow; default none (the devices' and file systems'
+    /// own size).
     #[must_use]
     pub fn max_bytes(mut self, bytes: Option<u64>) -> Self {
         self.max_bytes = bytes;
@@ -128,8 +135,9 @@ impl VolumeOptions {
         self
     }
 
-    /// Whether `create` may replace files of a volume, or of a log, in which nothing was ever written
-    /// behind their labels and headers: what a creation leaves that was cut off. Default false.
+    /// Whether `create` may replace files of a volume, or of a log, in which nothing was ever
+    /// written behind their labels and headers: what a creation leaves that was cut off. Default
+    /// false.
     #[must_use]
     pub fn over_unfinished(mut self, allow: bool) -> Self {
         self.over_unfinished = allow;
@@ -143,8 +151,8 @@ impl VolumeOptions {
         self
     }
 
-    /// How long opening waits for each file that another process has open; default not at all. A holder that has ended
-    /// is waited for anyway, for a few seconds.
+    /// How long opening waits for each file that another process has open; default not at all. A
+    /// holder that has ended is waited for anyway, for a few seconds.
     #[must_use]
     pub fn lock_timeout(mut self, timeout: Duration) -> Self {
         self.lock_timeout = timeout;

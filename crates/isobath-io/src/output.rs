@@ -1,8 +1,9 @@
 //! Files that are written for people: exports, backups, values, reports, traces.
 //!
-//! This module alone decides where such an output goes. It never goes to a file of a store or of its log, by whatever
-//! name. A regular file appears under its name only when it is complete, by a rename over what a chain of symbolic links
-//! ends in. FIFOs, devices and open descriptors (`/dev/stdout`) take the bytes themselves and are never replaced.
+//! This module alone decides where such an output goes. It never goes to a file of a store or of
+//! its log, by whatever name. A regular file appears under its name only when it is complete, by a
+//! rename over what a chain of symbolic links ends in. FIFOs, devices and open descriptors
+//! (`/dev/stdout`) take the bytes themselves and are never replaced.
 
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -51,7 +52,8 @@ pub enum OutputError {
 pub struct Protected<'v> {
     /// A volume that is open; its files are identified by device and inode.
     pub volume: Option<&'v Volume>,
-    /// Whether a file says of itself that it is a log device, of whose headers this crate knows nothing.
+    /// Whether a file says of itself that it is a log device, of whose headers this crate knows
+    /// nothing.
     pub is_log: fn(&File) -> io::Result<bool>,
 }
 
@@ -86,8 +88,8 @@ enum Place {
 }
 
 impl OutputFile {
-    /// Begins to write the file `path`. A regular file or block device that exists is replaced only if `overwrite` says
-    /// so, and never if it is `protected`.
+    /// Begins to write the file `path`. A regular file or block device that exists is replaced only
+    /// if `overwrite` says so, and never if it is `protected`.
     ///
     /// # Errors
     /// Any [`OutputError`].
@@ -141,8 +143,9 @@ impl OutputFile {
         file.map_err(failed("open", path))
     }
 
-    /// Makes the file `path`, for what is not finished; it is locked while it is open. A file that a killed process
-    /// left there is removed; one that another process writes now, or that is `protected`, is not.
+    /// Makes the file `path`, for what is not finished; it is locked while it is open. A file that
+    /// a killed process left there is removed; one that another process writes now, or that is
+    /// `protected`, is not.
     ///
     /// # Errors
     /// Any [`OutputError`].
@@ -181,7 +184,8 @@ impl OutputFile {
         &self.path
     }
 
-    /// Whether it is a regular file, which can be read while it is being made; not so FIFOs and devices.
+    /// Whether it is a regular file, which can be read while it is being made; not so FIFOs and
+    /// devices.
     pub fn is_regular(&self) -> bool {
         matches!(self.place, Place::Renamed { .. })
     }
@@ -189,7 +193,8 @@ impl OutputFile {
     /// Waits until the drive has everything, and gives the file its name.
     ///
     /// # Errors
-    /// Any [`OutputError`]: another process may have made a file of that name in between. There is no new file then.
+    /// Any [`OutputError`]: another process may have made a file of that name in between. There is
+    /// no new file then.
     pub fn finish(mut self) -> Result<(), OutputError> {
         let synced = self.file.sync_all();
         let Place::Renamed {
@@ -265,7 +270,8 @@ impl Protected<'_> {
         Ok(Some(found))
     }
 
-    /// Refuses a file of the volume, and one that says of itself that it is a file of a volume or a log.
+    /// Refuses a file of the volume, and one that says of itself that it is a file of a volume or a
+    /// log.
     fn refuse(self, path: &Path, found: &Metadata) -> Result<(), OutputError> {
         let refused = || OutputError::OfStore {
             path: path.to_owned(),

@@ -1,4 +1,5 @@
-//! A volume over another one: what is written stays in this process, and the volume below never changes.
+//! A volume over another one: what is written stays in this process, and the volume below never
+//! changes.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -25,10 +26,11 @@ const BLOCK_BYTES: usize = BLOCK as usize;
 /// The place of a block that holds zeros and takes no space.
 const ZEROS: u32 = u32::MAX;
 
-/// A volume that reads blocks that were not written to it from the volume below, and keeps what is written to it: first
-/// in memory, and what is more than that in a temporary file without a name.
+/// A volume that reads blocks that were not written to it from the volume below, and keeps what is
+/// written to it: first in memory, and what is more than that in a temporary file without a name.
 ///
-/// It can grow without limit. Flushes have nothing to do: all that was written goes with the process.
+/// It can grow without limit. Flushes have nothing to do: all that was written goes with the
+/// process.
 pub struct OverlayDevice {
     below: Volume,
     len: AtomicU64,
@@ -120,7 +122,8 @@ fn blocks(offset: u64, len: u64) -> impl Iterator<Item = (u64, usize, usize)> {
 }
 
 impl OverlayDevice {
-    /// A volume over `below` that keeps the first `memory_bytes` bytes that are written to it in memory.
+    /// A volume over `below` that keeps the first `memory_bytes` bytes that are written to it in
+    /// memory.
     pub fn new(below: Volume, memory_bytes: u64) -> OverlayDevice {
         let in_memory = (memory_bytes / BLOCK).min(u64::from(ZEROS - 1)) as u32;
         OverlayDevice {
@@ -146,7 +149,8 @@ impl OverlayDevice {
         u64::from(self.shared().taken) * BLOCK
     }
 
-    /// Copies a range of whole blocks from the volume below as it is now: what happens to it there is seen here no more.
+    /// Copies a range of whole blocks from the volume below as it is now: what happens to it there
+    /// is seen here no more.
     ///
     /// # Errors
     /// As a completion would give.
@@ -241,7 +245,8 @@ impl OverlayDevice {
         let mut rest = buf;
         for (number, within, count) in blocks(offset, rest.len() as u64) {
             let (now, later) = rest.split_at(count);
-            // Held from the reading of a block to its writing: another part of it may be written at the same time.
+            // Held from the reading of a block to its writing: another part of it may be written at
+            // the same time.
             let mut layer = self.exclusive();
             let mut block = [0; BLOCK_BYTES];
             let at = number * BLOCK;
@@ -297,7 +302,8 @@ impl OverlayDevice {
                 let mut at = io.offset;
                 checked.and_then(|()| {
                     ranges.iter().try_for_each(|range| {
-                        // SAFETY: by contract, the memory does not change while the I/O is in flight.
+                        // SAFETY: by contract, the memory does not change while the I/O is in
+                        // flight.
                         let bytes = unsafe { std::slice::from_raw_parts(range.buf, range.len) };
                         at += range.len as u64;
                         self.write(at - range.len as u64, bytes)

@@ -20,7 +20,8 @@ fn all_of(volume: &Volume) -> Vec<u8> {
 }
 
 fn run(channel: &mut dyn Channel, io: Io) -> Result<(), IoError> {
-    // SAFETY: every caller in this module keeps its buffer until this function has reaped the completion.
+    // SAFETY: every caller in this module keeps its buffer until this function has reaped the
+    // completion.
     unsafe { channel.submit(io) }.unwrap();
     let mut out = Vec::new();
     assert_eq!(channel.wait(1, None, &mut out).unwrap(), 1);
@@ -56,8 +57,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
-    /// An overlay that has grown to twice the length of what is below it, with space for three blocks in memory,
-    /// against two arrays of bytes.
+    /// An overlay that has grown to twice the length of what is below it, with space for three
+    /// blocks in memory, against two arrays of bytes.
     #[test]
     fn an_overlay_is_what_was_written_over_what_is_below(steps in steps()) {
         let (volume, mut under) = below();
@@ -65,7 +66,8 @@ proptest! {
         let overlay = Volume::from_device(device.clone());
         overlay.grow(2 * BYTES).unwrap();
         let mut channel = overlay.channel(&ChannelOptions::default()).unwrap();
-        // What was written here, by half KiB; the rest shows what is below, or zeros behind its end.
+        // What was written here, by half KiB; the rest shows what is below, or zeros behind its
+        // end.
         let mut over: Vec<Option<Vec<u8>>> = vec![None; (2 * BYTES / 512) as usize];
         let mut buf = AlignedBuf::new(16 * 512);
         let half = |n: u64| (n * 512) as usize;

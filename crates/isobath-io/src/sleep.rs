@@ -10,9 +10,10 @@ use crate::waker::Wake;
 
 /// Shared by one sleeper (the channel) and any number of wakers.
 ///
-/// `wake` writes the eventfd only when `sleeping` is set, so waking a busy worker costs one atomic swap. Both flags are
-/// sequentially consistent: the sleeper sets `sleeping` before it looks at `signalled`, a waker sets `signalled` before
-/// it looks at `sleeping`; so at least one of them sees the other.
+/// `wake` writes the eventfd only when `sleeping` is set, so waking a busy worker costs one atomic
+/// swap. Both flags are sequentially consistent: the sleeper sets `sleeping` before it looks at
+/// `signalled`, a waker sets `signalled` before it looks at `sleeping`; so at least one of them
+/// sees the other.
 pub(crate) struct EventWake {
     fd: OwnedFd,
     signalled: AtomicBool,
@@ -63,11 +64,13 @@ impl EventWake {
     /// Resets the eventfd after it became readable.
     pub(crate) fn drain(&self) {
         let mut count = 0u64;
-        // SAFETY: reads at most the 8 bytes of `count`. EAGAIN (nothing to drain) is as good as success.
+        // SAFETY: reads at most the 8 bytes of `count`. EAGAIN (nothing to drain) is as good as
+        // success.
         unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut count).cast(), 8) };
     }
 
-    /// Sleeps until woken or for `timeout`. Returns whether it was woken; early returns are possible.
+    /// Sleeps until woken or for `timeout`. Returns whether it was woken; early returns are
+    /// possible.
     pub(crate) fn sleep(&self, timeout: Option<Duration>) -> io::Result<bool> {
         if !self.begin() {
             return Ok(true);
@@ -86,8 +89,8 @@ impl Wake for EventWake {
         let already = self.signalled.swap(true, Ordering::SeqCst);
         if !already && self.sleeping.load(Ordering::SeqCst) {
             let one = 1u64;
-            // SAFETY: writes the 8 bytes of `one`. It fails only when the counter is full, and then the sleeper is
-            // being woken already.
+            // SAFETY: writes the 8 bytes of `one`. It fails only when the counter is full, and then
+            // the sleeper is being woken already.
             unsafe { libc::write(self.fd.as_raw_fd(), (&raw const one).cast(), 8) };
         }
     }

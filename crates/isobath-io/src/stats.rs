@@ -4,15 +4,16 @@ use std::time::Duration;
 
 use crate::io::Op;
 
-/// Values below `1 << LINEAR_BITS` have a bucket each; above, every power of two is cut into this many buckets.
+/// Values below `1 << LINEAR_BITS` have a bucket each; above, every power of two is cut into this
+/// many buckets.
 const SUB_BITS: u32 = 5;
 const SUB: usize = 1 << SUB_BITS;
 /// The largest power of two with a bucket of its own: 2^36 ns is 69 s.
 const TOP_BIT: u32 = 36;
 const BUCKETS: usize = (TOP_BIT - SUB_BITS + 1) as usize * SUB;
 
-/// Latencies in nanoseconds, in logarithmic buckets with a relative error of at most 1/32; 8 KiB, no allocation after
-/// creation. Values over 69 s count as 69 s.
+/// Latencies in nanoseconds, in logarithmic buckets with a relative error of at most 1/32; 8 KiB,
+/// no allocation after creation. Values over 69 s count as 69 s.
 #[derive(Clone)]
 pub struct LatencyHistogram {
     buckets: Box<[u64; BUCKETS]>,
@@ -86,7 +87,8 @@ impl LatencyHistogram {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// Takes away what `earlier`, an older copy of this histogram, had counted. The maximum stays that of the whole.
+    /// Takes away what `earlier`, an older copy of this histogram, had counted. The maximum stays
+    /// that of the whole.
     pub fn subtract(&mut self, earlier: &LatencyHistogram) {
         for (a, b) in self.buckets.iter_mut().zip(earlier.buckets.iter()) {
             *a = a.saturating_sub(*b);
@@ -115,8 +117,8 @@ impl LatencyHistogram {
         self.max_ns
     }
 
-    /// The upper end of the bucket in which the `q`-quantile lies (0 ≤ q ≤ 1), in nanoseconds; 0 when nothing was
-    /// counted.
+    /// The upper end of the bucket in which the `q`-quantile lies (0 ≤ q ≤ 1), in nanoseconds; 0
+    /// when nothing was counted.
     pub fn quantile_ns(&self, q: f64) -> u64 {
         if self.count == 0 {
             return 0;
@@ -148,7 +150,8 @@ pub struct OpStats {
     pub failed: u64,
     /// Bytes of successful ones.
     pub bytes: u64,
-    /// From the hand-over to the device until the completion was reaped, for all that reached a device.
+    /// From the hand-over to the device until the completion was reaped, for all that reached a
+    /// device.
     pub latency: LatencyHistogram,
 }
 
@@ -200,7 +203,8 @@ pub struct ChannelStats {
     pub discard: OpStats,
     /// System calls made to submit, reap and sleep.
     pub system_calls: u64,
-    /// Requests handed to devices: more than I/Os where these were split at stripe units or resubmitted.
+    /// Requests handed to devices: more than I/Os where these were split at stripe units or
+    /// resubmitted.
     pub device_requests: u64,
     /// Remainders of short reads and writes, and retries after `EAGAIN`, that were submitted again.
     pub resubmitted: u64,
@@ -235,7 +239,8 @@ impl ChannelStats {
         }
     }
 
-    /// Takes away what `earlier`, an older copy of these counters, had counted. Maxima stay those of the whole.
+    /// Takes away what `earlier`, an older copy of these counters, had counted. Maxima stay those
+    /// of the whole.
     pub fn subtract(&mut self, earlier: &ChannelStats) {
         self.read.subtract(&earlier.read);
         self.write.subtract(&earlier.write);

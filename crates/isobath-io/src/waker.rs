@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 /// Something that can end a sleep.
 pub trait Wake: Send + Sync {
-    /// Ends the sleep of the channel's owner, or its next one if it is awake. Callable from any thread; any number of
-    /// wakes may collapse into one.
+    /// Ends the sleep of the channel's owner, or its next one if it is awake. Callable from any
+    /// thread; any number of wakes may collapse into one.
     fn wake(&self);
 }
 
@@ -19,8 +19,8 @@ impl Waker {
         Waker(wake)
     }
 
-    /// Ends the owner's [`wait`](crate::Channel::wait), or its next one if it is not waiting. Costs one atomic
-    /// operation while the owner is awake, one system call when it sleeps.
+    /// Ends the owner's [`wait`](crate::Channel::wait), or its next one if it is not waiting. Costs
+    /// one atomic operation while the owner is awake, one system call when it sleeps.
     pub fn wake(&self) {
         self.0.wake();
     }

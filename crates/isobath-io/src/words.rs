@@ -39,7 +39,8 @@ impl fmt::Display for ByteSize {
     }
 }
 
-/// Two sizes that are not the same and are shown so: in bytes where their units hide the difference.
+/// Two sizes that are not the same and are shown so: in bytes where their units hide the
+/// difference.
 pub fn two_sizes(one: u64, other: u64) -> (String, String) {
     let shown = (ByteSize(one).to_string(), ByteSize(other).to_string());
     match shown.0 == shown.1 {
@@ -48,8 +49,8 @@ pub fn two_sizes(one: u64, other: u64) -> (String, String) {
     }
 }
 
-/// Why the system refused `path`: of what is missing, whether that is the file or the directory that it is to be in; of a file that is
-/// too long, what limits it.
+/// Why the system refused `path`: of what is missing, whether that is the file or the directory
+/// that it is to be in; of a file that is too long, what limits it.
 pub fn reason(path: &Path, error: &io::Error) -> String {
     if error.kind() == io::ErrorKind::FileTooLarge {
         return "the system lets it become no longer; raise the limit on the length of files (ulimit -f)"

@@ -161,7 +161,8 @@ fn the_depth_bounds_what_is_in_flight() {
         let io = Io::read(0, buf.as_mut_ptr(), 65536, 1);
         for _ in 0..10 {
             for want in [Ok(()), Ok(()), Ok(()), Err(QueueFull)] {
-                // SAFETY: `buf` outlives the channel's use of it, and its contents are not looked at.
+                // SAFETY: `buf` outlives the channel's use of it, and its contents are not looked
+                // at.
                 assert_eq!(unsafe { channel.submit(io) }, want, "{name}");
             }
             let mut out = Vec::new();
@@ -244,7 +245,8 @@ fn waiting_ends_by_timeout_and_by_wakes() {
     });
 }
 
-/// A caller that hands work to a sleeping worker, again and again, each time waiting until it was taken.
+/// A caller that hands work to a sleeping worker, again and again, each time waiting until it was
+/// taken.
 #[test]
 fn no_wake_is_ever_lost() {
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -273,7 +275,8 @@ fn no_wake_is_ever_lost() {
             while taken.load(Ordering::SeqCst) < ROUNDS {
                 let seen = given.load(Ordering::SeqCst);
                 if seen % 5 == 0 && channel.in_flight() == 0 {
-                    // SAFETY: `buf` outlives the channel's use of it, for the loop below waits for everything.
+                    // SAFETY: `buf` outlives the channel's use of it, for the loop below waits for
+                    // everything.
                     unsafe { channel.submit(Io::read(0, buf.as_mut_ptr(), 4096, 0)) }.unwrap();
                 }
                 if taken.swap(seen, Ordering::SeqCst) == seen {
@@ -355,7 +358,8 @@ fn memory_is_registered_piece_by_piece() {
         let mut pool = pattern(6 * 65536, 3);
         let mut channel = open(volume);
         let start = pool.as_mut_ptr();
-        // Three pieces of one size with a shorter one behind them, another one apart, and replacing what was there before.
+        // Three pieces of one size with a shorter one behind them, another one apart, and replacing
+        // what was there before.
         let piece = |at: usize, len| (start.wrapping_add(at * 65536), len);
         let all = [
             piece(0, 65536),

@@ -1,5 +1,5 @@
-//! A volume whose writer was killed is opened by the next one, also where processes have a namespace of their own. The test starts
-//! itself again in other roles.
+//! A volume whose writer was killed is opened by the next one, also where processes have a
+//! namespace of their own. The test starts itself again in other roles.
 #![allow(unsafe_code, missing_docs, clippy::unwrap_used)]
 
 mod common;

@@ -1,5 +1,6 @@
-//! Behaviour that needs a special kernel set-up: forbidden system calls, file systems without O_DIRECT, full and read-only
-//! media, loop devices. Tests that need the superuser say so and pass without doing anything otherwise.
+//! Behaviour that needs a special kernel set-up: forbidden system calls, file systems without
+//! O_DIRECT, full and read-only media, loop devices. Tests that need the superuser say so and pass
+//! without doing anything otherwise.
 #![allow(unsafe_code, missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -22,7 +23,8 @@ fn in_thread(test: impl FnOnce() + Send) {
     std::thread::scope(|s| s.spawn(test).join().unwrap());
 }
 
-/// A system call that fails with an error number, where one of its arguments has this value at least.
+/// A system call that fails with an error number, where one of its arguments has this value at
+/// least.
 struct Refused {
     call: i64,
     errno: i32,
@@ -52,7 +54,8 @@ fn refuse(calls: &[Refused]) {
         jf: skipped,
         ..stmt(libc::BPF_JMP | compare | libc::BPF_K, k)
     };
-    // Load the system call's number; for each refused one: if equal, and the argument is large enough, answer so.
+    // Load the system call's number; for each refused one: if equal, and the argument is large
+    // enough, answer so.
     let mut program = Vec::new();
     for refused in calls {
         program.push(load(0));
@@ -183,7 +186,8 @@ fn with_libaio_forbidden_too_there_is_pread() {
     });
 }
 
-/// What a limit on locked memory does: the short ring of a probe is within it, a worker's long one is not.
+/// What a limit on locked memory does: the short ring of a probe is within it, a worker's long one
+/// is not.
 const LONG_RINGS: Refused = Refused {
     call: libc::SYS_io_uring_setup,
     errno: libc::ENOMEM,
@@ -253,7 +257,8 @@ fn a_refused_mode_of_a_worker_falls_back_to_interrupts() {
     let options = VolumeOptions::new().backend(BACKENDS[3]);
     let volume = Volume::create(&paths(&dir, 1), &options).unwrap();
     in_thread(|| {
-        // Starting the kernel's thread is what is refused; a plain ring is not looked at: it is shorter.
+        // Starting the kernel's thread is what is refused; a plain ring is not looked at: it is
+        // shorter.
         refuse(&[LONG_RINGS]);
         assert!(volume.channel(&ChannelOptions::with_depth(1000)).is_err());
         exercise(&volume);
@@ -314,7 +319,8 @@ fn an_error_that_another_flusher_was_told_of_is_found() {
     let volume = Volume::create(&paths(&dir, 1), &options).unwrap();
     volume.grow(MIB).unwrap();
     in_thread(|| {
-        // What the member's second description answers when the system has reported the error to the first one already.
+        // What the member's second description answers when the system has reported the error to
+        // the first one already.
         refuse(&[Refused {
             call: libc::SYS_sync_file_range,
             errno: libc::EIO,
@@ -484,7 +490,8 @@ fn a_mode_that_the_drive_refuses_falls_back_to_interrupts() {
     }
 }
 
-/// As file systems in user space and some versions of ZFS do: opening works, reading and writing do not.
+/// As file systems in user space and some versions of ZFS do: opening works, reading and writing do
+/// not.
 #[test]
 fn direct_io_that_is_refused_at_the_first_io() {
     if !superuser() {

@@ -27,7 +27,8 @@ fn contents(paths: &[PathBuf]) -> Vec<Option<Vec<u8>>> {
     paths.iter().map(|p| fs::read(p).ok()).collect()
 }
 
-/// Tries to open and fails; checks that nothing changed on disk and that the message names what it should.
+/// Tries to open and fails; checks that nothing changed on disk and that the message names what it
+/// should.
 fn refuse(paths: &[PathBuf], options: &VolumeOptions, words: &[&str]) -> VolumeError {
     let before = contents(paths);
     let error = Volume::open(paths, options).unwrap_err();
@@ -519,8 +520,8 @@ fn a_link_that_leads_to_nothing_is_told_as_one() {
     Volume::open(&[dir.path().join("gone")], &VolumeOptions::new()).unwrap();
 }
 
-/// What a creation leaves that was cut off after its first, its second, ... write is replaced by the next one; a file with
-/// anything behind its label is not.
+/// What a creation leaves that was cut off after its first, its second, ... write is replaced by
+/// the next one; a file with anything behind its label is not.
 #[test]
 fn a_creation_that_was_cut_off_is_repeated() {
     let dir = scratch();

@@ -1,5 +1,5 @@
-//! Lookups and updates of LMDB, redb and fjall with nothing between: what the benchmark's adapters are compared with
-//! (`scripts/compare_bare.sh`).
+//! Lookups and updates of LMDB, redb and fjall with nothing between: what the benchmark's adapters
+//! are compared with (`scripts/compare_bare.sh`).
 //!
 //! ```text
 //! cargo build --release -p isobath-lab --example bare --features lmdb,redb,fjall
@@ -7,9 +7,9 @@
 //! bare ENGINE get|put PATH SETTINGS RECORDS KEY_BYTES VALUE_BYTES hashed|sequential THREADS WARM_UP_S SECONDS
 //! ```
 //!
-//! SETTINGS are some of those that the adapter prints, as `NAME=VALUE,...`; `synced=true` makes commits durable. Keys and their order are
-//! the benchmark's; records are chosen uniformly. Prints operations per second, and CPU time per
-//! operation.
+//! SETTINGS are some of those that the adapter prints, as `NAME=VALUE,...`; `synced=true` makes
+//! commits durable. Keys and their order are the benchmark's; records are chosen uniformly. Prints
+//! operations per second, and CPU time per operation.
 
 use std::collections::BTreeMap;
 use std::error::Error;

@@ -1,4 +1,5 @@
-//! Draws the charts of docs/benchmarks.md from the tables in docs/results: `cargo run -p isobath-lab --example charts`.
+//! Draws the charts of docs/benchmarks.md from the tables in docs/results: `cargo run -p
+//! isobath-lab --example charts`.
 
 use std::error::Error;
 use std::fs;
@@ -6,7 +7,8 @@ use std::path::Path;
 
 use isobath_lab::bench::{Measured, ratio_chart};
 
-/// A chart: its file, its title, the table, and the columns of the row's name (as many as it takes), the engine and the value.
+/// A chart: its file, its title, the table, and the columns of the row's name (as many as it
+/// takes), the engine and the value.
 type Chart = (
     &'static str,
     &'static str,

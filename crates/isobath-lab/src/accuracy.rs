@@ -1,9 +1,11 @@
 //! How well drive models predict: the whole experiment in one call.
 //!
-//! Twenty designed points train the models, a hundred seeded ones over k, r, I/O size and mix judge them. The two are measured
-//! in runs of their own, and the second is used for nothing else. MQSSD as printed and the smooth residual are not determined by twenty
-//! points, so they get the paper's whole grid, from a third run. All runs use one test file, written anew for each: a virtual drive's rate of
-//! writes may differ by half from place to place, and the experiment compares models, not places.
+//! Twenty designed points train the models, a hundred seeded ones over k, r, I/O size and mix judge
+//! them. The two are measured in runs of their own, and the second is used for nothing else. MQSSD
+//! as printed and the smooth residual are not determined by twenty points, so they get the paper's
+//! whole grid, from a third run. All runs use one test file, written anew for each: a virtual
+//! drive's rate of writes may differ by half from place to place, and the experiment compares
+//! models, not places.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -156,7 +158,8 @@ fn finished(plan: &ProbePlan) -> Result<bool, LabError> {
     Ok(drive_model::read_profile(&plan.output)?.complete)
 }
 
-/// Puts the models that need the paper's grid in the place of those that twenty points did not determine.
+/// Puts the models that need the paper's grid in the place of those that twenty points did not
+/// determine.
 fn add_models_of_the_grid(
     evaluation: &mut Evaluation,
     grid: &Path,

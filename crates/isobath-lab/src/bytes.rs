@@ -56,7 +56,8 @@ fn digit(hexadecimal: u8) -> u8 {
     char::from(hexadecimal).to_digit(16).unwrap_or_default() as u8
 }
 
-/// A message with control characters escaped; backslashes stay as they are, because what messages quote is escaped already.
+/// A message with control characters escaped; backslashes stay as they are, because what messages
+/// quote is escaped already.
 #[must_use]
 pub fn escape_controls(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

@@ -1,4 +1,5 @@
-//! Sweeps of the cleaning simulator: policy × workload × fill factor × sort buffer, in parallel, as tidy rows.
+//! Sweeps of the cleaning simulator: policy × workload × fill factor × sort buffer, in parallel, as
+//! tidy rows.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -34,8 +35,8 @@ pub struct TraceInput {
     pub trace: Arc<Trace>,
     /// Times that it is played.
     pub repeats: u32,
-    /// Whether its pages alone are to fill the device to the fill factor, whatever size that gives the device. Otherwise
-    /// the device has the size asked for.
+    /// Whether its pages alone are to fill the device to the fill factor, whatever size that gives
+    /// the device. Otherwise the device has the size asked for.
     pub sizes_device: bool,
 }
 
@@ -49,8 +50,8 @@ impl CleanWorkload {
     }
 }
 
-/// Reads a trace for a sweep. Without `device_pages` every page number is allowed, and pages are renumbered, so that the
-/// trace has as many as were ever live at a time.
+/// Reads a trace for a sweep. Without `device_pages` every page number is allowed, and pages are
+/// renumbered, so that the trace has as many as were ever live at a time.
 ///
 /// # Errors
 /// [`LabError::Input`] with the file and the line.
@@ -89,8 +90,8 @@ pub struct CleanSweep {
     pub sort_buffers: Vec<u32>,
     /// Everything else; its fill factor and sort buffer are replaced.
     pub base: SimConfig,
-    /// Whether the base's spare segments are replaced by those that leave as large a share of a device idle as of the paper's; see
-    /// [`SimConfig::matches_reserve`].
+    /// Whether the base's spare segments are replaced by those that leave as large a share of a
+    /// device idle as of the paper's; see [`SimConfig::matches_reserve`].
     pub paper_spare: bool,
     /// Length of each run with a synthetic workload; traces are played to their end.
     pub length: RunLength,
@@ -137,7 +138,8 @@ impl CleanSweep {
         self.len() == 0
     }
 
-    /// Every combination, with the sort buffer varying fastest, then the fill factor, the policy and the workload.
+    /// Every combination, with the sort buffer varying fastest, then the fill factor, the policy
+    /// and the workload.
     fn points(&self) -> Vec<Point> {
         let mut points = Vec::with_capacity(self.len());
         for workload in &self.workloads {
@@ -155,8 +157,8 @@ impl CleanSweep {
         points
     }
 
-    /// Checks every combination without running any. A policy that one workload gives no rates to is no error as long as
-    /// anything else can run: its rows say so.
+    /// Checks every combination without running any. A policy that one workload gives no rates to
+    /// is no error as long as anything else can run: its rows say so.
     ///
     /// # Errors
     /// [`LabError::Request`] naming the first combination that cannot be.
@@ -181,8 +183,9 @@ impl CleanSweep {
         }
     }
 
-    /// What is wrong with a batch or a reserve that is too large for the device whatever else is set, and how large it may be:
-    /// no larger than the device, though even the smallest may have the defaults.
+    /// What is wrong with a batch or a reserve that is too large for the device whatever else is
+    /// set, and how large it may be: no larger than the device, though even the smallest may have
+    /// the defaults.
     fn too_large(&self, point: &Point, config: &SimConfig) -> Option<String> {
         let segments = config.segments;
         let most = segments.max(BATCH);
@@ -246,8 +249,9 @@ impl CleanSweep {
         config
     }
 
-    /// Runs every combination and returns the rows in order: by workload, policy, fill factor, sort buffer. One in which the
-    /// policy cannot run, runs out of space or writes nothing has a row without measurements, which says so.
+    /// Runs every combination and returns the rows in order: by workload, policy, fill factor, sort
+    /// buffer. One in which the policy cannot run, runs out of space or writes nothing has a row
+    /// without measurements, which says so.
     ///
     /// # Errors
     /// The first combination that failed; [`LabError::Interrupted`].
@@ -326,8 +330,8 @@ impl CleanSweep {
     }
 }
 
-/// The sweeps of the paper's figures 3, 4 and 5, with the policy of this project beside the paper's. Figure 6 needs
-/// recorded traces.
+/// The sweeps of the paper's figures 3, 4 and 5, with the policy of this project beside the
+/// paper's. Figure 6 needs recorded traces.
 pub fn paper_sweeps(
     base: &SimConfig,
     length: RunLength,
@@ -393,8 +397,8 @@ pub fn paper_sweeps(
     ]
 }
 
-/// The least `Wamp` of the second half of a trace, at the fill that its pages make of the whole space, and the share of
-/// updates in it that come in order.
+/// The least `Wamp` of the second half of a trace, at the fill that its pages make of the whole
+/// space, and the share of updates in it that come in order.
 fn trace_bound(config: &SimConfig, trace: &Trace) -> (f64, Option<f64>) {
     let half = trace.ops().len() / 2;
     let contents = trace.contents(half);
@@ -512,7 +516,8 @@ mod tests {
         );
     }
 
-    /// Multi-log keeps a segment open per log, for which this space is too small; the other policies' rows are there.
+    /// Multi-log keeps a segment open per log, for which this space is too small; the other
+    /// policies' rows are there.
     #[test]
     fn a_policy_that_runs_out_of_space_has_an_error_row() {
         let mut sweep = sweep();
@@ -602,7 +607,8 @@ mod tests {
         assert!(String::from_utf8(csv).unwrap().contains("\"a,b.csv\""));
     }
 
-    /// A trace that cycles through its pages in order has next to nothing to clean, and the bound says so.
+    /// A trace that cycles through its pages in order has next to nothing to clean, and the bound
+    /// says so.
     #[test]
     fn the_bound_of_a_cyclic_trace_is_next_to_nothing() {
         let ops = (0..200_000).map(|n| Op::write(n % 20_000)).collect();
@@ -615,8 +621,9 @@ mod tests {
         assert!(row.wamp_steady_ratio < 1e-9, "greedy: {row:?}");
     }
 
-    /// The bound is that of independent updates. Those of a permutation of the pages are, and come again in the same order when
-    /// it is played again: then a policy costs less than the bound of one play, which is shown of one play only.
+    /// The bound is that of independent updates. Those of a permutation of the pages are, and come
+    /// again in the same order when it is played again: then a policy costs less than the bound of
+    /// one play, which is shown of one play only.
     #[test]
     fn a_trace_that_is_repeated_has_no_bound() {
         let mut order: Vec<u32> = (0..20_000).collect();
@@ -657,7 +664,8 @@ mod tests {
             sweep.base.spare_segments = 0;
         });
         assert!(text.contains("cannot be sustained"), "{text}");
-        // Of a number that is too large, the largest that is not, whether spare segments grow with it or not.
+        // Of a number that is too large, the largest that is not, whether spare segments grow with
+        // it or not.
         let text = error(&|sweep| sweep.base.clean_batch = Some(u32::MAX));
         let said = "--batch 4294967295 is too large for a device of 200 segments; give at most 200";
         assert_eq!(text, said);

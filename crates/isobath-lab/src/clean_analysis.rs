@@ -1,4 +1,5 @@
-//! What cleaning must cost, as rows: Tables 1 and 2 of paper 003, and the fluid bound of workloads and traces.
+//! What cleaning must cost, as rows: Tables 1 and 2 of paper 003, and the fluid bound of workloads
+//! and traces.
 
 use std::path::Path;
 
@@ -17,7 +18,8 @@ pub struct EmptinessRow {
     pub table: &'static str,
     /// Fill factor F.
     pub fill_ratio: f64,
-    /// E: the obsolete share of a segment when it is cleaned, updates being uniform and segments cleaned by age.
+    /// E: the obsolete share of a segment when it is cleaned, updates being uniform and segments
+    /// cleaned by age.
     pub emptiness_ratio: f64,
     /// 2/E: segments read and written per segment of new data.
     pub cost_ratio: f64,
@@ -120,7 +122,8 @@ pub fn split_rows() -> Vec<SplitRow> {
 /// The bounds of a law over `pages` pages.
 ///
 /// # Errors
-/// [`LabError::Request`] for a law that changes over time, which has no such bound, or a fill factor outside (0, 1).
+/// [`LabError::Request`] for a law that changes over time, which has no such bound, or a fill
+/// factor outside (0, 1).
 pub fn law_bounds(
     kind: WorkloadKind,
     pages: u32,
@@ -145,7 +148,8 @@ pub fn law_bounds(
     )
 }
 
-/// The bounds of a trace, from the frequencies that its counts make most likely; updates that come in order cost nothing.
+/// The bounds of a trace, from the frequencies that its counts make most likely; updates that come
+/// in order cost nothing.
 ///
 /// # Errors
 /// [`LabError::Input`] with the line, or a fill factor outside (0, 1).

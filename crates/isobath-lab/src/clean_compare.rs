@@ -1,5 +1,6 @@
-//! Policies against each other under equal terms: the same batch and the same share of idle space, first as an engine cleans, then as
-//! the paper does. A goal is reached only where it is reached under both.
+//! Policies against each other under equal terms: the same batch and the same share of idle space,
+//! first as an engine cleans, then as the paper does. A goal is reached only where it is reached
+//! under both.
 
 use isobath_flash::policy::PolicyKind;
 use isobath_flash::sim::{Duplicates, RunLength, SimConfig};
@@ -99,7 +100,8 @@ pub struct Verdict {
     pub fill_ratio: f64,
     /// The policy that life-table is compared with.
     pub rival: String,
-    /// By what share life-table's steady `Wamp` is below the rival's as an engine cleans; `None` if either has none.
+    /// By what share life-table's steady `Wamp` is below the rival's as an engine cleans; `None` if
+    /// either has none.
     pub gain_as_engine_ratio: Option<f64>,
     /// The same as the paper cleans.
     pub gain_as_paper_ratio: Option<f64>,
@@ -184,7 +186,8 @@ mod tests {
         }
     }
 
-    /// The batch is equal for all policies, whichever each prefers; what lies idle is the same share of the space.
+    /// The batch is equal for all policies, whichever each prefers; what lies idle is the same
+    /// share of the space.
     #[test]
     fn terms_are_equal_for_all_policies() {
         let base = SimConfig {

@@ -1,5 +1,5 @@
-//! The HTML report of the cleaning laboratory: both tables of paper 003 beside the computed ones, and its figures 3 to 6
-//! redrawn from simulations.
+//! The HTML report of the cleaning laboratory: both tables of paper 003 beside the computed ones,
+//! and its figures 3 to 6 redrawn from simulations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +9,9 @@ use crate::clean::CleanRow;
 use crate::clean_analysis::BoundRow;
 use crate::report::{Axis, Chart, Ink, Markup, cells, html, number, page, table, words};
 
-/// The report: Tables 1 and 2, then one chart per workload of steady `Wamp` over the fill factor (Fig. 5, 6), one over the
-/// skew of hot-cold workloads (Fig. 3), one over the sort buffer (Fig. 4), and the convergence of every run.
+/// The report: Tables 1 and 2, then one chart per workload of steady `Wamp` over the fill factor
+/// (Fig. 5, 6), one over the skew of hot-cold workloads (Fig. 3), one over the sort buffer (Fig.
+/// 4), and the convergence of every run.
 pub fn html_report(rows: &[CleanRow]) -> String {
     let measured = rows.iter().filter(|row| row.error.is_none());
     let measured: Vec<&CleanRow> = measured.collect();
@@ -31,8 +32,8 @@ pub fn html_report(rows: &[CleanRow]) -> String {
     page("Cleaning a log-structured store", &content)
 }
 
-/// What section 6.2 says of the policies: `better` costs at most `slack` × what `worse` costs, under laws whose name
-/// begins so.
+/// What section 6.2 says of the policies: `better` costs at most `slack` × what `worse` costs,
+/// under laws whose name begins so.
 const STATEMENTS: [(&str, &str, &str, &str, f64); 9] = [
     (
         "greedy is as good as age when updates are uniform",

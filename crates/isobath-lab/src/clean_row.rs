@@ -40,11 +40,12 @@ pub struct CleanRow {
     pub page_writes_per_update_steady: f64,
     /// Mean emptiness of the segments cleaned in the second half.
     pub emptiness_steady_ratio: f64,
-    /// Least `Wamp` by the fluid bound: of laws that do not change over time, and of traces that are played once, in which it
-    /// knows updates that come in order. It holds for updates that are otherwise independent of each other.
+    /// Least `Wamp` by the fluid bound: of laws that do not change over time, and of traces that
+    /// are played once, in which it knows updates that come in order. It holds for updates that are
+    /// otherwise independent of each other.
     pub wamp_bound_ratio: Option<f64>,
-    /// Share of the updates in the second half of a trace that come in the order of earlier ones, which the bound counts
-    /// as free.
+    /// Share of the updates in the second half of a trace that come in the order of earlier ones,
+    /// which the bound counts as free.
     pub in_order_updates_ratio: Option<f64>,
     /// Bytes that the policy keeps per page.
     pub history_bytes_per_page: u8,
@@ -65,7 +66,8 @@ pub struct CleanRow {
 }
 
 impl CleanRow {
-    /// The row of a finished simulation; `bound` is the least `Wamp`, if known, and of a trace the share of updates in order.
+    /// The row of a finished simulation; `bound` is the least `Wamp`, if known, and of a trace the
+    /// share of updates in order.
     pub fn new(
         config: &SimConfig,
         workload: &str,

@@ -146,7 +146,8 @@ impl From<RawError> for LabError {
 }
 
 impl LabError {
-    /// An I/O error with its path; for `map_err`. `action` is a verb. A read that was stopped is [`LabError::Interrupted`].
+    /// An I/O error with its path; for `map_err`. `action` is a verb. A read that was stopped is
+    /// [`LabError::Interrupted`].
     pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LabError {
         let path = path.to_path_buf();
         move |source| match source.get_ref() {

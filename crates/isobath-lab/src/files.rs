@@ -19,7 +19,8 @@ const LOOK_AGAIN: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 20_000_000,
 };
-/// The time in which a signal reaches all processes of a pipeline: the end of a pipe may be the first sign of it.
+/// The time in which a signal reaches all processes of a pipeline: the end of a pipe may be the
+/// first sign of it.
 const SIGNAL_SPREADS: Duration = Duration::from_millis(20);
 const STEP: Duration = Duration::from_millis(1);
 
@@ -38,9 +39,10 @@ pub fn must_be(path: &Path, directory: bool) -> Result<(), LabError> {
 
 /// A file, or standard input, that is read to its end.
 ///
-/// Where it keeps its reader waiting (a terminal, a pipe that nothing comes through, a FIFO that has no writer), opening does
-/// not wait, and a read ends as soon as the monitor says so. The end of a pipe counts only if the monitor does not say so a
-/// moment later either: Ctrl-C ends the program that writes the pipe, too, and what came before is not all.
+/// Where it keeps its reader waiting (a terminal, a pipe that nothing comes through, a FIFO that
+/// has no writer), opening does not wait, and a read ends as soon as the monitor says so. The end
+/// of a pipe counts only if the monitor does not say so a moment later either: Ctrl-C ends the
+/// program that writes the pipe, too, and what came before is not all.
 pub struct InputFile<'m> {
     /// Its name; `-` for standard input.
     pub path: PathBuf,

@@ -1,7 +1,8 @@
 //! The HTML report about a drive's models.
 //!
-//! It shows measured points over predicted curves (the paper's Figures 1, 2 and 4), cost functions (Figure 3), residuals
-//! and lines of equal throughput over concurrency and I/O size, beside the numbers.
+//! It shows measured points over predicted curves (the paper's Figures 1, 2 and 4), cost functions
+//! (Figure 3), residuals and lines of equal throughput over concurrency and I/O size, beside the
+//! numbers.
 
 use isobath_model::curve::CostCurve;
 use isobath_model::drive::{Coefficient, ConcurrencyCosts, Mqssd, PerOperation};
@@ -542,7 +543,8 @@ pub(crate) mod tests {
             "a model that lacks points says so"
         );
         assert!(page.contains("probe &lt;&amp;&gt;.bin") && !page.contains("<&>"));
-        // Pure points are drawn over the curves of all fitted models and on the contours, residuals once each.
+        // Pure points are drawn over the curves of all fitted models and on the contours, residuals
+        // once each.
         let fitted = report.rows.iter().filter(|r| r.failure.is_none()).count();
         let pure = report
             .samples

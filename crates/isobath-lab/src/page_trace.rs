@@ -133,8 +133,8 @@ mod prediction {
     /// How often it is looked at how many segments are free.
     const STEPS: u32 = 50;
 
-    /// What the engine's cleaner moves per page written under skewed updates, and what the simulator predicts from the
-    /// engine's own page writes.
+    /// What the engine's cleaner moves per page written under skewed updates, and what the
+    /// simulator predicts from the engine's own page writes.
     fn measured_and_predicted(policy: PolicyKind) -> (f64, Result<f64, SimError>) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.trace");
@@ -145,7 +145,8 @@ mod prediction {
             .segment_bytes(128 << 10)
             .cleaning_policy(policy)
             .log_bytes(0);
-        // How far the cleaner gets between two updates is drawn from a seed, instead of by what else the machine does.
+        // How far the cleaner gets between two updates is drawn from a seed, instead of by what
+        // else the machine does.
         let simulation = Simulation::new(Volume::in_memory(0, None), &options, 1).unwrap();
         let store = simulation.store();
         let tree = store.create_tree("t").unwrap();
@@ -210,7 +211,8 @@ mod prediction {
                 let (measured, predicted) = measured_and_predicted(policy);
                 let predicted = predicted.unwrap();
                 let ratio = measured / predicted;
-                // The goal of docs/benchmarks.md is 5%. Seeds 1 to 6: 0.990 to 0.996, 0.987 to 0.998, 0.982 to 1.009.
+                // The goal of docs/benchmarks.md is 5%. Seeds 1 to 6: 0.990 to 0.996, 0.987 to
+                // 0.998, 0.982 to 1.009.
                 assert!(
                     (0.97..1.03).contains(&ratio),
                     "{policy}: engine {measured:.3}, simulator {predicted:.3}: {ratio:.3}"

@@ -1,16 +1,19 @@
 //! Raw I/O: the one runner that issues measured I/O.
 //!
-//! A [`RawPlan`] is one point: what is read and written, how much is in flight, through which backend, for how long.
-//! [`run`] measures it. The experiments of "What Modern NVMe Storage Can Do, And How To Exploit It" (Haas, Leis) are
-//! plans: Figure 2 and 6 vary threads and backend, Figure 3 the page size, Figure 4 the depth, Figure 11 the
-//! [`IoModel`].
+//! A [`RawPlan`] is one point: what is read and written, how much is in flight, through which
+//! backend, for how long. [`run`] measures it. The experiments of "What Modern NVMe Storage Can Do,
+//! And How To Exploit It" (Haas, Leis) are plans: Figure 2 and 6 vary threads and backend, Figure 3
+//! the page size, Figure 4 the depth, Figure 11 the [`IoModel`].
 //!
 //! What makes numbers comparable:
 //!
-//! - The range is first written in full with incompressible data and then read once in full ([`RawPlan::prepare`]):
-//!   allocated but unwritten blocks are answered without the drive, and hosts of virtual drives cache.
-//! - Latencies are those of the I/O layer, from the hand-over of an I/O to the kernel until its completion was reaped.
-//! - CPU time is that of the whole process, user and system, kernel threads working for it included.
+//! - The range is first written in full with incompressible data and then read once in full
+//!   ([`RawPlan::prepare`]): allocated but unwritten blocks are answered without the drive, and
+//!   hosts of virtual drives cache.
+//! - Latencies are those of the I/O layer, from the hand-over of an I/O to the kernel until its
+//!   completion was reaped.
+//! - CPU time is that of the whole process, user and system, kernel threads working for it
+//!   included.
 
 mod cpu;
 mod dedicated;
@@ -64,7 +67,8 @@ pub enum RawError {
     Interrupted,
 }
 
-/// How often the coordinator looks up, and the resolution of [`RawResult::ios_per_s_series`]'s clock.
+/// How often the coordinator looks up, and the resolution of [`RawResult::ios_per_s_series`]'s
+/// clock.
 const TICK: Duration = Duration::from_millis(50);
 
 /// Runs one measurement. Files that it made are removed at the end, also after an error.

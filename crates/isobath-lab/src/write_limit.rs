@@ -25,7 +25,8 @@ const WARM_UP_MS: u32 = 50;
 /// A part in which no write ends is measured again for longer, up to this.
 const MAX_PART_MS: u32 = 2_000;
 
-/// What the drive did with nothing but writes, in a file beside the engine's that was written in full before.
+/// What the drive did with nothing but writes, in a file beside the engine's that was written in
+/// full before.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WriteLimit {
     /// Random writes of 4 KiB per second.
@@ -54,8 +55,9 @@ impl Drop for Scratch {
     }
 }
 
-/// A file beside `engine`, which is an engine's file or directory: on the same file system, and so in the same region; written in full.
-/// `None` where the engine is a block device, which nothing else may write to, or there is too little space.
+/// A file beside `engine`, which is an engine's file or directory: on the same file system, and so
+/// in the same region; written in full. `None` where the engine is a block device, which nothing
+/// else may write to, or there is too little space.
 fn scratch_beside(
     engine: &Path,
     data_bytes: u64,
@@ -82,7 +84,8 @@ pub(crate) fn file_beside(engine: &Path) -> PathBuf {
     PathBuf::from(path)
 }
 
-/// The drive's own limit of reads in a file beside `engine`, for engines whose files are too short to be read for it.
+/// The drive's own limit of reads in a file beside `engine`, for engines whose files are too short
+/// to be read for it.
 pub(crate) fn reads_beside(
     engine: &Path,
     data_bytes: u64,
@@ -135,7 +138,8 @@ pub(crate) fn measure(
         durable: true,
         ..plan.clone()
     };
-    // A part of a short run may pass while the system runs something else: nothing that has ended is no limit.
+    // A part of a short run may pass while the system runs something else: nothing that has ended
+    // is no limit.
     let run = |plan: &RawPlan| {
         let mut plan = plan.clone();
         loop {

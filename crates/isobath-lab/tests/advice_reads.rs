@@ -1,4 +1,5 @@
-//! What advice predicts of page reads and their I/Os, against the counters of a store that is opened as advised and of its device.
+//! What advice predicts of page reads and their I/Os, against the counters of a store that is
+//! opened as advised and of its device.
 #![allow(clippy::unwrap_used, reason = "a failed step must stop the test")]
 
 use std::ops::Bound;
@@ -36,9 +37,13 @@ fn key_of(n: u32) -> [u8; 8] {
     key
 }
 
-/// Measured: pages within 3.1%, I/Os within 5.3 to 7.3% (of a loaded store the number of long reads differs from run to run); the goal is 10%, and 15% for the advice as a whole. Under the default policy, which writes a batch of pages in the order of
-/// their numbers: taken to lie anywhere, 4,000 records of the store that was written again would take 99 I/Os, 16% more than they do. Pages and I/Os per scan are what the engine's counters and its device say, short and long scans over a store that was loaded,
-/// and over the same one after every leaf was written again, in no order (`is_rewritten`).
+/// Measured: pages within 3.1%, I/Os within 5.3 to 7.3% (of a loaded store the number of long reads
+/// differs from run to run); the goal is 10%, and 15% for the advice as a whole. Under the default
+/// policy, which writes a batch of pages in the order of their numbers: taken to lie anywhere,
+/// 4,000 records of the store that was written again would take 99 I/Os, 16% more than they do.
+/// Pages and I/Os per scan are what the engine's counters and its device say, short and long scans
+/// over a store that was loaded, and over the same one after every leaf was written again, in no
+/// order (`is_rewritten`).
 fn compare(is_rewritten: bool) {
     let profile = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/examples/profile.json");
     let profile = read_profile(&profile).unwrap();

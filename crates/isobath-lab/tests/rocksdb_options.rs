@@ -1,5 +1,5 @@
-//! RocksDB itself loads the OPTIONS files that `isobath advise` writes, opens a database with them, means by them what the advice
-//! says, and reads as much per scan.
+//! RocksDB itself loads the OPTIONS files that `isobath advise` writes, opens a database with them,
+//! means by them what the advice says, and reads as much per scan.
 #![cfg(feature = "rocksdb")]
 #![expect(unsafe_code, reason = "foreign function interface of RocksDB")]
 #![allow(clippy::unwrap_used, reason = "a failed step must stop the test")]
@@ -97,8 +97,9 @@ fn check(error: *mut c_char) -> Result<(), String> {
     }
 }
 
-/// Loads the OPTIONS file of `directory`, unknown keys being errors, opens a new database there with what it says, and gives it to
-/// `work`. The block cache is an object of the caller's, not the file's.
+/// Loads the OPTIONS file of `directory`, unknown keys being errors, opens a new database there
+/// with what it says, and gives it to `work`. The block cache is an object of the caller's, not the
+/// file's.
 fn load_and_open(
     directory: &Path,
     cache_bytes: usize,
@@ -108,7 +109,8 @@ fn load_and_open(
     let (mut options, mut count) = (null_mut(), 0);
     let (mut names, mut families) = (null_mut(), null_mut());
     let mut error = null_mut();
-    // SAFETY: every pointer is a live local or what the library gave back; each is destroyed once, after its last use.
+    // SAFETY: every pointer is a live local or what the library gave back; each is destroyed once,
+    // after its last use.
     unsafe {
         let env = rocksdb_create_default_env();
         let cache = rocksdb_cache_create_lru(cache_bytes);
@@ -287,7 +289,8 @@ fn key_of(n: u32) -> [u8; 8] {
 /// Loads the records in order and compacts them.
 fn load(db: *mut Opaque) {
     let value = [0u8; VALUE_BYTES];
-    // SAFETY: `db` is open; key and value are valid for their lengths, and copied; the options are destroyed once, after their use.
+    // SAFETY: `db` is open; key and value are valid for their lengths, and copied; the options are
+    // destroyed once, after their use.
     unsafe {
         let options = rocksdb_writeoptions_create();
         rocksdb_writeoptions_disable_WAL(options, 1);
@@ -312,7 +315,8 @@ fn load(db: *mut Opaque) {
 /// Pages read from the drive per scan of `records` records.
 fn pages_per_scan(db: *mut Opaque, rng: &mut Rng, records: u32) -> f64 {
     let before = drive_bytes_read();
-    // SAFETY: `db` is open; the iterator and the options are destroyed once, after their last use, the iterator first.
+    // SAFETY: `db` is open; the iterator and the options are destroyed once, after their last use,
+    // the iterator first.
     unsafe {
         let options = rocksdb_readoptions_create();
         for _ in 0..SCANS {
@@ -334,8 +338,8 @@ fn pages_per_scan(db: *mut Opaque, rng: &mut Rng, records: u32) -> f64 {
     (drive_bytes_read() - before) as f64 / 4096.0 / f64::from(SCANS)
 }
 
-/// Pages per scan are what the operating system counts of RocksDB's direct reads. Measured: 7% more, 4% more, 7% less than advised; the
-/// goal is 15%.
+/// Pages per scan are what the operating system counts of RocksDB's direct reads. Measured: 7%
+/// more, 4% more, 7% less than advised; the goal is 15%.
 #[test]
 fn rocksdb_reads_as_many_pages_per_scan_as_advised() {
     let advice = scan_advice(100);

@@ -4,9 +4,10 @@
 //! cargo run --release -p isobath --example first_record -- FILE [POOL_BYTES]
 //! ```
 //!
-//! Makes a store in FILE, which must not exist, inserts one record, closes it, and opens and closes it again; removes FILE.
-//! Beside each step: its time, the memory resident after it, and the most that was. A last line says how long as many
-//! flushed writes of 4 KiB take as the steps need at least.
+//! Makes a store in FILE, which must not exist, inserts one record, closes it, and opens and closes
+//! it again; removes FILE. Beside each step: its time, the memory resident after it, and the most
+//! that was. A last line says how long as many flushed writes of 4 KiB take as the steps need at
+//! least.
 
 #![allow(missing_docs)]
 

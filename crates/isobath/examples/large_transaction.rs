@@ -1,5 +1,5 @@
-//! One transaction that is larger than the memory it may use: so many MiB of new records in one commit, then changes all over them in
-//! a second one, and what memory and time both took.
+//! One transaction that is larger than the memory it may use: so many MiB of new records in one
+//! commit, then changes all over them in a second one, and what memory and time both took.
 //!
 //!     cargo run --release -p isobath --example large_transaction -- [MiB] [file]
 #![allow(

@@ -1,4 +1,5 @@
-//! How long large values take to be written, by their size, into a store with small segments, a small log and a small pool:
+//! How long large values take to be written, by their size, into a store with small segments, a
+//! small log and a small pool:
 //!
 //! ```text
 //! cargo run --release -p isobath --example value_cost -- FILE 16 64 256     # sizes in MiB

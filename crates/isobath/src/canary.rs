@@ -55,7 +55,8 @@ canaries! {
     SeparateTreeStates,
     /// Bulk loads appear while commits change the tree.
     LoadBesideCommits,
-    /// What is unused of a segment that was closed before it was full counts as live: no cleaning wins it back.
+    /// What is unused of a segment that was closed before it was full counts as live: no cleaning
+    /// wins it back.
     CountUnusedAsLive,
     /// Small segments are cleaned in a volume that has outgrown them.
     CleanSmallSegments,
@@ -84,9 +85,11 @@ canaries! {
     /// Of the last page of the mapping table a checkpoint stores the words of those
     /// pages only that existed when it began.
     ForgetNewPages,
-    /// A store that is restored from a backup without log records counts as closed, whatever was provisional.
+    /// A store that is restored from a backup without log records counts as closed, whatever was
+    /// provisional.
     RestoreAsClosed,
-    /// A backup takes a copy of a page for its newest although the page had been freed when the copy was recorded.
+    /// A backup takes a copy of a page for its newest although the page had been freed when the
+    /// copy was recorded.
     CopyEndedPages,
     /// Chunks are free in a checkpoint before there is a record of their free.
     FreeBeforeRecord,
@@ -140,7 +143,8 @@ canaries! {
     CheckpointWaitsForItself,
     /// The last space in the log is kept from the pages that a checkpoint waits for.
     KeepLastSpace,
-    /// A structure modification waits behind a record that lacks the area, which commits in flight hold.
+    /// A structure modification waits behind a record that lacks the area, which commits in flight
+    /// hold.
     HoldStructuresUp,
     /// A commit reserves space for fewer splits than it may cause.
     SplitBeyondLog,
@@ -154,7 +158,8 @@ canaries! {
     RewriteBesideBackups,
     /// Trees have their new roots before the record of these is durable.
     SwapBeforeRecord,
-    /// The empty pages of a tree without records are freed before a load, also while a large commit rewrites the tree.
+    /// The empty pages of a tree without records are freed before a load, also while a large commit
+    /// rewrites the tree.
     CollapseBesideRewrites,
     /// A tree is rewritten without waiting for the commits in flight.
     RewriteBesideCommits,
@@ -176,9 +181,11 @@ canaries! {
     UseSpaceEarly,
     /// The segments that a volume grows by are used before zeros were written to them.
     InitializeLate,
-    /// An opening gives sequence numbers to segments that the one before it gave, of which a crash left no word.
+    /// An opening gives sequence numbers to segments that the one before it gave, of which a crash
+    /// left no word.
     GiveSeqsAgain,
-    /// A page that is built beside its tree is marked as changed after its place in the log is complete.
+    /// A page that is built beside its tree is marked as changed after its place in the log is
+    /// complete.
     MarkLoadedLate,
     /// Single reads see the new roots of a large commit while earlier commits are not visible.
     ShowRootsEarly,

@@ -17,9 +17,10 @@ use crate::page::{self, PageCorruption};
 
 /// Why an operation on a store failed: every error that there is.
 ///
-/// Reading and writing return it. Operations that few of these errors can come of have types of their own, which `?` makes
-/// this one of: [`OpenError`], [`TransactionError`], [`LoadError`], [`BackupError`], [`RestoreError`]; what any
-/// operation may meet is a [`StorageError`] in each of them. The variants have the same names and messages there.
+/// Reading and writing return it. Operations that few of these errors can come of have types of
+/// their own, which `?` makes this one of: [`OpenError`], [`TransactionError`], [`LoadError`],
+/// [`BackupError`], [`RestoreError`]; what any operation may meet is a [`StorageError`] in each of
+/// them. The variants have the same names and messages there.
 ///
 /// Cheap to clone: a failed write is reported to every later caller.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -66,8 +67,9 @@ pub enum Error {
     /// The mapping table's address space is used up.
     #[error("the store has as many pages as its mapping table can name")]
     TooManyPages,
-    /// A transaction's record takes more room in the log than it may have: one of a transaction that spilled names all pages and
-    /// chunks that it replaces, and all large values, in 8 bytes each.
+    /// A transaction's record takes more room in the log than it may have: one of a transaction
+    /// that spilled names all pages and chunks that it replaces, and all large values, in 8 bytes
+    /// each.
     #[error(
         "the transaction would log {}; at most {} are possible: raise Options::transaction_bytes, or \
          Options::log_bytes of a new store to 32 times as much; or split it, or bulk-load",
@@ -76,7 +78,8 @@ pub enum Error {
     TransactionTooLarge {
         /// Bytes that its log record would have.
         bytes: u64,
-        /// Most bytes that it can have ([`crate::Options::transaction_bytes`], less with a small log).
+        /// Most bytes that it can have ([`crate::Options::transaction_bytes`], less with a small
+        /// log).
         limit: u64,
     },
     /// More was logged than was reserved; an error of the engine's own accounting.
@@ -142,7 +145,8 @@ pub enum Error {
         paths: Vec<PathBuf>,
         /// The log's file.
         path: PathBuf,
-        /// The opening for writing that the log was last used in, counted from the store's creation.
+        /// The opening for writing that the log was last used in, counted from the store's
+        /// creation.
         log: u32,
         /// That of the volume.
         store: u32,
@@ -236,7 +240,8 @@ pub enum Error {
         /// The drive's error.
         source: isobath_io::IoError,
     },
-    /// Records could not be sorted: there is no room for what does not fit into memory, or it cannot be read back.
+    /// Records could not be sorted: there is no room for what does not fit into memory, or it
+    /// cannot be read back.
     #[error("cannot sort records in temporary files in {}: {source}", directory.display())]
     Sort {
         /// Where the temporary files are.
@@ -291,7 +296,8 @@ pub enum Error {
         /// Bytes expected.
         expected: u64,
     },
-    /// The store was not closed and is to be read only, but there is not enough memory or temporary space to replay its log.
+    /// The store was not closed and is to be read only, but there is not enough memory or temporary
+    /// space to replay its log.
     #[error(
         "{} was not closed (its process ended, or a write failed) and needs recovery: open it for writing once; nothing that was acknowledged is lost",
         list(paths)
@@ -300,7 +306,8 @@ pub enum Error {
         /// The volume's files.
         paths: Vec<PathBuf>,
     },
-    /// A process that writes the store has used space again that this reader, which was opened earlier, still needs.
+    /// A process that writes the store has used space again that this reader, which was opened
+    /// earlier, still needs.
     #[error(
         "the process that writes {} has used space again that this older view of it needs; open it for reading again",
         list(paths)
@@ -378,7 +385,8 @@ pub enum Error {
         "more was changed since this snapshot began than the version store holds, or the volume beside the rest; begin anew, or raise `Options::version_store_bytes`"
     )]
     SnapshotTooOld,
-    /// The value that a reader reads piece by piece was replaced or removed, and nothing keeps it any more.
+    /// The value that a reader reads piece by piece was replaced or removed, and nothing keeps it
+    /// any more.
     #[error(
         "the value was replaced or removed while it was read; read it again from its beginning"
     )]
@@ -389,8 +397,8 @@ pub enum Error {
     /// A savepoint of another transaction, or one that was rolled back.
     #[error("the savepoint is not one of this transaction, or was rolled back itself")]
     NoSuchSavepoint,
-    /// The changes between two savepoints of a transaction that spilled lie apart from the others in its temporary file, as often as
-    /// this is possible. The transaction is as before.
+    /// The changes between two savepoints of a transaction that spilled lie apart from the others
+    /// in its temporary file, as often as this is possible. The transaction is as before.
     #[error(
         "the transaction is larger than memory may hold, and only {limit} of its savepoints can be kept: roll back to an earlier one, \
          commit, or make fewer"
@@ -410,7 +418,8 @@ pub enum Error {
         "a store without a log cannot be backed up while it is open for writing: close it and open it for reading, or export it"
     )]
     BackupNeedsLog,
-    /// The store keeps no log ([`crate::Options::log_bytes`] 0), without which this cannot be done while it is open.
+    /// The store keeps no log ([`crate::Options::log_bytes`] 0), without which this cannot be done
+    /// while it is open.
     #[error(
         "cannot {what} a store without a log while it is open: closing it writes the only checkpoint that it has"
     )]
@@ -470,7 +479,8 @@ pub enum Error {
     /// The watcher of the work had it stop.
     #[error("interrupted")]
     Interrupted,
-    /// The user's closure panicked in a task; or, where the store is poisoned by this, a worker or a task of the engine's own.
+    /// The user's closure panicked in a task; or, where the store is poisoned by this, a worker or
+    /// a task of the engine's own.
     #[error("a task panicked: {message}")]
     TaskPanicked {
         /// The panic's message.
@@ -523,7 +533,8 @@ impl Error {
         }
     }
 
-    /// Whether there is something already where a store was to be created on `paths`; a log alone is no store.
+    /// Whether there is something already where a store was to be created on `paths`; a log alone
+    /// is no store.
     pub(crate) fn is_already_there(&self, paths: &[PathBuf]) -> bool {
         let Error::Volume(error) = self else {
             return false;

@@ -1,8 +1,9 @@
 //! An embedded, transactional, ordered key-value engine for NVMe SSDs.
 //!
-//! A [`Store`] is one file (or block device, or several that data is striped over). It holds named [`Tree`]s; each is
-//! an ordered map from byte strings to byte strings. One process at a time has a store open for writing, with any
-//! number of threads; any number of others read it beside that one ([`Options::read_only`]).
+//! A [`Store`] is one file (or block device, or several that data is striped over). It holds named
+//! [`Tree`]s; each is an ordered map from byte strings to byte strings. One process at a time has a
+//! store open for writing, with any number of threads; any number of others read it beside that one
+//! ([`Options::read_only`]).
 //!
 //! # Open, write, read
 //!
@@ -27,8 +28,9 @@
 //! # }
 //! ```
 //!
-//! Keys have up to [`MAX_KEY_BYTES`], values up to [`MAX_VALUE_BYTES`]; [`Tree::writer`] and [`Tree::reader`] stream
-//! large ones. Keys compare as byte strings, so numbers belong into keys in big-endian order.
+//! Keys have up to [`MAX_KEY_BYTES`], values up to [`MAX_VALUE_BYTES`]; [`Tree::writer`] and
+//! [`Tree::reader`] stream large ones. Keys compare as byte strings, so numbers belong into keys in
+//! big-endian order.
 //!
 //! # Ranges
 //!
@@ -53,8 +55,9 @@
 //!
 //! # Transactions and snapshots
 //!
-//! [`Store::transact`] runs a closure over all trees as one transaction and commits it. Nothing is locked: where another
-//! transaction was first, the closure runs again. Its own errors roll the transaction back and come out as they are.
+//! [`Store::transact`] runs a closure over all trees as one transaction and commits it. Nothing is
+//! locked: where another transaction was first, the closure runs again. Its own errors roll the
+//! transaction back and come out as they are.
 //!
 //! ```
 //! # fn main() -> Result<(), isobath::Error> {
@@ -85,26 +88,29 @@
 //! ```
 //!
 //! A transaction reads the store as it was when it began ([`Isolation::Snapshot`]);
-//! [`Isolation::Serializable`] makes conflicts of what was read, too. Changes of one record need no transaction:
-//! [`Tree::update`], [`Tree::compare_and_swap`], [`Tree::pop_first`]. [`WriteBatch`] changes many records at once
-//! without reading.
+//! [`Isolation::Serializable`] makes conflicts of what was read, too. Changes of one record need no
+//! transaction: [`Tree::update`], [`Tree::compare_and_swap`], [`Tree::pop_first`]. [`WriteBatch`]
+//! changes many records at once without reading.
 //!
 //! # Durability
 //!
-//! A change is durable when the call that made it returns: it is in the write-ahead log, and the drive has said that the
-//! log is flushed. Commits of many threads or tasks share a flush. After a crash the next [`Store::open`] recovers every
-//! change that was acknowledged, and of each transaction all or nothing. [`Durability`] relaxes that for a store
-//! ([`Options::durability`]) or a transaction ([`TransactionOptions::durability`]).
+//! A change is durable when the call that made it returns: it is in the write-ahead log, and the
+//! drive has said that the log is flushed. Commits of many threads or tasks share a flush. After a
+//! crash the next [`Store::open`] recovers every change that was acknowledged, and of each
+//! transaction all or nothing. [`Durability`] relaxes that for a store ([`Options::durability`]) or
+//! a transaction ([`TransactionOptions::durability`]).
 //!
 //! # Many operations at once
 //!
-//! An NVMe drive answers hundreds of reads in the time of one. Three ways to have that many under way:
+//! An NVMe drive answers hundreds of reads in the time of one. Three ways to have that many under
+//! way:
 //!
 //! - [`Tree::get_many`] reads many keys in one call.
-//! - [`Store::spawn`] runs a closure as a *task*: a coroutine on one of the store's worker threads. An ordinary call that
-//!   waits for the drive inside a task lets other tasks run. A task must not block its thread by other means.
-//! - Futures: [`Tree::get_async`], [`Tree::range_async`] (a stream), [`Store::transact_async`] and others run on any
-//!   runtime.
+//! - [`Store::spawn`] runs a closure as a *task*: a coroutine on one of the store's worker threads.
+//!   An ordinary call that waits for the drive inside a task lets other tasks run. A task must not
+//!   block its thread by other means.
+//! - Futures: [`Tree::get_async`], [`Tree::range_async`] (a stream), [`Store::transact_async`] and
+//!   others run on any runtime.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -129,7 +135,8 @@
 //!
 //! # Errors
 //!
-//! The text of every error names the file, what is wrong and what to do. The type says what an operation can fail with:
+//! The text of every error names the file, what is wrong and what to do. The type says what an
+//! operation can fail with:
 //!
 //! | operation | error |
 //! | --- | --- |
@@ -140,10 +147,11 @@
 //! | [`Store::restore`], [`Store::restore_on_volume`] | [`RestoreError`] |
 //! | reading, writing and all others | [`Error`] |
 //!
-//! `?` makes an [`Error`] of each of them, with the same variant and message. What any operation may meet, such as a page that
-//! cannot be read, is a [`StorageError`] in the group `Storage` of each. After a failed write the
-//! store refuses changes ([`Error::Poisoned`]), and reads go on: close it, look at the drive, open it again.
-//! [`Error::is_retryable`] says after which errors a transaction may be run again.
+//! `?` makes an [`Error`] of each of them, with the same variant and message. What any operation
+//! may meet, such as a page that cannot be read, is a [`StorageError`] in the group `Storage` of
+//! each. After a failed write the store refuses changes ([`Error::Poisoned`]), and reads go on:
+//! close it, look at the drive, open it again. [`Error::is_retryable`] says after which errors a
+//! transaction may be run again.
 //!
 //! ```
 //! # fn main() -> Result<(), isobath::Error> {
@@ -161,13 +169,13 @@
 //!
 //! # Features
 //!
-//! - `profile`: `Options::profile`, settings from the profile of a drive that `isobath probe` wrote. Off by
-//!   default: it brings numerics and parsers that nothing else needs.
+//! - `profile`: `Options::profile`, settings from the profile of a drive that `isobath probe`
+//!   wrote. Off by default: it brings numerics and parsers that nothing else needs.
 //! - `serde`: `Stats` and `TreeStats` can be serialized. Off by default.
-//! - `tracing`: spans and events of what happens seldom: opening, recovery, checkpoints, cleaning, growth, failed writes.
-//!   Off by default.
-//! - `simulation`: workers without threads, stepped in an order drawn from a seed, for tests of the engine itself. No part
-//!   of the stable API.
+//! - `tracing`: spans and events of what happens seldom: opening, recovery, checkpoints, cleaning,
+//!   growth, failed writes. Off by default.
+//! - `simulation`: workers without threads, stepped in an order drawn from a seed, for tests of the
+//!   engine itself. No part of the stable API.
 
 mod api;
 mod backup;

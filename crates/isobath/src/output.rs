@@ -1,5 +1,5 @@
-//! Outputs: files that are written for people and are none of a store's. `isobath_io::OutputFile` decides where they go;
-//! this says what a log is.
+//! Outputs: files that are written for people and are none of a store's. `isobath_io::OutputFile`
+//! decides where they go; this says what a log is.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -13,10 +13,10 @@ use crate::log;
 
 /// A file that is being written: an export, a backup, a value, a report, a trace.
 ///
-/// It never goes to a file of a store or of its log, by whatever name. A regular file appears under its name only when it
-/// is complete, and is `NAME.partial` until then; symbolic links are followed. FIFOs, devices and open descriptors
-/// (`/dev/stdout`) take the bytes themselves and are never replaced. Dropping it without [`OutputFile::finish`] leaves
-/// nothing under its name.
+/// It never goes to a file of a store or of its log, by whatever name. A regular file appears under
+/// its name only when it is complete, and is `NAME.partial` until then; symbolic links are
+/// followed. FIFOs, devices and open descriptors (`/dev/stdout`) take the bytes themselves and are
+/// never replaced. Dropping it without [`OutputFile::finish`] leaves nothing under its name.
 #[derive(Debug)]
 pub struct OutputFile(isobath_io::OutputFile);
 
@@ -28,8 +28,8 @@ fn protected(volume: Option<&Volume>) -> Protected<'_> {
 }
 
 impl OutputFile {
-    /// Begins to write the file `path`. A regular file or block device that exists is replaced only if `overwrite` says
-    /// so, and never if it is a file of a store.
+    /// Begins to write the file `path`. A regular file or block device that exists is replaced only
+    /// if `overwrite` says so, and never if it is a file of a store.
     ///
     /// # Errors
     ///
@@ -39,7 +39,8 @@ impl OutputFile {
         Ok(OutputFile(output?))
     }
 
-    /// As [`OutputFile::create`], beside the open store on `volume`: it is none of that store's either.
+    /// As [`OutputFile::create`], beside the open store on `volume`: it is none of that store's
+    /// either.
     pub(crate) fn create_beside(
         volume: &Volume,
         path: &Path,
@@ -49,8 +50,8 @@ impl OutputFile {
         Ok(OutputFile(output?))
     }
 
-    /// Opens the file `path` to append to it, as to a log; makes it where it is not there. What is appended is there at
-    /// once.
+    /// Opens the file `path` to append to it, as to a log; makes it where it is not there. What is
+    /// appended is there at once.
     ///
     /// # Errors
     ///
@@ -71,7 +72,8 @@ impl OutputFile {
         self.0.path()
     }
 
-    /// Whether it is a regular file, which can be read while it is being made; not so FIFOs and devices.
+    /// Whether it is a regular file, which can be read while it is being made; not so FIFOs and
+    /// devices.
     #[must_use]
     pub fn is_regular(&self) -> bool {
         self.0.is_regular()
@@ -81,8 +83,8 @@ impl OutputFile {
     ///
     /// # Errors
     ///
-    /// [`Error::File`]; [`Error::OutputIsStore`] and [`Error::FileExists`] where another process has made a file of that
-    /// name in between. There is no new file then.
+    /// [`Error::File`]; [`Error::OutputIsStore`] and [`Error::FileExists`] where another process
+    /// has made a file of that name in between. There is no new file then.
     pub fn finish(self) -> Result<(), Error> {
         Ok(self.0.finish()?)
     }

@@ -40,7 +40,8 @@ impl fmt::Display for PageId {
     }
 }
 
-/// Set in the ids of a checkpoint's own pages, which no tree has: which array they belong to and where they stand in it follow.
+/// Set in the ids of a checkpoint's own pages, which no tree has: which array they belong to and
+/// where they stand in it follow.
 const OF_CHECKPOINT: u64 = 1 << 62;
 /// Where the array, its level and the page's index begin in such an id.
 const ARRAY_BIT: u32 = 58;
@@ -244,8 +245,8 @@ pub(crate) fn verify(image: &[u8], id: PageId, segment_seq: u64) -> Result<(), P
     Ok(())
 }
 
-/// Whether `image` is the chunk `id` of the value with `stamp`, as it was written into the segment whose sequence number
-/// was `seq` then.
+/// Whether `image` is the chunk `id` of the value with `stamp`, as it was written into the segment
+/// whose sequence number was `seq` then.
 pub(crate) fn is_chunk(image: &[u8], id: PageId, stamp: Lsn, seq: u64) -> bool {
     image.len() >= HEADER_SIZE
         && verify(image, id, seq).is_ok()

@@ -130,7 +130,8 @@ pub(crate) fn has_first_segments() -> bool {
     first_segments().is_some()
 }
 
-/// Bytes from which on a transaction's changes go to a temporary file, where they are `full` elsewhere.
+/// Bytes from which on a transaction's changes go to a temporary file, where they are `full`
+/// elsewhere.
 #[inline(always)]
 pub(crate) fn spill_bytes(full: u64) -> u64 {
     #[cfg(any(test, feature = "simulation"))]

@@ -1,4 +1,5 @@
-//! Sorting more records than memory holds: sorted runs in a temporary file, merged as they are read.
+//! Sorting more records than memory holds: sorted runs in a temporary file, merged as they are
+//! read.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -136,7 +137,8 @@ impl Sorter {
         }
     }
 
-    /// Before the first record is pushed. It is called again for each time that the records are read.
+    /// Before the first record is pushed. It is called again for each time that the records are
+    /// read.
     pub(crate) fn on_replaced(&mut self, told: OnReplaced) {
         self.on_replaced = Some(told);
     }
@@ -326,7 +328,8 @@ struct Head {
 }
 
 impl Ord for Head {
-    /// The heap gives the greatest: that is the lowest key, and of equal ones that of the newest run.
+    /// The heap gives the greatest: that is the lowest key, and of equal ones that of the newest
+    /// run.
     fn cmp(&self, other: &Head) -> Ordering {
         let by_key = other.key.cmp(&self.key);
         by_key.then_with(|| self.run.cmp(&other.run))

@@ -1,5 +1,6 @@
-//! Rare events, sent to `tracing` where the feature of that name is on. Without it nothing of this is left; with it,
-//! a subscriber that does not listen costs one load. Single operations send no events.
+//! Rare events, sent to `tracing` where the feature of that name is on. Without it nothing of this
+//! is left; with it, a subscriber that does not listen costs one load. Single operations send no
+//! events.
 
 /// Sends subscribers an event: a level, fields, a sentence.
 macro_rules! tell {
@@ -16,7 +17,8 @@ macro_rules! tell {
     }};
 }
 
-/// A span that lasts until what this gives is dropped. It is never entered: a task that yields would take other tasks with it.
+/// A span that lasts until what this gives is dropped. It is never entered: a task that yields
+/// would take other tasks with it.
 macro_rules! span {
     ($name:literal) => {
         $crate::trace::Span {

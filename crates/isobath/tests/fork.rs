@@ -81,7 +81,8 @@ fn is_forked<T>(result: Result<T, Error>) -> bool {
     matches!(result, Err(Error::Forked))
 }
 
-/// Writers of the parent hold any lock at the moment of a fork: the child may wait for none of them.
+/// Writers of the parent hold any lock at the moment of a fork: the child may wait for none of
+/// them.
 #[test]
 fn a_child_waits_for_nothing_that_the_parents_threads_hold() {
     let options = tiny(2, 8).durability(Durability::None);

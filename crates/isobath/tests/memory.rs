@@ -1,4 +1,5 @@
-//! Memory is taken with use, and given back when a store is closed. One test: it looks at the whole process.
+//! Memory is taken with use, and given back when a store is closed. One test: it looks at the whole
+//! process.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 

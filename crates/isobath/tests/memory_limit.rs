@@ -1,5 +1,6 @@
 //! What a store takes of the machine's memory, as the operating system counts it:
-//! the pool, 8 bytes per page of data and 4 more for the default cleaning policy, and at most 64 MiB.
+//! the pool, 8 bytes per page of data and 4 more for the default cleaning policy, and at most 64
+//! MiB.
 //!
 //! A test program of its own, so that nothing else allocates beside it.
 

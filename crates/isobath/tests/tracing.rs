@@ -1,4 +1,5 @@
-//! What a store sends to `tracing`: opening, recovery, checkpoints, growth, cleaning, backups, failures.
+//! What a store sends to `tracing`: opening, recovery, checkpoints, growth, cleaning, backups,
+//! failures.
 
 #![allow(
     clippy::big_endian_bytes,

@@ -1,6 +1,7 @@
 //! The Rust blocks of the book, compiled and run as documentation tests.
 //!
-//! Links and shell blocks are tested in `crates/isobath-cli/tests/command/book.rs`, which has the command.
+//! Links and shell blocks are tested in `crates/isobath-cli/tests/command/book.rs`, which has the
+//! command.
 
 #[cfg(doctest)]
 mod pages {

@@ -9,7 +9,8 @@ use isobath::{Options, Store};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 
 fn copy(database: &str, table: &str, store: &str) -> Result<u64, Box<dyn Error>> {
-    // The types that the table was made with; numbers would be copied with `to_be_bytes`, which sorts as they do.
+    // The types that the table was made with; numbers would be copied with `to_be_bytes`, which
+    // sorts as they do.
     let definition: TableDefinition<&[u8], &[u8]> = TableDefinition::new(table);
     let database = Database::open(database)?;
     let records = database.begin_read()?.open_table(definition)?;

@@ -5,8 +5,9 @@
 //! valgrind --tool=callgrind target/release/isobath-example-instructions get 1000000
 //! ```
 //!
-//! Arguments: `get N`, `get-task N TASKS`, `get-many N` (64 at a time), `scan N` (of 100 records), `put N TASKS`, `transact N TASKS` (four reads and four writes each).
-//! Two counts of the same operation, divided by the difference of their N, leave the start out.
+//! Arguments: `get N`, `get-task N TASKS`, `get-many N` (64 at a time), `scan N` (of 100 records),
+//! `put N TASKS`, `transact N TASKS` (four reads and four writes each). Two counts of the same
+//! operation, divided by the difference of their N, leave the start out.
 
 use std::time::Instant;
 

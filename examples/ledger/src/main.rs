@@ -1,4 +1,5 @@
-//! Accounts and the transfers between them, in an Isobath store. The tutorial (docs/tutorial.md) builds this program.
+//! Accounts and the transfers between them, in an Isobath store. The tutorial (docs/tutorial.md)
+//! builds this program.
 #![allow(clippy::big_endian_bytes, reason = "keys sort as their bytes do")]
 
 use std::collections::BTreeMap;
@@ -36,8 +37,8 @@ impl Ledger {
         })
     }
 
-    /// Moves `amount` from an account to another, which is opened if need be; answers the transfer's number. Money
-    /// that comes from outside comes from the account "".
+    /// Moves `amount` from an account to another, which is opened if need be; answers the
+    /// transfer's number. Money that comes from outside comes from the account "".
     fn pay(&self, from: &str, to: &str, amount: u64) -> Result<u64, Refused> {
         self.store
             .transact(TransactionOptions::new(), |transaction| {
@@ -99,8 +100,8 @@ impl Ledger {
         Ok(count)
     }
 
-    /// Pays at random, from several threads, until the process is killed. Says the number of each transfer once it
-    /// is durable.
+    /// Pays at random, from several threads, until the process is killed. Says the number of each
+    /// transfer once it is durable.
     fn work(&self) -> Result<(), Refused> {
         let names = ["ada", "grace", "hedy", "mary"];
         for name in names {

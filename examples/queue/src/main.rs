@@ -1,7 +1,8 @@
 //! A job queue that survives crashes.
 //!
-//! A worker takes a job for some time. It finishes the job, or the job goes back to the queue when the time is over: a
-//! worker that crashes loses nothing. So a job may run twice, and never gets lost.
+//! A worker takes a job for some time. It finishes the job, or the job goes back to the queue when
+//! the time is over: a worker that crashes loses nothing. So a job may run twice, and never gets
+//! lost.
 //!
 //!     cargo run -p isobath-example-queue
 #![allow(clippy::big_endian_bytes, reason = "keys sort as their bytes do")]
@@ -10,7 +11,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use isobath::{Error, Options, Store, TransactionOptions, Tree};
 
-/// Jobs in three trees of one store. Numbers are in keys in big-endian order, so that keys sort as the numbers do.
+/// Jobs in three trees of one store. Numbers are in keys in big-endian order, so that keys sort as
+/// the numbers do.
 struct Queue {
     store: Store,
     /// Number -> payload.
@@ -78,7 +80,8 @@ impl Queue {
             })
     }
 
-    /// Ends a job; `false` if its time was over, and it went back to the queue or to another worker.
+    /// Ends a job; `false` if its time was over, and it went back to the queue or to another
+    /// worker.
     fn finish(&self, job: &Job) -> Result<bool, Error> {
         let key = job.number.to_be_bytes();
         self.store

@@ -1,11 +1,13 @@
 //! A replicated key-value service's storage on Isobath: the Raft log and the state machine, as
 //! [openraft](https://docs.rs/openraft) asks for them.
 //!
-//! One store holds both. Each call of openraft is one transaction, so a crash leaves none half done: the entries
-//! of an append, the changes of applied entries with the id of the last of them, a snapshot with the state that it
-//! replaces. What it reports to openraft as durable is durable, because commits are synced by default.
+//! One store holds both. Each call of openraft is one transaction, so a crash leaves none half
+//! done: the entries of an append, the changes of applied entries with the id of the last of them,
+//! a snapshot with the state that it replaces. What it reports to openraft as durable is durable,
+//! because commits are synced by default.
 //!
-//! Isobath's calls block until the drive has answered, so they run on tokio's threads for blocking work.
+//! Isobath's calls block until the drive has answered, so they run on tokio's threads for blocking
+//! work.
 
 mod log;
 mod machine;

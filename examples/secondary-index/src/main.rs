@@ -1,7 +1,7 @@
 //! Records that are found by other fields than their key.
 //!
-//! An index is a tree whose keys begin with the field and end with the record's own key. A transaction changes record
-//! and indexes together, so that they always agree.
+//! An index is a tree whose keys begin with the field and end with the record's own key. A
+//! transaction changes record and indexes together, so that they always agree.
 //!
 //!     cargo run -p isobath-example-secondary-index
 #![allow(clippy::big_endian_bytes, reason = "keys sort as their bytes do")]
@@ -41,8 +41,8 @@ struct People {
     people: Tree,
     /// Email -> id: a unique index.
     by_email: Tree,
-    /// City, zero byte, id -> nothing: an index with many records for one value. The zero byte keeps "York" apart
-    /// from "Yorkshire".
+    /// City, zero byte, id -> nothing: an index with many records for one value. The zero byte
+    /// keeps "York" apart from "Yorkshire".
     by_city: Tree,
 }
 

@@ -1,7 +1,7 @@
 //! Sessions of a web server, with tokio: created, renewed, ended, and removed when they expire.
 //!
-//! No call blocks tokio's threads: reads and transactions run as tasks of the store's own workers, and futures complete
-//! when they are done.
+//! No call blocks tokio's threads: reads and transactions run as tasks of the store's own workers,
+//! and futures complete when they are done.
 //!
 //!     cargo run -p isobath-example-sessions
 #![allow(clippy::big_endian_bytes, reason = "keys sort as their bytes do")]

@@ -1,7 +1,7 @@
 //! Measurements by series and time: appending, ranges, aggregates, retention.
 //!
-//! A key is the series' number and the time in milliseconds, both big-endian, so that the measurements of a series lie
-//! together in order of time.
+//! A key is the series' number and the time in milliseconds, both big-endian, so that the
+//! measurements of a series lie together in order of time.
 //!
 //!     cargo run -p isobath-example-time-series
 #![allow(clippy::big_endian_bytes, reason = "keys sort as their bytes do")]
@@ -45,7 +45,8 @@ impl Series {
         Ok(Series { store, points })
     }
 
-    /// Appends measurements of any series; one commit, and so one wait for the drive, for all of them.
+    /// Appends measurements of any series; one commit, and so one wait for the drive, for all of
+    /// them.
     fn append(&self, points: &[(u32, u64, f64)]) -> Result<(), Error> {
         let mut batch = WriteBatch::new();
         for (series, time, value) in points {
@@ -75,7 +76,8 @@ impl Series {
         Ok(last.map(|(key, value)| (time_of(&key), measured(&value))))
     }
 
-    /// The measurements of a series from `from` to before `to`, summed up for each `step` milliseconds that have any.
+    /// The measurements of a series from `from` to before `to`, summed up for each `step`
+    /// milliseconds that have any.
     fn summaries(&self, series: u32, from: u64, to: u64, step: u64) -> Result<Vec<Summary>, Error> {
         let mut summaries: Vec<Summary> = Vec::new();
         let range = key(series, from)..key(series, to);

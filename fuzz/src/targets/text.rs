@@ -8,7 +8,8 @@ use isobath_model::workload::Workload;
 
 use super::{Input, Target, corpus};
 
-/// Pages of the device that traces are read for; a line may write all of them, and takes heap for each.
+/// Pages of the device that traces are read for; a line may write all of them, and takes heap for
+/// each.
 const DEVICE_PAGES: u64 = 1 << 10;
 
 pub(super) fn targets() -> [Target; 4] {

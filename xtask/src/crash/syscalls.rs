@@ -219,7 +219,8 @@ fn one_case(
     Ok((sum, stopped))
 }
 
-/// Copies the store and the journals as the kill has left them: judging opens the one and removes the others.
+/// Copies the store and the journals as the kill has left them: judging opens the one and removes
+/// the others.
 fn keep_killed(directory: &Path) -> Result<(), Problem> {
     let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
     let killed = directory.join("killed");

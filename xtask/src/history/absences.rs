@@ -1,14 +1,16 @@
 //! Which absence a transaction replaced.
 //!
-//! A value names the write that left it; an absence names none, and a record that is removed is absent more than once.
-//! So of a transaction that found no record and wrote one it is known only which absences it may have found. Each
-//! absence can be replaced by one such transaction at most: where no assignment gives each of them an absence of its
-//! own, two have replaced the same one (Hall's theorem, here by Kuhn's augmenting paths).
+//! A value names the write that left it; an absence names none, and a record that is removed is
+//! absent more than once. So of a transaction that found no record and wrote one it is known only
+//! which absences it may have found. Each absence can be replaced by one such transaction at most:
+//! where no assignment gives each of them an absence of its own, two have replaced the same one
+//! (Hall's theorem, here by Kuhn's augmenting paths).
 
 use super::versions::{Chain, window_of};
 use super::{History, Key, Level, Seen};
 
-/// Adds to what is known of the order: a transaction that can have found one absence only comes after it.
+/// Adds to what is known of the order: a transaction that can have found one absence only comes
+/// after it.
 pub(super) fn order(history: &History, key: Key, chain: &mut Chain) {
     let inserts = inserts(history, key, chain);
     // Each edge rules absences out for others.
@@ -28,7 +30,8 @@ pub(super) fn order(history: &History, key: Key, chain: &mut Chain) {
     }
 }
 
-/// Transactions that found no record and wrote one, of which at least two must have replaced the same absence.
+/// Transactions that found no record and wrote one, of which at least two must have replaced the
+/// same absence.
 pub(super) fn too_many(history: &History, key: Key, chain: &Chain) -> Vec<usize> {
     let inserts = inserts(history, key, chain);
     if inserts.len() < 2 {

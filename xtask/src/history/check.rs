@@ -105,8 +105,8 @@ impl Checker<'_> {
         2 * self.history.transactions.len() + at
     }
 
-    /// The clock of operations outside transactions. Where these may be ahead of the newest snapshot it is a second
-    /// one, and they never go back.
+    /// The clock of operations outside transactions. Where these may be ahead of the newest
+    /// snapshot it is a second one, and they never go back.
     fn read_clock_node(&self, at: usize) -> usize {
         if self.history.shown_late {
             return self.clock_node(at);

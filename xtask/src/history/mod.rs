@@ -125,8 +125,9 @@ pub(crate) struct History {
     /// All records after everything, as the last reader found them: those with
     /// a value. After a crash, what recovery brought back.
     pub(crate) last: Option<BTreeMap<Key, Version>>,
-    /// The store shows a commit once it is durable: what a reader saw lasts, and all readers see commits in one order.
-    /// Else an operation outside transactions may be ahead of the newest snapshot, and ahead of the drive.
+    /// The store shows a commit once it is durable: what a reader saw lasts, and all readers see
+    /// commits in one order. Else an operation outside transactions may be ahead of the newest
+    /// snapshot, and ahead of the drive.
     pub(crate) shown_late: bool,
     /// Records that the last reader could not read.
     pub(crate) unreadable: BTreeSet<Key>,

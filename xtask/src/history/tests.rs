@@ -356,7 +356,8 @@ fn stale_reads() {
         &history([one(1, 20).w(X, 10), one(2, 3).r(X, 10), one(4, 5).r(X, 1)]),
         Anomaly::Stale,
     );
-    // An operation may be ahead of the newest snapshot, but not where commits are shown once they are durable.
+    // An operation may be ahead of the newest snapshot, but not where commits are shown once they
+    // are durable.
     let ahead = history([one(1, 20).w(X, 10), one(2, 3).r(X, 10), si(4, 5).r(X, 1)]);
     fine(&ahead);
     finds(&ahead.shown_late(true), Anomaly::Stale);

@@ -1,8 +1,8 @@
 //! Calls of a store, its trees and transactions beyond plain reads and writes.
 //!
-//! Those that insert or remove what they find use a tree of their own whose records are counted: each is inserted by a call
-//! that finds it missing, and removed by one that says so. So the number of its records follows from the answers
-//! (`Run::balances`), as well as each record's history.
+//! Those that insert or remove what they find use a tree of their own whose records are counted:
+//! each is inserted by a call that finds it missing, and removed by one that says so. So the number
+//! of its records follows from the answers (`Run::balances`), as well as each record's history.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -167,7 +167,8 @@ impl Actor {
         }
     }
 
-    /// An operation that may have removed any number up to `most` of the counted records has failed.
+    /// An operation that may have removed any number up to `most` of the counted records has
+    /// failed.
     pub(super) fn removal_failed(
         &self,
         open: u64,

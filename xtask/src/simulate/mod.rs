@@ -31,7 +31,8 @@ use switching::Wanted;
 
 /// Seeds of a campaign without a limit.
 const DEFAULT_SEEDS: u64 = 100;
-/// Most seeds that one process runs: each power cut leaves the stacks of tasks behind, which no code can unwind.
+/// Most seeds that one process runs: each power cut leaves the stacks of tasks behind, which no
+/// code can unwind.
 const PART: u64 = 1000;
 
 /// Options of `cargo xtask simulate`.
@@ -59,7 +60,8 @@ pub(crate) struct Args {
     /// Cut the power of short runs at every I/O, and of recoveries too
     #[arg(long)]
     exhaustive: bool,
-    /// Hold a worker or task back in short runs, for long, at every place in turn whose name contains this
+    /// Hold a worker or task back in short runs, for long, at every place in turn whose name
+    /// contains this
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "")]
     every_place: Option<String>,
     /// With --exhaustive: cut every n-th recovery at each of its I/Os

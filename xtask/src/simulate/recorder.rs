@@ -210,7 +210,8 @@ impl Recorder {
         transaction.reads.push(Read { key, seen });
     }
 
-    /// Begins an operation that may remove any of `keys`; until it is answered it may have removed each.
+    /// Begins an operation that may remove any of `keys`; until it is answered it may have removed
+    /// each.
     pub(super) fn open_removals(&self, keys: impl Iterator<Item = Key>) -> u64 {
         let keys = keys.map(|key| (key, self.version())).collect();
         let number = self.version();
@@ -464,7 +465,8 @@ impl Recorder {
             Error::VolumeFull { .. } => ("full", self.faults.full.then_some(Meaning::Refused)),
             Error::Conflict { .. } => ("conflict", Some(Meaning::Refused)),
             Error::TreeDropped { .. } => ("dropped", self.shared_trees.then_some(Meaning::Refused)),
-            // Of what others have put, or of what was there when it could not be read, the client knows nothing.
+            // Of what others have put, or of what was there when it could not be read, the client
+            // knows nothing.
             Error::LoadOrder { .. } => (
                 "not above",
                 (self.shared_trees || self.faults.corruption.is_some()).then_some(Meaning::Refused),

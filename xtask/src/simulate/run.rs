@@ -44,7 +44,8 @@ pub(crate) struct Report {
     pub(crate) beside: u64,
     /// Of these, compared word by word.
     pub(crate) compared: u64,
-    /// Stores on the drive that were opened beside the running one, or after it, without their newest superblock.
+    /// Stores on the drive that were opened beside the running one, or after it, without their
+    /// newest superblock.
     pub(crate) superblocks: u64,
     /// Runs that ended because the store refused to open, having found corruption.
     pub(crate) refused: u64,
@@ -595,8 +596,9 @@ impl Run {
         self.sound(simulation.store(), round)
     }
 
-    /// Whether the tree whose records are counted has as many as answers say: each that was inserted was found missing by
-    /// its insertion, and each that was removed was counted by its removal.
+    /// Whether the tree whose records are counted has as many as answers say: each that was
+    /// inserted was found missing by its insertion, and each that was removed was counted by its
+    /// removal.
     fn balances(
         &self,
         before: &BTreeMap<Key, Version>,

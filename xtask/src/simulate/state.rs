@@ -11,8 +11,8 @@ use crate::history::{Key, Version};
 /// them, as far as it said so.
 pub(crate) type Created = BTreeMap<Key, Vec<(Version, Option<u32>)>>;
 
-/// Which write made the tree that exists with the number `id`: the last one that got this number (a number that a crash
-/// took back is given again), else the last one that got no answer.
+/// Which write made the tree that exists with the number `id`: the last one that got this number (a
+/// number that a crash took back is given again), else the last one that got no answer.
 fn maker(created: &Created, existence: Key, id: u32) -> Option<Version> {
     let made = created.get(&existence)?;
     let told = made.iter().rev().find(|(_, known)| *known == Some(id));

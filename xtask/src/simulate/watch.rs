@@ -1,10 +1,12 @@
 //! Whether a round goes on, or its store stands still.
 //!
-//! A round may take any number of steps: each client has a number of operations, and where all of them rewrite whole trees a
-//! long round takes tens of millions. So what counts are steps since a client has begun an operation. A client that waits for
-//! ever is found when the others are done: none begins any more then.
+//! A round may take any number of steps: each client has a number of operations, and where all of
+//! them rewrite whole trees a long round takes tens of millions. So what counts are steps since a
+//! client has begun an operation. A client that waits for ever is found when the others are done:
+//! none begins any more then.
 
-/// Steps in which no client begins an operation, after which a round counts as stuck: 200 s of simulated time at least.
+/// Steps in which no client begins an operation, after which a round counts as stuck: 200 s of
+/// simulated time at least.
 const MAX_STEPS: u64 = 20_000_000;
 /// Steps between two looks at the clients.
 const LOOK_EVERY: u64 = 1_000_000;
@@ -21,8 +23,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// After each step, which did something or nothing; `begun` says how many operations have begun so far. Whether the round
-    /// is stuck.
+    /// After each step, which did something or nothing; `begun` says how many operations have begun
+    /// so far. Whether the round is stuck.
     pub(super) fn is_stuck(&mut self, did_something: bool, begun: impl FnOnce() -> usize) -> bool {
         self.steps += 1;
         self.idle = if did_something { 0 } else { self.idle + 1 };
@@ -45,7 +47,8 @@ impl Watch {
 mod tests {
     use super::*;
 
-    /// The step after which a round of `steps` steps counts as stuck; in the n-th one `begun(n)` operations have begun.
+    /// The step after which a round of `steps` steps counts as stuck; in the n-th one `begun(n)`
+    /// operations have begun.
     fn stuck_after(steps: u64, idle_from: u64, begun: impl Fn(u64) -> usize) -> Option<u64> {
         let mut watch = Watch::default();
         (1..=steps).find(|&step| watch.is_stuck(step < idle_from, || begun(step)))

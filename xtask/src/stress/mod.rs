@@ -59,7 +59,8 @@ pub(crate) struct Args {
     #[arg(long, default_value = "")]
     mode: String,
     /// Leaves steps out, to find what a failure needs: write, swap, read, many, scan, transaction,
-    /// streamed-write, streamed-read, snapshot, scratch, tail, backup, check, discard, compact, reader
+    /// streamed-write, streamed-read, snapshot, scratch, tail, backup, check, discard, compact,
+    /// reader
     #[arg(long, value_delimiter = ',')]
     without: Vec<String>,
     /// Where the stores are made; by default the system's place for such things

@@ -40,7 +40,8 @@ pub(super) fn start_and_judge(directory: &Path, mode: &Mode) -> Result<(), Probl
     Err(format!("a reader, {}: {said}", output.status))
 }
 
-/// Reads all of the store once, and compares what it says at one instant; whether it belongs together.
+/// Reads all of the store once, and compares what it says at one instant; whether it belongs
+/// together.
 pub(crate) fn read(args: &ReaderArgs) -> bool {
     let mut last = String::new();
     for _ in 0..TRIES {

@@ -13,15 +13,16 @@ use super::tree::isobath_tree;
 use super::{done, guard, object, path_of, paths_of, text_of};
 use isobath_status::*;
 
-/// Called with the progress of long work: how much is done of how much, 0 where that is not known. Returning false ends the work, where the
-/// function says so. Must not call the library.
+/// Called with the progress of long work: how much is done of how much, 0 where that is not known.
+/// Returning false ends the work, where the function says so. Must not call the library.
 pub type isobath_progress =
     Option<unsafe extern "C" fn(argument: *mut c_void, is_done: u64, total: u64) -> bool>;
 
 /// A progress function with its argument; called by one thread at a time.
 struct Watcher(isobath_progress, *mut c_void);
 
-// SAFETY: the program gives a function that may be called from another thread while its own one waits.
+// SAFETY: the program gives a function that may be called from another thread while its own one
+// waits.
 unsafe impl Send for Watcher {}
 
 impl Watcher {
@@ -55,8 +56,8 @@ pub struct isobath_compaction {
     pub bytes_discarded: u64,
 }
 
-/// Packs what is stored and gives the space behind it back to the file system, while the store is used. `gained` may be NULL.
-/// Any thread.
+/// Packs what is stored and gives the space behind it back to the file system, while the store is
+/// used. `gained` may be NULL. Any thread.
 ///
 /// # Safety
 ///
@@ -82,7 +83,8 @@ pub unsafe extern "C" fn isobath_compact(
     })
 }
 
-/// Discards the segments that hold nothing on the drive; `bytes` says how much that was, and may be NULL. Any thread.
+/// Discards the segments that hold nothing on the drive; `bytes` says how much that was, and may be
+/// NULL. Any thread.
 ///
 /// # Safety
 ///
@@ -119,12 +121,14 @@ pub struct isobath_check_report {
     pub bytes_verified: u64,
     /// What is wrong.
     pub problem_count: u64,
-    /// A sentence for each, in lines; freed by isobath_bytes_free. `data` is NULL where nothing is wrong.
+    /// A sentence for each, in lines; freed by isobath_bytes_free. `data` is NULL where nothing is
+    /// wrong.
     pub problems: isobath_bytes,
 }
 
-/// Reads and verifies everything; the store must not be changed during that. ISOBATH_CORRUPT where something is wrong, which the
-/// report says. `progress` may be NULL and cannot end the work. Any thread.
+/// Reads and verifies everything; the store must not be changed during that. ISOBATH_CORRUPT where
+/// something is wrong, which the report says. `progress` may be NULL and cannot end the work. Any
+/// thread.
 ///
 /// # Safety
 ///
@@ -167,7 +171,8 @@ pub unsafe extern "C" fn isobath_check(
     })
 }
 
-/// All statistics, one name and number per line, without a zero at the end; freed by isobath_bytes_free. Any thread.
+/// All statistics, one name and number per line, without a zero at the end; freed by
+/// isobath_bytes_free. Any thread.
 ///
 /// # Safety
 ///
@@ -185,7 +190,8 @@ pub unsafe extern "C" fn isobath_stats_text(
     })
 }
 
-/// All statistics in the OpenMetrics format, for Prometheus; freed by isobath_bytes_free. Any thread.
+/// All statistics in the OpenMetrics format, for Prometheus; freed by isobath_bytes_free. Any
+/// thread.
 ///
 /// # Safety
 ///
@@ -233,7 +239,8 @@ unsafe fn give_text(text: String, out: *mut isobath_bytes) -> Result<isobath_sta
     Ok(ISOBATH_OK)
 }
 
-/// One number of the statistics by its name, such as "commits"; ISOBATH_NOT_FOUND where there is none of that name. Any thread.
+/// One number of the statistics by its name, such as "commits"; ISOBATH_NOT_FOUND where there is
+/// none of that name. Any thread.
 ///
 /// # Safety
 ///
@@ -337,9 +344,9 @@ pub struct isobath_backup_report {
     pub file_bytes: u64,
 }
 
-/// Writes a backup of the store to the new file `to`, while the store is used; only what has changed since the backup `since`,
-/// unless that is NULL. Returning false from `progress` ends it with ISOBATH_INTERRUPTED. `progress` and `report` may be NULL. Any
-/// thread.
+/// Writes a backup of the store to the new file `to`, while the store is used; only what has
+/// changed since the backup `since`, unless that is NULL. Returning false from `progress` ends it
+/// with ISOBATH_INTERRUPTED. `progress` and `report` may be NULL. Any thread.
 ///
 /// # Safety
 ///
@@ -388,8 +395,8 @@ fn watch(watcher: Watcher) -> impl FnMut(&'static str, u64, u64) -> ControlFlow<
     }
 }
 
-/// Makes a store on `paths` from a full backup and the incremental ones that follow it. `options` and `progress` may be NULL.
-/// Any thread.
+/// Makes a store on `paths` from a full backup and the incremental ones that follow it. `options`
+/// and `progress` may be NULL. Any thread.
 ///
 /// # Safety
 ///

@@ -10,7 +10,8 @@ pub const ISOBATH_MAX_VALUE_BYTES: u64 = 1 << 30;
 const _: () = assert!(ISOBATH_MAX_KEY_BYTES == isobath::MAX_KEY_BYTES);
 const _: () = assert!(ISOBATH_MAX_VALUE_BYTES == isobath::MAX_VALUE_BYTES);
 
-/// Bytes of the library's memory, to be freed by isobath_bytes_free. `data` is NULL only where nothing was found.
+/// Bytes of the library's memory, to be freed by isobath_bytes_free. `data` is NULL only where
+/// nothing was found.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct isobath_bytes {

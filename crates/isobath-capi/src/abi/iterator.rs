@@ -13,8 +13,9 @@ use super::tree::isobath_tree;
 use super::{bytes_of, found, free, give, guard, object, object_mut};
 use isobath_status::*;
 
-/// Records that an iterator of a transaction fetches at a time, and bytes of these after which it fetches no more: at first about
-/// a leaf's, so that one that is left early has read little more than it gave, then each time twice as many.
+/// Records that an iterator of a transaction fetches at a time, and bytes of these after which it
+/// fetches no more: at first about a leaf's, so that one that is left early has read little more
+/// than it gave, then each time twice as many.
 const FETCHED: usize = 64;
 const FETCHED_BYTES: std::ops::RangeInclusive<usize> = 4 << 10..=256 << 10;
 
@@ -182,7 +183,8 @@ impl<V: Value> View<V> {
         }))
     }
 
-    /// The next record from one end: what was fetched there, what is fetched now, what was fetched at the other end.
+    /// The next record from one end: what was fetched there, what is fetched now, what was fetched
+    /// at the other end.
     fn next(&mut self, is_reverse: bool) -> Result<Option<Record>, Failure> {
         let queue = |view: &mut View<V>| match is_reverse {
             false => view.front.pop_front(),
@@ -200,7 +202,8 @@ impl<V: Value> View<V> {
     }
 
     fn fetch(&mut self, is_reverse: bool) -> Result<(), Failure> {
-        // SAFETY: the program keeps the transaction as long as its iterators, and uses both on one thread.
+        // SAFETY: the program keeps the transaction as long as its iterators, and uses both on one
+        // thread.
         let transaction = unsafe { object(self.transaction)? }.open()?;
         let mut range = V::range(transaction, &self.tree, self.range.clone())?;
         let mut records = VecDeque::new();
@@ -232,8 +235,9 @@ impl<V: Value> View<V> {
     }
 }
 
-/// The records of a range, in key order from both ends; a bound that is NULL is none. Safe beside writers: a record that is
-/// there during the whole iteration is found exactly once. Freed by isobath_iterator_free. Any thread.
+/// The records of a range, in key order from both ends; a bound that is NULL is none. Safe beside
+/// writers: a record that is there during the whole iteration is found exactly once. Freed by
+/// isobath_iterator_free. Any thread.
 ///
 /// # Safety
 ///
@@ -253,8 +257,9 @@ pub unsafe extern "C" fn isobath_range(
     })
 }
 
-/// The keys of a range with the lengths of their values, in key order from both ends; no large value is read. Each value that the
-/// iterator gives has the data NULL, and its length. Otherwise as isobath_range. Any thread.
+/// The keys of a range with the lengths of their values, in key order from both ends; no large
+/// value is read. Each value that the iterator gives has the data NULL, and its length. Otherwise
+/// as isobath_range. Any thread.
 ///
 /// # Safety
 ///
@@ -294,8 +299,9 @@ pub unsafe extern "C" fn isobath_prefix(
     })
 }
 
-/// The records of a range as a transaction sees them, its own changes included; whether it finds those that the transaction makes
-/// while it iterates is not said. To be freed before the transaction ends. The transaction's thread.
+/// The records of a range as a transaction sees them, its own changes included; whether it finds
+/// those that the transaction makes while it iterates is not said. To be freed before the
+/// transaction ends. The transaction's thread.
 ///
 /// # Safety
 ///
@@ -316,7 +322,8 @@ pub unsafe extern "C" fn isobath_transaction_range(
     })
 }
 
-/// The keys of a range as a transaction sees them, as isobath_keys. Otherwise as isobath_transaction_range. The transaction's thread.
+/// The keys of a range as a transaction sees them, as isobath_keys. Otherwise as
+/// isobath_transaction_range. The transaction's thread.
 ///
 /// # Safety
 ///
@@ -353,8 +360,8 @@ unsafe fn give_iterator(
     Ok(ISOBATH_OK)
 }
 
-/// The next record by key; ISOBATH_NOT_FOUND at the end. Key and value are the iterator's, valid until its next call. Either
-/// may be NULL. One thread at a time.
+/// The next record by key; ISOBATH_NOT_FOUND at the end. Key and value are the iterator's, valid
+/// until its next call. Either may be NULL. One thread at a time.
 ///
 /// # Safety
 ///
@@ -369,7 +376,8 @@ pub unsafe extern "C" fn isobath_iterator_next(
     guard(|| unsafe { step(iterator, false, key, value) })
 }
 
-/// The next record from the range's end. Otherwise as isobath_iterator_next; the two meet. One thread at a time.
+/// The next record from the range's end. Otherwise as isobath_iterator_next; the two meet. One
+/// thread at a time.
 ///
 /// # Safety
 ///
@@ -474,7 +482,8 @@ mod tests {
         }
     }
 
-    /// Iterators over keys give the lengths of values without reading them, and those over records read what they give.
+    /// Iterators over keys give the lengths of values without reading them, and those over records
+    /// read what they give.
     #[test]
     fn iterators_read_no_more_values_than_they_give() {
         let (store, tree) = large_values();

@@ -1,7 +1,9 @@
-//! `isobath.h`: the engine for C and C++. The header is generated from these modules; a test compares.
+//! `isobath.h`: the engine for C and C++. The header is generated from these modules; a test
+//! compares.
 //!
-//! Objects are opaque and freed by their own function. A store that was closed stays valid until it is freed: calls on it and on
-//! its trees answer `ISOBATH_CLOSED`. Memory that the library gives is freed by the library's functions.
+//! Objects are opaque and freed by their own function. A store that was closed stays valid until it
+//! is freed: calls on it and on its trees answer `ISOBATH_CLOSED`. Memory that the library gives is
+//! freed by the library's functions.
 
 pub mod admin;
 pub mod batch;

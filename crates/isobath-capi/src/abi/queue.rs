@@ -34,8 +34,8 @@ pub enum isobath_operation {
     ISOBATH_OP_COMMIT = 4,
 }
 
-/// Called with a completion, which is valid during the call; `value` is the library's there. Must not close the store or free the
-/// queue; may submit.
+/// Called with a completion, which is valid during the call; `value` is the library's there. Must
+/// not close the store or free the queue; may submit.
 pub type isobath_callback = Option<unsafe extern "C" fn(completion: *const isobath_completion)>;
 
 /// A request. What it points to is copied when it is submitted.
@@ -72,7 +72,8 @@ pub struct isobath_completion {
     pub operation: i32,
     /// An isobath_status.
     pub status: i32,
-    /// The value that ISOBATH_OP_GET has read. One from isobath_queue_poll is freed by isobath_bytes_free.
+    /// The value that ISOBATH_OP_GET has read. One from isobath_queue_poll is freed by
+    /// isobath_bytes_free.
     pub value: isobath_bytes,
 }
 
@@ -113,7 +114,8 @@ struct Request {
     callback: isobath_callback,
 }
 
-// SAFETY: the one pointer is handed through and never followed; one thread at a time has the request.
+// SAFETY: the one pointer is handed through and never followed; one thread at a time has the
+// request.
 unsafe impl Send for Request {}
 
 impl Request {
@@ -186,8 +188,9 @@ impl concurrency::Request for Request {
     }
 }
 
-/// Requests in flight and their completions. One thread at a time submits and polls; isobath_queue_set_limits and
-/// isobath_queue_get_counters may be called from any thread. A program has one for each thread.
+/// Requests in flight and their completions. One thread at a time submits and polls;
+/// isobath_queue_set_limits and isobath_queue_get_counters may be called from any thread. A program
+/// has one for each thread.
 pub struct isobath_queue {
     lane: Arc<Lane<Request>>,
     port: Arc<Port<Request>>,
@@ -205,9 +208,10 @@ impl isobath_queue {
     }
 }
 
-/// Makes a queue of up to `depth` × `data_tasks` requests in flight (2048 at most), `data_tasks` of which are worked on at a time.
-/// With `callback_thread`, a thread of the library calls the callbacks of all requests, which then must have one; else
-/// isobath_queue_poll does. Freed by isobath_queue_free. Any thread.
+/// Makes a queue of up to `depth` × `data_tasks` requests in flight (2048 at most), `data_tasks` of
+/// which are worked on at a time. With `callback_thread`, a thread of the library calls the
+/// callbacks of all requests, which then must have one; else isobath_queue_poll does. Freed by
+/// isobath_queue_free. Any thread.
 ///
 /// # Safety
 ///
@@ -302,8 +306,9 @@ unsafe fn work_of(request: &isobath_request) -> Result<Work, Failure> {
     })
 }
 
-/// Submits a request, whose completion has the result. ISOBATH_QUEUE_FULL where as many are in flight as may be: poll, and
-/// submit again. Inside a callback the limit does not count. One thread at a time.
+/// Submits a request, whose completion has the result. ISOBATH_QUEUE_FULL where as many are in
+/// flight as may be: poll, and submit again. Inside a callback the limit does not count. One thread
+/// at a time.
 ///
 /// # Safety
 ///
@@ -356,9 +361,10 @@ pub unsafe extern "C" fn isobath_queue_submit(
     })
 }
 
-/// Hands over completions: calls the callbacks of those that have one, and writes the others to `completions`, at most
-/// `capacity`, which is at least 1. Waits up to `timeout_ms` milliseconds for the first one, for good where that is negative; `count` says how many
-/// were written. Ends when nothing is in flight. One thread at a time.
+/// Hands over completions: calls the callbacks of those that have one, and writes the others to
+/// `completions`, at most `capacity`, which is at least 1. Waits up to `timeout_ms` milliseconds
+/// for the first one, for good where that is negative; `count` says how many were written. Ends
+/// when nothing is in flight. One thread at a time.
 ///
 /// # Safety
 ///
@@ -443,8 +449,8 @@ pub unsafe extern "C" fn isobath_queue_get_counters(
     })
 }
 
-/// Waits for what is in flight, calls the callbacks that are left, forgets other completions, and frees the queue. NULL does
-/// nothing. No other thread may use the queue any more.
+/// Waits for what is in flight, calls the callbacks that are left, forgets other completions, and
+/// frees the queue. NULL does nothing. No other thread may use the queue any more.
 ///
 /// # Safety
 ///

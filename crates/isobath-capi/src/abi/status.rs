@@ -6,7 +6,8 @@ use isobath::Error;
 
 use crate::message;
 
-/// What every function that can fail returns. `ISOBATH_NOT_FOUND` is an answer, all that follow are errors.
+/// What every function that can fail returns. `ISOBATH_NOT_FOUND` is an answer, all that follow are
+/// errors.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum isobath_status {
@@ -40,7 +41,8 @@ pub enum isobath_status {
     ISOBATH_CONFLICT = 13,
     /// What the snapshot reads is gone: begin anew.
     ISOBATH_TOO_OLD = 14,
-    /// The transaction replaces more pages than one log record can name, or has too many savepoints.
+    /// The transaction replaces more pages than one log record can name, or has too many
+    /// savepoints.
     ISOBATH_TOO_LARGE = 15,
     /// The store, or the transaction, is for reading only.
     ISOBATH_READ_ONLY = 16,
@@ -163,8 +165,8 @@ pub(crate) fn of(error: &Error) -> isobath_status {
     }
 }
 
-/// The message of the calling thread's last call that failed, in a sentence for people. Valid until the thread's next call
-/// that fails; never NULL. Any thread.
+/// The message of the calling thread's last call that failed, in a sentence for people. Valid until
+/// the thread's next call that fails; never NULL. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn isobath_last_error() -> *const c_char {
     message::get()
@@ -207,7 +209,8 @@ pub extern "C" fn isobath_status_name(status: i32) -> *const c_char {
     name.map_or(c"no status of isobath".as_ptr(), |name| name.as_ptr())
 }
 
-/// Whether the same work, such as a transaction, may succeed when it is run again from its beginning. Any thread.
+/// Whether the same work, such as a transaction, may succeed when it is run again from its
+/// beginning. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn isobath_status_is_retryable(status: i32) -> bool {
     [ISOBATH_CONFLICT, ISOBATH_TOO_OLD, ISOBATH_REPLACED]

@@ -41,8 +41,9 @@ unsafe fn open(
     })
 }
 
-/// Creates a store on files that do not exist yet, or block devices that hold no data; several are striped. `options` may be
-/// NULL. The store is closed by isobath_store_close and freed by isobath_store_free. Any thread.
+/// Creates a store on files that do not exist yet, or block devices that hold no data; several are
+/// striped. `options` may be NULL. The store is closed by isobath_store_close and freed by
+/// isobath_store_free. Any thread.
 ///
 /// # Safety
 ///
@@ -62,7 +63,8 @@ pub unsafe extern "C" fn isobath_store_create(
     }
 }
 
-/// Opens an existing store, with the paths in the order of its creation; recovers one that was not closed. Any thread.
+/// Opens an existing store, with the paths in the order of its creation; recovers one that was not
+/// closed. Any thread.
 ///
 /// # Safety
 ///
@@ -124,8 +126,8 @@ pub unsafe extern "C" fn isobath_store_in_memory(
     })
 }
 
-/// Whether a store was not closed, so that its next opening for writing recovers it: ISOBATH_OK if so, ISOBATH_NOT_FOUND
-/// if not. Any thread.
+/// Whether a store was not closed, so that its next opening for writing recovers it: ISOBATH_OK if
+/// so, ISOBATH_NOT_FOUND if not. Any thread.
 ///
 /// # Safety
 ///
@@ -143,8 +145,9 @@ pub unsafe extern "C" fn isobath_store_needs_recovery(
     })
 }
 
-/// Writes a checkpoint and closes the store. Calls under way end first; later ones on the store and everything of it answer
-/// ISOBATH_CLOSED. Closing a closed store answers as the first time. Any thread, but not in a callback of a queue.
+/// Writes a checkpoint and closes the store. Calls under way end first; later ones on the store and
+/// everything of it answer ISOBATH_CLOSED. Closing a closed store answers as the first time. Any
+/// thread, but not in a callback of a queue.
 ///
 /// # Safety
 ///
@@ -155,8 +158,8 @@ pub unsafe extern "C" fn isobath_store_close(store: *mut isobath_store) -> isoba
     guard(|| done(unsafe { object(store)? }.0.clone().close()))
 }
 
-/// Frees a store; one that is open is closed when nothing of it is left. NULL does nothing. Any thread; no other may use the
-/// store any more.
+/// Frees a store; one that is open is closed when nothing of it is left. NULL does nothing. Any
+/// thread; no other may use the store any more.
 ///
 /// # Safety
 ///
@@ -243,7 +246,8 @@ pub unsafe extern "C" fn isobath_tree_open_or_create(
     }
 }
 
-/// Drops the tree `name` with all its records. Handles on it answer ISOBATH_TREE_DROPPED from now on. Any thread.
+/// Drops the tree `name` with all its records. Handles on it answer ISOBATH_TREE_DROPPED from now
+/// on. Any thread.
 ///
 /// # Safety
 ///

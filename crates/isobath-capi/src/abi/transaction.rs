@@ -13,8 +13,8 @@ use super::tree::{isobath_tree, keys_of};
 use super::{bytes_of, done, found, free, give, guard, object, object_mut};
 use isobath_status::*;
 
-/// A transaction over all trees of a store. It reads the store as it was when it began, together with its own changes. One
-/// thread at a time; it may move between threads.
+/// A transaction over all trees of a store. It reads the store as it was when it began, together
+/// with its own changes. One thread at a time; it may move between threads.
 pub struct isobath_transaction {
     transaction: Option<Transaction>,
     savepoints: Vec<Savepoint>,
@@ -48,7 +48,8 @@ pub enum isobath_isolation {
     ISOBATH_SERIALIZABLE = 1,
 }
 
-/// How a transaction runs. All zeros: snapshot isolation, the store's durability, reading and writing.
+/// How a transaction runs. All zeros: snapshot isolation, the store's durability, reading and
+/// writing.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct isobath_transaction_options {
@@ -90,7 +91,8 @@ unsafe fn options_of(
     Ok(chosen)
 }
 
-/// Begins a transaction; `options` may be NULL. Freed by isobath_transaction_free, whether it was committed or not. Any thread.
+/// Begins a transaction; `options` may be NULL. Freed by isobath_transaction_free, whether it was
+/// committed or not. Any thread.
 ///
 /// # Safety
 ///
@@ -117,8 +119,8 @@ pub unsafe extern "C" fn isobath_transaction_begin(
     })
 }
 
-/// Makes all changes visible and lasting, or none; either way the transaction has ended. After ISOBATH_CONFLICT and
-/// ISOBATH_TOO_OLD the same may succeed in a new one. One thread at a time.
+/// Makes all changes visible and lasting, or none; either way the transaction has ended. After
+/// ISOBATH_CONFLICT and ISOBATH_TOO_OLD the same may succeed in a new one. One thread at a time.
 ///
 /// # Safety
 ///
@@ -147,7 +149,8 @@ pub unsafe extern "C" fn isobath_transaction_rollback(
     })
 }
 
-/// Frees a transaction; one that has not ended is rolled back. NULL does nothing. One thread at a time.
+/// Frees a transaction; one that has not ended is rolled back. NULL does nothing. One thread at a
+/// time.
 ///
 /// # Safety
 ///
@@ -158,7 +161,8 @@ pub unsafe extern "C" fn isobath_transaction_free(transaction: *mut isobath_tran
     unsafe { free(transaction) };
 }
 
-/// What isobath_transact runs: ISOBATH_OK has it commit, anything else has it roll back. It must not end the transaction.
+/// What isobath_transact runs: ISOBATH_OK has it commit, anything else has it roll back. It must
+/// not end the transaction.
 pub type isobath_work = Option<
     unsafe extern "C" fn(argument: *mut c_void, transaction: *mut isobath_transaction) -> i32,
 >;
@@ -166,8 +170,9 @@ pub type isobath_work = Option<
 /// Times that isobath_transact tries.
 const ATTEMPTS: u32 = 64;
 
-/// Runs `work` in a transaction and commits it. Where other transactions were first, in the work or at its commit, runs it again in
-/// a new transaction, at most 64 times. The status of the work, or of the commit. Any thread.
+/// Runs `work` in a transaction and commits it. Where other transactions were first, in the work or
+/// at its commit, runs it again in a new transaction, at most 64 times. The status of the work, or
+/// of the commit. Any thread.
 ///
 /// # Safety
 ///
@@ -207,8 +212,8 @@ pub unsafe extern "C" fn isobath_transact(
     }
 }
 
-/// The value of a key for this transaction, to be freed by isobath_bytes_free. ISOBATH_NOT_FOUND where there is none. One
-/// thread at a time.
+/// The value of a key for this transaction, to be freed by isobath_bytes_free. ISOBATH_NOT_FOUND
+/// where there is none. One thread at a time.
 ///
 /// # Safety
 ///
@@ -237,7 +242,8 @@ pub unsafe extern "C" fn isobath_transaction_get(
     })
 }
 
-/// Whether a key has a value for this transaction: ISOBATH_OK or ISOBATH_NOT_FOUND. One thread at a time.
+/// Whether a key has a value for this transaction: ISOBATH_OK or ISOBATH_NOT_FOUND. One thread at a
+/// time.
 ///
 /// # Safety
 ///
@@ -311,8 +317,8 @@ pub unsafe extern "C" fn isobath_transaction_put(
     })
 }
 
-/// Fills `buffer` with up to `capacity` bytes of a value and says how many in `length`, 0 at the end. Anything but
-/// ISOBATH_OK ends the work with that status.
+/// Fills `buffer` with up to `capacity` bytes of a value and says how many in `length`, 0 at the
+/// end. Anything but ISOBATH_OK ends the work with that status.
 pub type isobath_source = Option<
     unsafe extern "C" fn(
         argument: *mut c_void,
@@ -413,7 +419,8 @@ pub unsafe extern "C" fn isobath_transaction_savepoint(
     })
 }
 
-/// Undoes all changes since a savepoint, which stays usable; those made after it are gone. One thread at a time.
+/// Undoes all changes since a savepoint, which stays usable; those made after it are gone. One
+/// thread at a time.
 ///
 /// # Safety
 ///

@@ -11,11 +11,12 @@ use super::status::{Failure, isobath_status};
 use super::{bytes_of, done, found, free, give, guard, object, object_mut};
 use isobath_status::*;
 
-/// A named tree of a store: an ordered map from bytes to bytes. Every function may be called from any thread, also at the
-/// same time.
+/// A named tree of a store: an ordered map from bytes to bytes. Every function may be called from
+/// any thread, also at the same time.
 pub struct isobath_tree(pub(crate) Tree);
 
-/// Frees a handle; the tree stays. NULL does nothing. Any thread; no other may use the handle any more.
+/// Frees a handle; the tree stays. NULL does nothing. Any thread; no other may use the handle any
+/// more.
 ///
 /// # Safety
 ///
@@ -26,7 +27,8 @@ pub unsafe extern "C" fn isobath_tree_free(tree: *mut isobath_tree) {
     unsafe { free(tree) };
 }
 
-/// Reads the value of a key, to be freed by isobath_bytes_free. ISOBATH_NOT_FOUND where there is none. Any thread.
+/// Reads the value of a key, to be freed by isobath_bytes_free. ISOBATH_NOT_FOUND where there is
+/// none. Any thread.
 ///
 /// # Safety
 ///
@@ -52,8 +54,8 @@ pub unsafe extern "C" fn isobath_get(
     })
 }
 
-/// Reads the value of a key into the program's buffer, and its whole length. ISOBATH_BUFFER where it is longer than the
-/// buffer, which then has its beginning. Any thread.
+/// Reads the value of a key into the program's buffer, and its whole length. ISOBATH_BUFFER where
+/// it is longer than the buffer, which then has its beginning. Any thread.
 ///
 /// # Safety
 ///
@@ -119,8 +121,9 @@ pub unsafe extern "C" fn isobath_contains(
     })
 }
 
-/// Reads the values of many keys at once, which is the fastest way to read many. `values` has space for `count`; each has `data`
-/// NULL where there is none, and is freed by isobath_bytes_free. Any thread.
+/// Reads the values of many keys at once, which is the fastest way to read many. `values` has space
+/// for `count`; each has `data` NULL where there is none, and is freed by isobath_bytes_free. Any
+/// thread.
 ///
 /// # Safety
 ///
@@ -169,8 +172,8 @@ pub(crate) unsafe fn keys_of<'a>(
         .collect()
 }
 
-/// Gives a key a value, whether it had one or not. Durable when this returns, unless the store's options say otherwise. Any
-/// thread.
+/// Gives a key a value, whether it had one or not. Durable when this returns, unless the store's
+/// options say otherwise. Any thread.
 ///
 /// # Safety
 ///
@@ -214,8 +217,9 @@ pub unsafe extern "C" fn isobath_delete(
     })
 }
 
-/// Gives a key the value `new_value` if it has the value `old_value`, in one step; NULL stands for no value. Else
-/// ISOBATH_DIFFERENT, and what it has instead in `current` (which may be NULL). Any thread.
+/// Gives a key the value `new_value` if it has the value `old_value`, in one step; NULL stands for
+/// no value. Else ISOBATH_DIFFERENT, and what it has instead in `current` (which may be NULL). Any
+/// thread.
 ///
 /// # Safety
 ///
@@ -255,8 +259,9 @@ pub unsafe extern "C" fn isobath_compare_and_swap(
     })
 }
 
-/// Called with what a key has, `old_value`, or NULL where it has nothing. Returns what it is to have: `new_value` is the program's memory
-/// until the next call or isobath_update's return; one whose `data` is NULL removes the key. Must not call the library.
+/// Called with what a key has, `old_value`, or NULL where it has nothing. Returns what it is to
+/// have: `new_value` is the program's memory until the next call or isobath_update's return; one
+/// whose `data` is NULL removes the key. Must not call the library.
 pub type isobath_update_function = Option<
     unsafe extern "C" fn(
         argument: *mut c_void,
@@ -265,8 +270,8 @@ pub type isobath_update_function = Option<
     ),
 >;
 
-/// Changes a record by what it has, in one step: where another change comes between, `change` is called again with what the key
-/// has then. Any thread.
+/// Changes a record by what it has, in one step: where another change comes between, `change` is
+/// called again with what the key has then. Any thread.
 ///
 /// # Safety
 ///
@@ -329,7 +334,8 @@ pub unsafe extern "C" fn isobath_count(
     })
 }
 
-/// Removes the records of a range, some hundred in each commit, and counts them. `removed` may be NULL. Any thread.
+/// Removes the records of a range, some hundred in each commit, and counts them. `removed` may be
+/// NULL. Any thread.
 ///
 /// # Safety
 ///
@@ -407,8 +413,8 @@ pub unsafe extern "C" fn isobath_loader_push(
     })
 }
 
-/// Stores all records, and says how many there are, those of the same key counted once. `stored` may be NULL. One thread at a
-/// time.
+/// Stores all records, and says how many there are, those of the same key counted once. `stored`
+/// may be NULL. One thread at a time.
 ///
 /// # Safety
 ///
@@ -431,7 +437,8 @@ pub unsafe extern "C" fn isobath_loader_finish(
     })
 }
 
-/// Frees a loader; one that has not finished leaves the tree as it was. NULL does nothing. One thread at a time.
+/// Frees a loader; one that has not finished leaves the tree as it was. NULL does nothing. One
+/// thread at a time.
 ///
 /// # Safety
 ///

@@ -17,8 +17,8 @@ pub struct isobath_writer(Option<ValueWriter>);
 /// A value that is being read. One thread at a time.
 pub struct isobath_reader(ValueReader);
 
-/// Begins a value of up to ISOBATH_MAX_VALUE_BYTES, which appears under its key when isobath_writer_finish returns. Freed by
-/// isobath_writer_free. Any thread.
+/// Begins a value of up to ISOBATH_MAX_VALUE_BYTES, which appears under its key when
+/// isobath_writer_finish returns. Freed by isobath_writer_free. Any thread.
 ///
 /// # Safety
 ///
@@ -81,7 +81,8 @@ pub unsafe extern "C" fn isobath_writer_finish(writer: *mut isobath_writer) -> i
     })
 }
 
-/// Frees a writer; one that has not finished leaves the tree as it was. NULL does nothing. One thread at a time.
+/// Frees a writer; one that has not finished leaves the tree as it was. NULL does nothing. One
+/// thread at a time.
 ///
 /// # Safety
 ///
@@ -92,8 +93,8 @@ pub unsafe extern "C" fn isobath_writer_free(writer: *mut isobath_writer) {
     unsafe { free(writer) };
 }
 
-/// Begins to read a value; ISOBATH_NOT_FOUND where there is none. Once a large value is replaced or removed, reading it answers
-/// ISOBATH_REPLACED. Freed by isobath_reader_free. Any thread.
+/// Begins to read a value; ISOBATH_NOT_FOUND where there is none. Once a large value is replaced or
+/// removed, reading it answers ISOBATH_REPLACED. Freed by isobath_reader_free. Any thread.
 ///
 /// # Safety
 ///
@@ -113,7 +114,8 @@ pub unsafe extern "C" fn isobath_reader_new(
     })
 }
 
-/// Begins to read a value as a transaction sees it. The transaction's thread; the reader may outlive it.
+/// Begins to read a value as a transaction sees it. The transaction's thread; the reader may
+/// outlive it.
 ///
 /// # Safety
 ///
@@ -167,7 +169,8 @@ pub unsafe extern "C" fn isobath_reader_length(reader: *const isobath_reader) ->
     unsafe { object(reader) }.map_or(0, |reader| reader.0.len())
 }
 
-/// Reads the next bytes, at most `capacity`; `length` says how many, 0 at the end. One thread at a time.
+/// Reads the next bytes, at most `capacity`; `length` says how many, 0 at the end. One thread at a
+/// time.
 ///
 /// # Safety
 ///

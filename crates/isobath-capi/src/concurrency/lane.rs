@@ -57,9 +57,10 @@ impl<R: Request> Lane<R> {
         }
     }
 
-    /// Appends a request of `port`, whose result the port will have. Gives it back where the slot table is full, or
-    /// where `is_open` says that nothing more may be appended: asked after the request was counted as issued, so a
-    /// thread that closes either sees the request, or the request is refused.
+    /// Appends a request of `port`, whose result the port will have. Gives it back where the slot
+    /// table is full, or where `is_open` says that nothing more may be appended: asked after the
+    /// request was counted as issued, so a thread that closes either sees the request, or the
+    /// request is refused.
     pub(crate) fn submit(
         self: &Arc<Self>,
         port: &Arc<Port<R>>,
@@ -114,7 +115,8 @@ impl<R: Request> Lane<R> {
 
     /// Starts a data task unless as many run as may. After something was appended.
     fn start_task(self: &Arc<Self>) {
-        // Pairs with the fence of `serve`: either this sees that a task has ended, or that one sees what was appended.
+        // Pairs with the fence of `serve`: either this sees that a task has ended, or that one sees
+        // what was appended.
         fence(Ordering::SeqCst);
         if self.enter() {
             let task = DataTask(Some(Arc::clone(self)));
@@ -122,11 +124,12 @@ impl<R: Request> Lane<R> {
         }
     }
 
-    /// A data task that was counted does not run, because the store takes no tasks any more: nothing else would complete what is
-    /// queued.
+    /// A data task that was counted does not run, because the store takes no tasks any more:
+    /// nothing else would complete what is queued.
     fn refuse(&self) {
         self.running.fetch_sub(1, Ordering::AcqRel);
-        // As in `serve`: either this sees what was appended, or the thread that appended it starts a task of its own.
+        // As in `serve`: either this sees what was appended, or the thread that appended it starts
+        // a task of its own.
         fence(Ordering::SeqCst);
         while let Some((port, slot)) = self.queue.pop() {
             port.refuse(slot);
@@ -153,7 +156,8 @@ impl<R: Request> Lane<R> {
         retired.is_ok()
     }
 
-    /// What a data task does: one request after another, until none is left or there are too many tasks.
+    /// What a data task does: one request after another, until none is left or there are too many
+    /// tasks.
     fn serve(self: Arc<Self>) {
         let mut served = 0;
         // Bound: each round serves a request, or is the last one.

@@ -1,16 +1,20 @@
-//! The concurrency manager: submission and completion queues per thread, a slot table of requests in flight, counters, and
-//! limits that may change at any time (paper 004, section 3.2, "Key-Value Concurrency Manager").
+//! The concurrency manager: submission and completion queues per thread, a slot table of requests
+//! in flight, counters, and limits that may change at any time (paper 004, section 3.2, "Key-Value
+//! Concurrency Manager").
 //!
-//! A thread that issues requests has a [`Port`]: its slot table, its completion queue and its counters. Requests wait in a
-//! [`Lane`], a submission queue that *data tasks* of the engine empty: coroutines on the engine's workers, each of which works
-//! on one request at a time. How many of them a lane may have is the number of parallel data accesses (PDA); a request
-//! in flight is one that is queued or being worked on, and a port has at most queue depth × PDA of them.
+//! A thread that issues requests has a [`Port`]: its slot table, its completion queue and its
+//! counters. Requests wait in a [`Lane`], a submission queue that *data tasks* of the engine empty:
+//! coroutines on the engine's workers, each of which works on one request at a time. How many of
+//! them a lane may have is the number of parallel data accesses (PDA); a request in flight is one
+//! that is queued or being worked on, and a port has at most queue depth × PDA of them.
 //!
-//! Usually every port has a lane of its own. A serial channel is one lane with one data task for all ports.
+//! Usually every port has a lane of its own. A serial channel is one lane with one data task for
+//! all ports.
 //!
-//! Nothing here is locked by all threads: slots belong to one request at a time, queues are lock-free rings, and
-//! counters are the port's own. Data coherence is the engine's: each operation on a record is atomic, and changes that depend on
-//! what a record has compare before they replace. There is no cache above the engine whose entries could differ from it.
+//! Nothing here is locked by all threads: slots belong to one request at a time, queues are
+//! lock-free rings, and counters are the port's own. Data coherence is the engine's: each operation
+//! on a record is atomic, and changes that depend on what a record has compare before they replace.
+//! There is no cache above the engine whose entries could differ from it.
 
 mod lane;
 mod port;

@@ -12,8 +12,9 @@ use parking_lot::{Condvar, Mutex};
 use super::thread::ReadyPorts;
 use super::{Counters, MAX_IN_FLIGHT, Request};
 
-/// One entry of the slot table. Its index belongs to one owner at a time: the list of free ones, the issuing thread, a lane,
-/// a data task, the completion queue, the polling thread. So the lock is never waited for.
+/// One entry of the slot table. Its index belongs to one owner at a time: the list of free ones,
+/// the issuing thread, a lane, a data task, the completion queue, the polling thread. So the lock
+/// is never waited for.
 struct Slot<R> {
     request: Mutex<Option<R>>,
     /// The issuing thread waits for this very request.
@@ -22,7 +23,8 @@ struct Slot<R> {
     has_run: AtomicBool,
 }
 
-/// The slot table and its queues, made at the first request: a thread that only makes direct calls has none.
+/// The slot table and its queues, made at the first request: a thread that only makes direct calls
+/// has none.
 struct Table<R> {
     slots: Box<[Slot<R>]>,
     free: ArrayQueue<u32>,
@@ -66,7 +68,8 @@ pub(crate) struct Port<R> {
     numbers: Numbers,
     /// Threads that wait for a completion or a free slot.
     sleepers: AtomicU64,
-    /// While the issuing thread waits for room: how few requests in flight wake it. Else any number does.
+    /// While the issuing thread waits for room: how few requests in flight wake it. Else any number
+    /// does.
     room: AtomicU64,
     lock: Mutex<()>,
     wake: Condvar,
@@ -157,7 +160,8 @@ impl<R: Request> Port<R> {
         Ok(index)
     }
 
-    /// Runs the request in a slot; called by a data task, which leaves the slot to the completion queue.
+    /// Runs the request in a slot; called by a data task, which leaves the slot to the completion
+    /// queue.
     pub(super) fn execute(self: &Arc<Self>, index: u32) {
         self.finish(index, |request| {
             if catch_unwind(AssertUnwindSafe(|| request.run())).is_err() {
@@ -212,7 +216,8 @@ impl<R: Request> Port<R> {
     pub(crate) fn poll(&self) -> Option<R> {
         let index = self.table.get()?.completed.pop()?;
         let request = self.hand_over(index);
-        // The issuing thread may wait for room. Pairs with the fence of `wait_until`, as `notify` does.
+        // The issuing thread may wait for room. Pairs with the fence of `wait_until`, as `notify`
+        // does.
         fence(Ordering::SeqCst);
         if self.in_flight() <= self.room.load(Ordering::Relaxed) {
             self.notify();
@@ -234,8 +239,8 @@ impl<R: Request> Port<R> {
         self.hand_over(index)
     }
 
-    /// Blocks the issuing thread until at most `in_flight` of its requests are left, or the time is over. It is woken once they are so
-    /// few, not for each that completes.
+    /// Blocks the issuing thread until at most `in_flight` of its requests are left, or the time is
+    /// over. It is woken once they are so few, not for each that completes.
     pub(crate) fn wait_for_room(&self, in_flight: u64, timeout: Duration) {
         self.room.store(in_flight, Ordering::Relaxed);
         self.wait_until(Some(timeout), || self.in_flight() <= in_flight);
@@ -243,7 +248,8 @@ impl<R: Request> Port<R> {
     }
 
     fn notify(&self) {
-        // Pairs with the fence of `wait_until`: either this sees the sleeper, or that one sees what has happened.
+        // Pairs with the fence of `wait_until`: either this sees the sleeper, or that one sees what
+        // has happened.
         fence(Ordering::SeqCst);
         if self.sleepers.load(Ordering::Relaxed) > 0 {
             let _guard = self.lock.lock();

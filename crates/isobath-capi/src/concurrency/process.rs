@@ -1,4 +1,5 @@
-//! Distinguishing a process from the children that it forks: the engine's workers and the library's threads are in the parent alone.
+//! Distinguishing a process from the children that it forks: the engine's workers and the library's
+//! threads are in the parent alone.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,8 +14,8 @@ pub(crate) fn generation() -> u32 {
         extern "C" fn in_child() {
             GENERATION.fetch_add(1, Ordering::Relaxed);
         }
-        // SAFETY: the handler stays, and does nothing but change an atomic number. Where there is no memory for it,
-        // children go unnoticed.
+        // SAFETY: the handler stays, and does nothing but change an atomic number. Where there is
+        // no memory for it, children go unnoticed.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
     GENERATION.load(Ordering::Relaxed)

@@ -10,7 +10,8 @@ use crossbeam_queue::SegQueue;
 use super::{Port, Request, generation};
 
 thread_local! {
-    /// This thread runs a callback: what it submits must not wait for completions, which only it hands over.
+    /// This thread runs a callback: what it submits must not wait for completions, which only it
+    /// hands over.
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -116,7 +117,8 @@ impl<R: Request> CompletionThread<R> {
         id == Some(std::thread::current().id())
     }
 
-    /// Hands over what has completed, and ends the thread. In one of its own callbacks it does not wait for it.
+    /// Hands over what has completed, and ends the thread. In one of its own callbacks it does not
+    /// wait for it.
     pub(crate) fn stop(&mut self) {
         let Some(thread) = self.take() else {
             return;
@@ -132,7 +134,8 @@ impl<R: Request> CompletionThread<R> {
 }
 
 impl<R> CompletionThread<R> {
-    /// The thread, but in a forked child, which has none: there its handle must not be used, not even to drop it.
+    /// The thread, but in a forked child, which has none: there its handle must not be used, not
+    /// even to drop it.
     fn take(&mut self) -> Option<JoinHandle<()>> {
         let thread = self.thread.take()?;
         if self.generation == generation() {

@@ -102,8 +102,9 @@ pub unsafe extern "C" fn kvs_files_link(
     }
 }
 
-/// Moves a file, link or directory, as rename(2) does; without `replace`, a name that is taken is KVS_FILES_ERR_EXISTS. The cost of
-/// moving a directory does not depend on what is below it. Any thread.
+/// Moves a file, link or directory, as rename(2) does; without `replace`, a name that is taken is
+/// KVS_FILES_ERR_EXISTS. The cost of moving a directory does not depend on what is below it. Any
+/// thread.
 ///
 /// # Safety
 ///
@@ -188,7 +189,8 @@ pub unsafe extern "C" fn kvs_files_set_mode(
     }
 }
 
-/// Sets the time of the last change. KVS_FILES_ERR_ARGUMENT for a second of nanoseconds or more. Any thread.
+/// Sets the time of the last change. KVS_FILES_ERR_ARGUMENT for a second of nanoseconds or more.
+/// Any thread.
 ///
 /// # Safety
 ///

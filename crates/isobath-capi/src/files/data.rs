@@ -74,9 +74,10 @@ impl kvs_file_stat {
     }
 }
 
-/// Copies a directory and all below it, or a file, from the file system outside to `path`: in one step, which a crash leaves
-/// whole or not at all. `flags` are KVS_CREATE_REPLACE and KVS_CREATE_SKIP_SPECIAL, or 0. `bytes`, if it is not NULL, gets
-/// how many bytes of contents there are. Any thread.
+/// Copies a directory and all below it, or a file, from the file system outside to `path`: in one
+/// step, which a crash leaves whole or not at all. `flags` are KVS_CREATE_REPLACE and
+/// KVS_CREATE_SKIP_SPECIAL, or 0. `bytes`, if it is not NULL, gets how many bytes of contents there
+/// are. Any thread.
 ///
 /// # Safety
 ///
@@ -108,8 +109,8 @@ pub unsafe extern "C" fn kvs_create(
     })
 }
 
-/// Files, or entries of a directory, as they were at one moment, with numbers from 0. Every function may be called from any
-/// thread, also at the same time.
+/// Files, or entries of a directory, as they were at one moment, with numbers from 0. Every
+/// function may be called from any thread, also at the same time.
 pub struct kvs_file_map {
     view: FileView,
     entries: Vec<Mapped>,
@@ -149,8 +150,9 @@ fn mapped(path: Vec<u8>, stat: Stat) -> Result<Mapped, Failure> {
     Ok(Mapped { path, stat })
 }
 
-/// Maps all regular files at and below `path`, in the order of a walk: data and keys, sizes and checksums. What is stored, moved or
-/// removed later does not change what the map retrieves. It is freed by kvs_map_free. Any thread.
+/// Maps all regular files at and below `path`, in the order of a walk: data and keys, sizes and
+/// checksums. What is stored, moved or removed later does not change what the map retrieves. It is
+/// freed by kvs_map_free. Any thread.
 ///
 /// # Safety
 ///
@@ -177,7 +179,8 @@ pub unsafe extern "C" fn kvs_map(
     })
 }
 
-/// Lists the entries of a directory, of all kinds, in the order of their names. It is freed by kvs_map_free. Any thread.
+/// Lists the entries of a directory, of all kinds, in the order of their names. It is freed by
+/// kvs_map_free. Any thread.
 ///
 /// # Safety
 ///
@@ -261,8 +264,9 @@ pub unsafe extern "C" fn kvs_map_free(map: *mut kvs_file_map) {
     }
 }
 
-/// Stores the whole contents of a file: a new one, which gets the permission bits `mode`, or an existing one, which keeps its own.
-/// When it returns, they are as durable as the device's or store's durability says. Any thread.
+/// Stores the whole contents of a file: a new one, which gets the permission bits `mode`, or an
+/// existing one, which keeps its own. When it returns, they are as durable as the device's or
+/// store's durability says. Any thread.
 ///
 /// # Safety
 ///
@@ -291,9 +295,10 @@ pub unsafe extern "C" fn kvs_store(
     })
 }
 
-/// Retrieves bytes of a mapped file from `offset` on, verified against the CRC-32C of the pieces that they are in. `*actual`, which may
-/// be NULL, gets how many bytes were read: fewer than `length` only at the end of the file. An offset beyond the end is
-/// KVS_FILES_ERR_ARGUMENT. Any thread.
+/// Retrieves bytes of a mapped file from `offset` on, verified against the CRC-32C of the pieces
+/// that they are in. `*actual`, which may be NULL, gets how many bytes were read: fewer than
+/// `length` only at the end of the file. An offset beyond the end is KVS_FILES_ERR_ARGUMENT. Any
+/// thread.
 ///
 /// # Safety
 ///
@@ -315,7 +320,8 @@ pub unsafe extern "C" fn kvs_retrieve(
             (_, 0) => &mut [],
             (true, _) => return Err(Failure::Null),
             (false, _) => {
-                // SAFETY: the caller guarantees this. What the program left there is defined before it is a slice.
+                // SAFETY: the caller guarantees this. What the program left there is defined before
+                // it is a slice.
                 unsafe {
                     buffer.cast::<u8>().write_bytes(0, length);
                     std::slice::from_raw_parts_mut(buffer.cast(), length)
@@ -339,7 +345,8 @@ pub unsafe extern "C" fn kvs_retrieve(
     })
 }
 
-/// Copies what is at `path`, and all below it, to `to` in the file system outside, which must not exist. Any thread.
+/// Copies what is at `path`, and all below it, to `to` in the file system outside, which must not
+/// exist. Any thread.
 ///
 /// # Safety
 ///
@@ -382,8 +389,9 @@ pub unsafe extern "C" fn kvs_files_stat(
     })
 }
 
-/// The target of a symbolic link, with a zero behind it. `*length` is the buffer's length and gets the target's with its zero; where
-/// the buffer is too small, that is KVS_FILES_ERR_BUFFER and nothing is written to it. Any thread.
+/// The target of a symbolic link, with a zero behind it. `*length` is the buffer's length and gets
+/// the target's with its zero; where the buffer is too small, that is KVS_FILES_ERR_BUFFER and
+/// nothing is written to it. Any thread.
 ///
 /// # Safety
 ///
@@ -421,8 +429,8 @@ pub unsafe extern "C" fn kvs_files_read_link(
     })
 }
 
-/// Reads everything and verifies it: names against inodes, contents against checksums. `*problems` gets how many there are; the
-/// message is that of the first one. Any thread.
+/// Reads everything and verifies it: names against inodes, contents against checksums. `*problems`
+/// gets how many there are; the message is that of the first one. Any thread.
 ///
 /// # Safety
 ///

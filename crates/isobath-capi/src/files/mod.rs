@@ -1,4 +1,5 @@
-//! `kvs_files.h`: directory trees in a device or a store. The header is generated from these modules; a test compares.
+//! `kvs_files.h`: directory trees in a device or a store. The header is generated from these
+//! modules; a test compares.
 
 pub mod change;
 pub mod data;

@@ -11,7 +11,8 @@ use crate::abi::store::isobath_store;
 use crate::kvs::registry;
 use kvs_files_result::*;
 
-/// A tree of directories, files and links. Every function may be called from any thread, also at the same time.
+/// A tree of directories, files and links. Every function may be called from any thread, also at
+/// the same time.
 pub struct kvs_files(pub(super) FileTree);
 
 /// Opens the tree `name`.
@@ -41,8 +42,10 @@ unsafe fn open(
     Ok(())
 }
 
-/// Opens the tree of files `name` in a device of kvs_api.h; with `create` it is made where it is missing. The tree stands beside
-/// the device's key spaces; its name must not be one of theirs, `kvs` or `kvs.` and more. Free it before the device is closed: later calls answer KVS_FILES_ERR_CLOSED. Any thread.
+/// Opens the tree of files `name` in a device of kvs_api.h; with `create` it is made where it is
+/// missing. The tree stands beside the device's key spaces; its name must not be one of theirs,
+/// `kvs` or `kvs.` and more. Free it before the device is closed: later calls answer
+/// KVS_FILES_ERR_CLOSED. Any thread.
 ///
 /// # Safety
 ///

@@ -17,7 +17,8 @@ pub enum kvs_files_result {
     KVS_FILES_ERR_NOT_FOUND = 1,
     /// The name is taken.
     KVS_FILES_ERR_EXISTS = 2,
-    /// A part of the path is no directory, or a directory is needed. Symbolic links are not followed.
+    /// A part of the path is no directory, or a directory is needed. Symbolic links are not
+    /// followed.
     KVS_FILES_ERR_NOT_A_DIRECTORY = 3,
     /// A directory cannot be read, linked or removed as a file is.
     KVS_FILES_ERR_IS_A_DIRECTORY = 4,
@@ -27,8 +28,8 @@ pub enum kvs_files_result {
     KVS_FILES_ERR_NOT_A_FILE = 6,
     /// A symbolic link is needed.
     KVS_FILES_ERR_NOT_A_LINK = 7,
-    /// A name has more than 255 bytes, or the path contains `..`, or names the root where that cannot be; or a link's target is
-    /// empty or has more than 4095 bytes.
+    /// A name has more than 255 bytes, or the path contains `..`, or names the root where that
+    /// cannot be; or a link's target is empty or has more than 4095 bytes.
     KVS_FILES_ERR_NAME = 8,
     /// A directory cannot be moved into itself.
     KVS_FILES_ERR_INTO_ITSELF = 9,
@@ -48,7 +49,8 @@ pub enum kvs_files_result {
     KVS_FILES_ERR_REFUSED = 16,
     /// A pointer that must not be NULL is.
     KVS_FILES_ERR_NULL = 17,
-    /// An argument makes no sense: an index beyond the last one, an offset beyond the end, an unknown flag.
+    /// An argument makes no sense: an index beyond the last one, an offset beyond the end, an
+    /// unknown flag.
     KVS_FILES_ERR_ARGUMENT = 18,
     /// The buffer is too small; the needed length was written.
     KVS_FILES_ERR_BUFFER = 19,
@@ -60,7 +62,8 @@ pub enum kvs_files_result {
     KVS_FILES_ERR_FULL = 22,
     /// Other threads have changed the same names each time that the change was tried: try again.
     KVS_FILES_ERR_BUSY = 23,
-    /// More was changed since the map was made than the store can keep of what it had: make it anew.
+    /// More was changed since the map was made than the store can keep of what it had: make it
+    /// anew.
     KVS_FILES_ERR_TOO_OLD = 24,
     /// Reading or writing the store failed, now or before.
     KVS_FILES_ERR_IO = 25,
@@ -179,8 +182,8 @@ fn of_engine(error: &isobath::Error) -> kvs_files_result {
     }
 }
 
-/// The message of the calling thread's last call that failed, in a sentence for people. Valid until the thread's next call
-/// that fails; never NULL. Any thread.
+/// The message of the calling thread's last call that failed, in a sentence for people. Valid until
+/// the thread's next call that fails; never NULL. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvs_files_last_error() -> *const c_char {
     message::get()

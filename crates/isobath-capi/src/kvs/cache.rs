@@ -1,9 +1,11 @@
-//! Values that were read: a bounded part of memory above the engine, whose pool keeps no chunks of large values.
+//! Values that were read: a bounded part of memory above the engine, whose pool keeps no chunks of
+//! large values.
 //!
-//! Of a value there are two states, that it is here (and the same as the store's: *shared*, in MOESI's words) or that it is not
-//! (*invalid*). None is ever *modified*, *owned* or *exclusive* here, because a thread that changes a value changes the store:
-//! before that the value is taken out, and none comes in until it has ended. What a reader brings is kept only where no change has begun
-//! since it began to read, which the key's version says.
+//! Of a value there are two states, that it is here (and the same as the store's: *shared*, in
+//! MOESI's words) or that it is not (*invalid*). None is ever *modified*, *owned* or *exclusive*
+//! here, because a thread that changes a value changes the store: before that the value is taken
+//! out, and none comes in until it has ended. What a reader brings is kept only where no change has
+//! begun since it began to read, which the key's version says.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -15,8 +17,9 @@ use parking_lot::Mutex;
 const SHARDS: usize = 16;
 /// Versions of a part, which keys share by their hashes.
 const VERSIONS: usize = 64;
-/// Bytes that an entry takes at most beyond its value and its key, which it has twice: places in the map and in the queue, where
-/// tables that have just doubled are half empty, and what an allocator adds to each of three allocations.
+/// Bytes that an entry takes at most beyond its value and its key, which it has twice: places in
+/// the map and in the queue, where tables that have just doubled are half empty, and what an
+/// allocator adds to each of three allocations.
 const ENTRY_BYTES: usize = 320;
 /// Values that the engine keeps in its pool need no second place.
 const LEAST_BYTES: usize = 1024;
@@ -136,7 +139,8 @@ impl Cache {
         })
     }
 
-    /// Keeps a value that was read from the store after it was missed, unless a change has begun since.
+    /// Keeps a value that was read from the store after it was missed, unless a change has begun
+    /// since.
     pub(crate) fn add(&self, space: u64, key: &[u8], missed: Missed, value: &[u8]) {
         let bytes = entry_bytes(key, value);
         let Some(numbers) = missed.numbers else {
@@ -212,7 +216,8 @@ impl Shard {
         Some(entry.value)
     }
 
-    /// Lets values go until at most `bytes` are left: the oldest first, but those that were used since they came once more.
+    /// Lets values go until at most `bytes` are left: the oldest first, but those that were used
+    /// since they came once more.
     fn make_room(&mut self, bytes: usize, gone: &mut Vec<Arc<[u8]>>) {
         // Names whose values were taken out by changes.
         if self.order.len() > 2 * self.values.len() + SHARDS {
@@ -270,7 +275,8 @@ mod tests {
         assert!(cache.get(1, b"key1").is_err());
     }
 
-    /// A reader that had begun before a change must not bring what it has read, whether the change has ended or not.
+    /// A reader that had begun before a change must not bring what it has read, whether the change
+    /// has ended or not.
     #[test]
     fn nothing_comes_in_that_was_read_before_a_change() {
         let cache = Cache::new(1 << 20);
@@ -339,8 +345,8 @@ mod tests {
         assert!(longest.max().unwrap() < 1000);
     }
 
-    /// What is counted is no less than what the entries take, as the C library's allocator rounds it: of long and of short keys, and
-    /// right after the tables have doubled.
+    /// What is counted is no less than what the entries take, as the C library's allocator rounds
+    /// it: of long and of short keys, and right after the tables have doubled.
     #[test]
     fn what_is_counted_is_what_is_taken() {
         let allocation = |bytes: usize| (bytes + 8).next_multiple_of(16).max(32);

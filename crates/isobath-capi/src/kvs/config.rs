@@ -1,7 +1,8 @@
 //! A device's configuration: `key = value` lines in a file, and the same behind the path of a URI.
 //!
-//! Which file: the one that the URI's `config` names; else the environment's `ISOBATH_KVS_CONFIG`; else the device's path
-//! with `.conf` behind it, if there is such a file; else none. What the URI says comes last.
+//! Which file: the one that the URI's `config` names; else the environment's `ISOBATH_KVS_CONFIG`;
+//! else the device's path with `.conf` behind it, if there is such a file; else none. What the URI
+//! says comes last.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

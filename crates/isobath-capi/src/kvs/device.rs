@@ -23,7 +23,8 @@ use crate::message;
 
 /// The tree that has a record for each key space.
 const CATALOG: &str = "kvs";
-/// What the names of key spaces' trees begin with; a number follows, which no other key space of the device ever has.
+/// What the names of key spaces' trees begin with; a number follows, which no other key space of
+/// the device ever has.
 const TREE_PREFIX: &str = "kvs.";
 /// Bytes of a frame of the pool.
 const FRAME_BYTES: u64 = 4096;
@@ -37,7 +38,8 @@ pub(crate) fn is_own_tree(name: &[u8]) -> bool {
 const LAST_ID: &[u8] = b"i";
 /// What the catalog's keys of key spaces begin with; the name follows.
 const NAME: u8 = b'n';
-/// What the catalog's keys of key spaces begin with that are being created or deleted; the number follows.
+/// What the catalog's keys of key spaces begin with that are being created or deleted; the number
+/// follows.
 const UNFINISHED: u8 = b'u';
 
 /// What the catalog says of a key space.
@@ -87,7 +89,8 @@ pub(crate) struct Device {
     pub(crate) limits: Arc<Limits>,
     serial_limits: Arc<Limits>,
     serial: OnceLock<Arc<Lane<Request>>>,
-    /// The queues of each thread that has used the device. Locked when a thread uses it first, and for numbers.
+    /// The queues of each thread that has used the device. Locked when a thread uses it first, and
+    /// for numbers.
     threads: Mutex<Vec<Arc<ThreadQueues>>>,
     completion: Mutex<Option<CompletionThread<Request>>>,
     /// Open key spaces by name; locked while key spaces are created, deleted, opened, closed.
@@ -101,7 +104,8 @@ pub(crate) struct Device {
 pub(crate) struct ThreadQueues {
     pub(crate) port: Arc<Port<Request>>,
     lane: OnceLock<Arc<Lane<Request>>>,
-    /// For transfers, whose thread takes its results itself whatever the configuration says of callbacks.
+    /// For transfers, whose thread takes its results itself whatever the configuration says of
+    /// callbacks.
     is_transfer: bool,
 }
 
@@ -112,7 +116,8 @@ impl ThreadQueues {
     }
 }
 
-/// A thread's queues of the devices that it has used, by handle. The devices own them: those of a closed one are gone.
+/// A thread's queues of the devices that it has used, by handle. The devices own them: those of a
+/// closed one are gone.
 #[derive(Default)]
 struct Mine(Vec<(usize, Weak<ThreadQueues>)>);
 
@@ -218,8 +223,8 @@ impl Device {
         self.config.completion == Completion::Polling
     }
 
-    /// Drops what is left of key spaces that were being created or deleted when the process ended. Trees that the catalog does not name are
-    /// another program's, whatever they are called.
+    /// Drops what is left of key spaces that were being created or deleted when the process ended.
+    /// Trees that the catalog does not name are another program's, whatever they are called.
     fn drop_unfinished(&self) -> Result<(), Code> {
         let failed = |error: Error| code::of(&error);
         let mut unfinished = Vec::new();
@@ -375,7 +380,8 @@ impl Device {
         }
     }
 
-    /// Bytes that the device can hold: what the configuration says, else what the store has and its file system can give.
+    /// Bytes that the device can hold: what the configuration says, else what the store has and its
+    /// file system can give.
     pub(crate) fn capacity(&self) -> u64 {
         if let Some(bytes) = self.config.capacity {
             return bytes;
@@ -390,7 +396,8 @@ impl Device {
         let Ok(path) = CString::new(path) else {
             return 0;
         };
-        // SAFETY: all zeros are a statvfs; the call reads a string that ends with a zero and writes that struct.
+        // SAFETY: all zeros are a statvfs; the call reads a string that ends with a zero and writes
+        // that struct.
         unsafe {
             let mut found: libc::statvfs = std::mem::zeroed();
             match libc::statvfs(path.as_ptr(), &mut found) {
@@ -493,8 +500,8 @@ impl Device {
         lane.get_or_init(|| Arc::new(Lane::new(self.store.clone(), Arc::clone(limits))))
     }
 
-    /// Submits a request of the calling thread. Waits while that has as many in flight as may be; inside a callback, which
-    /// others may wait for, only as long as there are slots.
+    /// Submits a request of the calling thread. Waits while that has as many in flight as may be;
+    /// inside a callback, which others may wait for, only as long as there are slots.
     pub(crate) fn submit(&self, mut request: Request) -> Result<(), Code> {
         let queues = self.queues();
         let port = &queues.port;
@@ -545,7 +552,8 @@ impl Device {
         }
     }
 
-    /// Waits until the thread may have one more request in flight. Where the program polls, this hands results over.
+    /// Waits until the thread may have one more request in flight. Where the program polls, this
+    /// hands results over.
     fn wait_for_room(&self, port: &Arc<Port<Request>>) {
         // Each round, the limits as they are now.
         let has_room = || port.in_flight() < u64::from(self.limits.in_flight());
@@ -559,7 +567,8 @@ impl Device {
                     }
                 }
                 false => {
-                    // Several are submitted after one wait: a quarter of what the data tasks do not work on.
+                    // Several are submitted after one wait: a quarter of what the data tasks do not
+                    // work on.
                     let limit = self.limits.in_flight();
                     let spare = limit.saturating_sub(self.limits.data_tasks()) / 4;
                     // Raising a limit wakes no waiter: it looks again.
@@ -582,14 +591,15 @@ impl Device {
         (sum, live)
     }
 
-    /// Closes the device: refuses what is new, waits for what is in flight, calls the callbacks that are left.
+    /// Closes the device: refuses what is new, waits for what is in flight, calls the callbacks
+    /// that are left.
     pub(crate) fn close(&self) -> Result<(), Code> {
         if !self.is_open.swap(false, Ordering::SeqCst) {
             return Err(KVS_ERR_DEV_NOT_EXIST);
         }
         let threads = std::mem::take(&mut *self.threads.lock());
-        // In a callback of the device, too: of what this thread hands over only the callbacks that run are not waited for, and those count
-        // as handed over.
+        // In a callback of the device, too: of what this thread hands over only the callbacks that
+        // run are not waited for, and those count as handed over.
         let thread = self.completion.lock();
         let hands_over =
             self.is_polled() || thread.as_ref().is_some_and(CompletionThread::is_current);
@@ -635,7 +645,8 @@ pub(crate) fn new_space_handle() -> usize {
     HANDLES.fetch_add(1, Ordering::Relaxed) as usize * 2 + 1
 }
 
-/// Whether a handle was once a key space's. One that failed to be opened counts: its handle was never given out.
+/// Whether a handle was once a key space's. One that failed to be opened counts: its handle was
+/// never given out.
 pub(crate) fn was_space(handle: usize) -> bool {
     let number = handle / 2;
     handle % 2 == 1 && number > 0 && number < HANDLES.load(Ordering::Relaxed) as usize

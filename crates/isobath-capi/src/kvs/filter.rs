@@ -12,7 +12,8 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    /// Bits of the pattern that the mask has not do not count: programs leave them there, and key-value drives ignore them.
+    /// Bits of the pattern that the mask has not do not count: programs leave them there, and
+    /// key-value drives ignore them.
     pub(crate) fn new(filter: &kvs_key_group_filter) -> Filter {
         let (mask, pattern) = Filter::words(filter);
         Filter {
@@ -21,7 +22,8 @@ impl Filter {
         }
     }
 
-    /// `None` if there are such bits: taken literally no key could match, and what destroys must not guess.
+    /// `None` if there are such bits: taken literally no key could match, and what destroys must
+    /// not guess.
     pub(crate) fn literal(filter: &kvs_key_group_filter) -> Option<Filter> {
         let (mask, pattern) = Filter::words(filter);
         (pattern & !mask == 0).then_some(Filter { mask, pattern })
@@ -47,7 +49,8 @@ impl Filter {
         word & self.mask == self.pattern
     }
 
-    /// The least range of keys that holds the group: the bits before the mask's first zero say where it is.
+    /// The least range of keys that holds the group: the bits before the mask's first zero say
+    /// where it is.
     pub(crate) fn range(&self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
         let bits = self.mask.leading_ones();
         let bytes = |word: u32| {

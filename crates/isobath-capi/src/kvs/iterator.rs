@@ -1,5 +1,5 @@
-//! Iterators over key groups. Each call looks for the keys behind the last one: a pair that is there during the whole
-//! iteration is found exactly once, and none is held between the calls.
+//! Iterators over key groups. Each call looks for the keys behind the last one: a pair that is
+//! there during the whole iteration is found exactly once, and none is held between the calls.
 
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -74,7 +74,8 @@ impl Iterators {
                 has_ended: false,
             }),
         });
-        // A key space that is closed at the same time either finds the iterator and closes it, or is seen here as closed.
+        // A key space that is closed at the same time either finds the iterator and closes it, or
+        // is seen here as closed.
         if let Err(code) = space.check_open() {
             self.close_of(space.handle);
             return Err(code);
@@ -123,9 +124,11 @@ impl Iterators {
         }
     }
 
-    /// Fills `buffer` with the next entries. One that does not fit into an empty buffer stays the next one.
+    /// Fills `buffer` with the next entries. One that does not fit into an empty buffer stays the
+    /// next one.
     pub(crate) fn next(&self, space: &Space, handle: u8, buffer: &mut [u8]) -> Result<Found, Code> {
-        // The state is taken out, so that nothing is locked while the store is read: data tasks of one worker take turns.
+        // The state is taken out, so that nothing is locked while the store is read: data tasks of
+        // one worker take turns.
         let (number, mut state) = {
             let mut slot = self.slot(handle)?.lock();
             let open = slot.as_mut().filter(|open| open.space == space.handle);

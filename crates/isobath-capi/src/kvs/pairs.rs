@@ -85,8 +85,8 @@ unsafe fn value_of(value: *const kvs_value) -> Result<(Bytes, u32), Code> {
     Ok((bytes, offset))
 }
 
-/// A buffer for a value, and the offset. One that is NULL has no bytes, whatever its length says: the standard's code for it is that
-/// of a short buffer.
+/// A buffer for a value, and the offset. One that is NULL has no bytes, whatever its length says:
+/// the standard's code for it is that of a short buffer.
 ///
 /// # Safety
 ///
@@ -111,8 +111,8 @@ unsafe fn buffer_of(value: *const kvs_value) -> Result<(Bytes, u32), Code> {
 ///
 /// # Safety
 ///
-/// As `kvs_api.h` says of all: pointers are valid or NULL, and what they point to is left alone until the call returns, or until
-/// the callback of an asynchronous one is called.
+/// As `kvs_api.h` says of all: pointers are valid or NULL, and what they point to is left alone
+/// until the call returns, or until the callback of an asynchronous one is called.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_get_kvp_info(
     ks_hd: kvs_key_space_handle,

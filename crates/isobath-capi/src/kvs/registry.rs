@@ -1,5 +1,6 @@
-//! What handles stand for. A handle is a number that is never given out again, so that one which was closed is known as such
-//! and nothing is read through it. Each thread keeps what it has used last: looking up takes no lock.
+//! What handles stand for. A handle is a number that is never given out again, so that one which
+//! was closed is known as such and nothing is read through it. Each thread keeps what it has used
+//! last: looking up takes no lock.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -25,7 +26,8 @@ struct Registry {
 static REGISTRY: LazyLock<RwLock<Registry>> = LazyLock::new(RwLock::default);
 
 thread_local! {
-    /// By handle. They keep nothing alive: a device that was closed gives its memory back whatever threads remember.
+    /// By handle. They keep nothing alive: a device that was closed gives its memory back whatever
+    /// threads remember.
     static USED: RefCell<Vec<(usize, Weak<Space>)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -37,7 +39,8 @@ pub(crate) fn add_device(device: Arc<Device>) {
 /// Lists an open key space, unless its device is being closed.
 pub(crate) fn add_space(space: Arc<Space>) -> Result<(), Code> {
     let mut registry = REGISTRY.write();
-    // Asked with the lock: a device that is closed takes its key spaces out of the list, and nothing comes in later.
+    // Asked with the lock: a device that is closed takes its key spaces out of the list, and
+    // nothing comes in later.
     space.check_open()?;
     registry.spaces.insert(space.handle, space);
     Ok(())
@@ -158,7 +161,8 @@ mod tests {
 
     #[test]
     fn a_key_space_of_a_closed_device_is_not_listed() {
-        // As where one thread closes the device, and another one has opened the key space just before.
+        // As where one thread closes the device, and another one has opened the key space just
+        // before.
         let (_directory, opened) = device_with_a_space();
         let space = opened.open_space(b"space", device::new_space_handle());
         assert!(opened.close().is_ok());
@@ -178,7 +182,8 @@ mod tests {
             bit_pattern: [0; 4],
         };
         let everything = Filter::new(&everything);
-        // As where a thread has found the key space, and another one closes it before the iterator is there.
+        // As where a thread has found the key space, and another one closes it before the iterator
+        // is there.
         for _ in 0..20 {
             let space = open().unwrap();
             opened.close_space(&space);

@@ -40,7 +40,8 @@ impl Bytes {
     pub(crate) unsafe fn get<'a>(self) -> &'a [u8] {
         match self.length {
             0 => &[],
-            // SAFETY: the caller guarantees this; pointers that are NULL have length 0, as was checked.
+            // SAFETY: the caller guarantees this; pointers that are NULL have length 0, as was
+            // checked.
             length => unsafe { slice::from_raw_parts(self.at, length) },
         }
     }
@@ -130,8 +131,8 @@ pub(crate) struct Request {
     busy: Duration,
 }
 
-// SAFETY: the pointers are the program's, which leaves what they point to alone until the callback is called, as the
-// interface demands; one thread at a time has the request.
+// SAFETY: the pointers are the program's, which leaves what they point to alone until the callback
+// is called, as the interface demands; one thread at a time has the request.
 unsafe impl Send for Request {}
 
 impl Request {
@@ -183,7 +184,8 @@ impl Request {
         let space = &*self.space;
         match &mut self.operation {
             Operation::Store { key, value, how } => {
-                // SAFETY: the parameters were checked, and the program keeps their memory until the end.
+                // SAFETY: the parameters were checked, and the program keeps their memory until the
+                // end.
                 let (key, value) = unsafe { (key.get(), value.get()) };
                 space.store(key, value, *how)?;
                 self.bytes = value.len() as u64;

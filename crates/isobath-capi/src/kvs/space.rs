@@ -19,7 +19,8 @@ const DELETED_AT_ONCE: usize = 256;
 const KEPT_BYTES: usize = 64 << 10;
 
 thread_local! {
-    /// Memory for values. Taken while it is used: tasks of one worker take turns in the middle of a read.
+    /// Memory for values. Taken while it is used: tasks of one worker take turns in the middle of a
+    /// read.
     static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
@@ -154,8 +155,8 @@ impl Space {
         }
     }
 
-    /// Stores a value where what the key has decides: the engine repeats the decision where another change came between,
-    /// so that no change is lost.
+    /// Stores a value where what the key has decides: the engine repeats the decision where another
+    /// change came between, so that no change is lost.
     fn store_by_old(&self, key: &[u8], value: &[u8], how: Store) -> Result<(), Code> {
         let mut refused = None;
         let mut reserved = 0;
@@ -279,7 +280,8 @@ impl Space {
         copied
     }
 
-    /// As [`Space::retrieve`], reading no more than is requested. `None` where the value was replaced in between.
+    /// As [`Space::retrieve`], reading no more than is requested. `None` where the value was
+    /// replaced in between.
     fn retrieve_part(
         &self,
         key: &[u8],
@@ -300,7 +302,8 @@ impl Space {
         }))
     }
 
-    /// As [`Space::retrieve`], and deletes the pair in the same step, unless the buffer was too short for all that was asked for.
+    /// As [`Space::retrieve`], and deletes the pair in the same step, unless the buffer was too
+    /// short for all that was asked for.
     fn retrieve_and_delete(
         &self,
         key: &[u8],

@@ -1,4 +1,5 @@
-//! The types of `kvs_struct.h`, `kvs_const.h` and `kvs_result.h`. A test compiles C that compares sizes, offsets and numbers.
+//! The types of `kvs_struct.h`, `kvs_const.h` and `kvs_result.h`. A test compiles C that compares
+//! sizes, offsets and numbers.
 
 use std::ffi::{c_char, c_void};
 

@@ -25,7 +25,8 @@ static SESSION: RwLock<Option<Arc<Session>>> = RwLock::new(None);
 /// How often that has changed; counted with the lock, after the change.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
 
-/// A session that a thread remembers. The outer count of uses is the thread's own; all threads share the inner one.
+/// A session that a thread remembers. The outer count of uses is the thread's own; all threads
+/// share the inner one.
 #[allow(
     clippy::redundant_allocation,
     reason = "the outer count is the thread's"
@@ -33,11 +34,13 @@ static CHANGES: AtomicU64 = AtomicU64::new(0);
 type Remembered = Rc<Arc<Session>>;
 
 thread_local! {
-    /// The session after so many changes. Accesses of all threads ask for it: they take no lock, and write to nothing that is shared.
+    /// The session after so many changes. Accesses of all threads ask for it: they take no lock,
+    /// and write to nothing that is shared.
     static REMEMBERED: RefCell<(u64, Option<Remembered>)> = const { RefCell::new((0, None)) };
 }
 
-/// The session, for calls that need none: where it is missing, the thread's message stays what it was.
+/// The session, for calls that need none: where it is missing, the thread's message stays what it
+/// was.
 fn current() -> Option<Remembered> {
     let look_up = || SESSION.read().clone().map(Rc::new);
     let changes = CHANGES.load(Ordering::Acquire);
@@ -349,7 +352,8 @@ mod tests {
 
     use super::*;
 
-    /// A session that begins and ends is seen by threads that have remembered another one, and asking for it takes no lock.
+    /// A session that begins and ends is seen by threads that have remembered another one, and
+    /// asking for it takes no lock.
     #[test]
     fn threads_remember_the_session_without_a_lock() {
         let (ask, asked) = mpsc::channel();

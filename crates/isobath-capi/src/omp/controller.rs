@@ -1,7 +1,9 @@
-//! The controllers: KV-ins, which grows while that helps, and KV-mod, which fits a queueing model (paper 004, section 3.2).
+//! The controllers: KV-ins, which grows while that helps, and KV-mod, which fits a queueing model
+//! (paper 004, section 3.2).
 //!
-//! A controller belongs to one region of the program. It takes samples and says how many compute threads the region's next
-//! execution gets, and how many data accesses each of them may have at once from now on. It reads no clock and nothing random.
+//! A controller belongs to one region of the program. It takes samples and says how many compute
+//! threads the region's next execution gets, and how many data accesses each of them may have at
+//! once from now on. It reads no clock and nothing random.
 
 use super::queueing::{Bottleneck, Saturation, bottleneck, response_seconds};
 use super::search::{HYSTERESIS, Rates, Search, grow_and_refine, refine};
@@ -10,19 +12,22 @@ use super::search::{HYSTERESIS, Rates, Search, grow_and_refine, refine};
 const FIRST_COMPUTE: u32 = 2;
 /// Bytes that cost about as much as a request itself does.
 const PAGE_BYTES: f64 = 4096.0;
-/// Data accesses that both begin with: where a device is best with few of them, that costs less than one at a time costs where it is best
-/// with many.
+/// Data accesses that both begin with: where a device is best with few of them, that costs less
+/// than one at a time costs where it is best with many.
 const FIRST_ACCESSES: u32 = 4;
-/// Parallel accesses of a thread that KV-mod measures before it fits its curve, in this order; then a third one, on the better one's side.
+/// Parallel accesses of a thread that KV-mod measures before it fits its curve, in this order; then
+/// a third one, on the better one's side.
 const SPREAD: [u32; 2] = [FIRST_ACCESSES, 16];
 const BEYOND: [u32; 2] = [1, 64];
 /// A prediction that differs more from the measurement calls for measuring beside it.
 const PREDICTION_ERROR: f64 = 0.1;
-/// Samples after which other compute threads are tried again where the last try was taken back: the load may have changed meanwhile.
+/// Samples after which other compute threads are tried again where the last try was taken back: the
+/// load may have changed meanwhile.
 const PC_STAYS: u32 = 600;
 /// Samples of a trial of more compute threads.
 const TRIED: u32 = 2;
-/// Compute threads that are busy for more than this share of the time gain nothing by more data accesses.
+/// Compute threads that are busy for more than this share of the time gain nothing by more data
+/// accesses.
 const BUSY: f64 = 0.9;
 /// Samples after which the model as printed is asked again.
 const PRINTED_EVERY: u32 = 20;
@@ -34,7 +39,8 @@ pub(super) enum Kind {
     Ins,
     /// Modelled: a saturation curve, Erlang's C formula, the roofline; verified by measuring.
     Mod,
-    /// Modelled as the paper prints it, with one service rate for every number of threads: it has no interior optimum.
+    /// Modelled as the paper prints it, with one service rate for every number of threads: it has
+    /// no interior optimum.
     ModPrinted,
 }
 
@@ -67,7 +73,8 @@ pub(super) struct Sample {
     /// Data accesses that completed, and their bytes.
     pub(super) requests: u64,
     pub(super) bytes: u64,
-    /// What the program said that it has done, in a unit of its own; counts where there was no access.
+    /// What the program said that it has done, in a unit of its own; counts where there was no
+    /// access.
     pub(super) items: u64,
     /// Processor time of this process.
     pub(super) cpu_seconds: f64,
@@ -100,10 +107,12 @@ struct Before {
     rate: f64,
 }
 
-/// More compute threads than KV-mod's model wants, for as long as it takes to see what they are worth.
+/// More compute threads than KV-mod's model wants, for as long as it takes to see what they are
+/// worth.
 #[derive(Debug)]
 struct Trial {
-    /// What is gone back to where they gain nothing: compute threads, throughput, and the search that held the best.
+    /// What is gone back to where they gain nothing: compute threads, throughput, and the search
+    /// that held the best.
     pc: u32,
     rate: f64,
     search: Search,
@@ -127,7 +136,8 @@ pub(super) struct Controller {
     resumed: Option<Search>,
     /// Compute threads that a trial has shown to be worth more than fewer, whatever the model says.
     pc_least: u32,
-    /// A change of the compute threads made things worse: none for so many samples, or until the load changes.
+    /// A change of the compute threads made things worse: none for so many samples, or until the
+    /// load changes.
     pc_stays: u32,
     /// Processor seconds per page, smoothed.
     cpu_per_page: f64,
@@ -216,8 +226,8 @@ impl Controller {
         }
     }
 
-    /// The region begins with the number of compute threads that was decided. Where that is another one than before, as many
-    /// accesses in all go on, and a new search begins.
+    /// The region begins with the number of compute threads that was decided. Where that is another
+    /// one than before, as many accesses in all go on, and a new search begins.
     pub(super) fn enter(&mut self) -> Decision {
         if self.pc != self.pc_in_force {
             match self.resumed.take() {
@@ -283,7 +293,8 @@ impl Controller {
         }
     }
 
-    /// Whether another number of compute threads is worth a try, or the last try is to be taken back; why.
+    /// Whether another number of compute threads is worth a try, or the last try is to be taken
+    /// back; why.
     fn consider_compute(&mut self, rate: f64, sample: &Sample) -> Option<&'static str> {
         if self.bounds.pc.is_some() || self.pc != self.pc_in_force {
             return None;
@@ -319,8 +330,9 @@ impl Controller {
         })
     }
 
-    /// KV-mod: by the model there are compute threads enough, and yet processors have time. Threads wait for each other then, or for
-    /// accesses that they need one after the other, which no roof says: more threads are tried.
+    /// KV-mod: by the model there are compute threads enough, and yet processors have time. Threads
+    /// wait for each other then, or for accesses that they need one after the other, which no roof
+    /// says: more threads are tried.
     fn begin_trial(&mut self, rate: f64, sample: &Sample) -> Option<&'static str> {
         let more = self.grown(sample);
         if self.kind != Kind::Mod || sample.requests == 0 || more == self.pc {
@@ -335,7 +347,8 @@ impl Controller {
         Some("processors have time for more compute threads")
     }
 
-    /// A sample of a trial, with as many accesses in all as before; `None` once it is known to gain, and where there is none.
+    /// A sample of a trial, with as many accesses in all as before; `None` once it is known to
+    /// gain, and where there is none.
     fn judge_trial(&mut self, rate: f64) -> Option<&'static str> {
         if self.pc != self.pc_in_force {
             return None;
@@ -366,7 +379,8 @@ impl Controller {
         }
     }
 
-    /// KV-mod: all, where the roofline says that computing is the bottleneck; else as many as the data needs.
+    /// KV-mod: all, where the roofline says that computing is the bottleneck; else as many as the
+    /// data needs.
     fn needed(&self) -> u32 {
         let known = self.search.rates().all();
         let data = known.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
@@ -380,7 +394,8 @@ impl Controller {
         }
     }
 
-    /// The model as printed: the service rate of one access is what it is now, however many there are.
+    /// The model as printed: the service rate of one access is what it is now, however many there
+    /// are.
     fn printed(&mut self, rate: f64, pda: u32) -> &'static str {
         if self.printed_in > 0 {
             self.printed_in -= 1;
@@ -396,8 +411,8 @@ impl Controller {
     }
 }
 
-/// What KV-mod measures next: a spread of numbers, then what the fitted curve says is best, then, where the curve was wrong, what
-/// lies beside the best.
+/// What KV-mod measures next: a spread of numbers, then what the fitted curve says is best, then,
+/// where the curve was wrong, what lies beside the best.
 fn modelled(rates: &Rates, limit: u32, pc: u32, demand: f64) -> Option<u32> {
     let known = rates.all();
     let find = |pda: u32| known.iter().find(|(known, _)| *known == pda);
@@ -442,7 +457,8 @@ fn modelled(rates: &Rates, limit: u32, pc: u32, demand: f64) -> Option<u32> {
     None
 }
 
-/// The accesses per thread with the shortest response to `demand`; `None` where no number keeps up with it.
+/// The accesses per thread with the shortest response to `demand`; `None` where no number keeps up
+/// with it.
 fn best_response(limit: u32, pc: u32, demand: f64, service: impl Fn(u32) -> f64) -> Option<u32> {
     let mut best = None;
     for pda in 1..=limit {

@@ -1,4 +1,5 @@
-//! How busy the machine is, and how full its memory: what the paper takes from mpstat and memstat, read from `/proc`.
+//! How busy the machine is, and how full its memory: what the paper takes from mpstat and memstat,
+//! read from `/proc`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -89,8 +90,8 @@ impl Group {
     }
 }
 
-/// Where used memory is read: the machine's, and that of each control group of this process that has a limit, those above its
-/// own among them.
+/// Where used memory is read: the machine's, and that of each control group of this process that
+/// has a limit, those above its own among them.
 #[derive(Debug)]
 pub(super) struct Memory {
     root: PathBuf,
@@ -281,7 +282,8 @@ mod tests {
             ),
         ];
         check(&above, 0.5, 24 * MIB);
-        // Version 1, in a container that shows its own group at the top; a limit beyond the machine's memory is none.
+        // Version 1, in a container that shows its own group at the top; a limit beyond the
+        // machine's memory is none.
         let first = [
             (
                 "proc/self/cgroup",

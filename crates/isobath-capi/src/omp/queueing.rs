@@ -1,7 +1,9 @@
-//! What KV-mod computes with: Erlang's C formula, a saturation curve, the roofline (paper 004, section 3.2).
+//! What KV-mod computes with: Erlang's C formula, a saturation curve, the roofline (paper 004,
+//! section 3.2).
 
-/// A saturation curve: the throughput of `c` parallel accesses is `λc / (1 + σ(c−1) + κc(c−1))`, the universal scalability
-/// law. `λ` is the throughput of one access, `σ` the share that is serial, `κ` the cost of coherence.
+/// A saturation curve: the throughput of `c` parallel accesses is `λc / (1 + σ(c−1) + κc(c−1))`,
+/// the universal scalability law. `λ` is the throughput of one access, `σ` the share that is
+/// serial, `κ` the cost of coherence.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Saturation {
     pub(super) lambda: f64,
@@ -16,9 +18,10 @@ impl Saturation {
         self.lambda * c / slowdown
     }
 
-    /// The curve through points of parallelism and throughput. The law is linear in `1/λ`, `σ/λ` and `κ/λ`:
-    /// `c/X = 1/λ + (σ/λ)(c−1) + (κ/λ)c(c−1)`, so that relative least squares solve it. A coefficient that would be
-    /// negative has no meaning and is left out. `None` with fewer than two points, or where none fits.
+    /// The curve through points of parallelism and throughput. The law is linear in `1/λ`, `σ/λ`
+    /// and `κ/λ`: `c/X = 1/λ + (σ/λ)(c−1) + (κ/λ)c(c−1)`, so that relative least squares solve it.
+    /// A coefficient that would be negative has no meaning and is left out. `None` with fewer than
+    /// two points, or where none fits.
     pub(super) fn fit(points: &[(f64, f64)]) -> Option<Saturation> {
         if points.len() < 2 {
             return None;
@@ -101,9 +104,9 @@ fn eliminate(mut system: [[f64; 4]; 3]) -> Option<[f64; 3]> {
     ])
 }
 
-/// The probability that a request waits in a queue with `servers` servers and `load` = arrival rate / service rate of one
-/// (Erlang's C formula). 1 where the load is not below the number of servers. By the recurrence of Erlang's B formula, which
-/// neither overflows nor cancels.
+/// The probability that a request waits in a queue with `servers` servers and `load` = arrival rate
+/// / service rate of one (Erlang's C formula). 1 where the load is not below the number of servers.
+/// By the recurrence of Erlang's B formula, which neither overflows nor cancels.
 pub(super) fn erlang_c(servers: u32, load: f64) -> f64 {
     let c = f64::from(servers);
     if load >= c {
@@ -116,8 +119,9 @@ pub(super) fn erlang_c(servers: u32, load: f64) -> f64 {
     c * blocked / (c - load * (1.0 - blocked))
 }
 
-/// The mean time that a request takes with `servers` servers of `service` requests per second each while `arrivals` come
-/// per second: `ErlangC/(c·μ − λ) + 1/μ`. `None` where the queue would grow without end.
+/// The mean time that a request takes with `servers` servers of `service` requests per second each
+/// while `arrivals` come per second: `ErlangC/(c·μ − λ) + 1/μ`. `None` where the queue would grow
+/// without end.
 pub(super) fn response_seconds(servers: u32, service: f64, arrivals: f64) -> Option<f64> {
     let spare = f64::from(servers) * service - arrivals;
     (spare > 0.0 && service > 0.0)
@@ -131,7 +135,8 @@ pub(super) enum Bottleneck {
     Data,
 }
 
-/// The lower roof: `compute` is what all processors could work on per second, `data` what the device could give.
+/// The lower roof: `compute` is what all processors could work on per second, `data` what the
+/// device could give.
 pub(super) fn bottleneck(compute: f64, data: f64) -> Bottleneck {
     match compute < data {
         true => Bottleneck::Compute,

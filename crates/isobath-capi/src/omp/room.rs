@@ -1,8 +1,10 @@
-//! Memory for values that are being loaded or stored: what the memory limit leaves, shared by all compute threads.
+//! Memory for values that are being loaded or stored: what the memory limit leaves, shared by all
+//! compute threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes that are taken for each byte of a value: the value, and what it is read into or written from.
+/// Bytes that are taken for each byte of a value: the value, and what it is read into or written
+/// from.
 const COPIES: u64 = 2;
 
 /// What loads and stores may take together. Without a limit they take what they need.
@@ -71,8 +73,8 @@ impl<'r> Share<'r> {
         self.values
     }
 
-    /// Whether there may be memory for one more value. Each may have it for one, whatever the others take; how large values are
-    /// has to be known before it has more.
+    /// Whether there may be memory for one more value. Each may have it for one, whatever the
+    /// others take; how large values are has to be known before it has more.
     pub(super) fn grow(&mut self) -> bool {
         let cost = self.room.cost();
         let is_limited = self.room.most.load(Ordering::Relaxed) < u64::MAX;

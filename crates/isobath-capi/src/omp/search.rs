@@ -1,10 +1,12 @@
-//! The search for the best number of parallel data accesses, by measuring: growth, refinement, and a hold that looks again.
+//! The search for the best number of parallel data accesses, by measuring: growth, refinement, and
+//! a hold that looks again.
 
 use std::collections::BTreeMap;
 
 /// Samples whose mean is one measurement.
 const SAMPLES: u32 = 2;
-/// One sample is enough of what differs from the best that is known by more than this share: noise does not.
+/// One sample is enough of what differs from the best that is known by more than this share: noise
+/// does not.
 const CLEAR: f64 = 0.25;
 /// A throughput is better or worse than another one where it differs by more than this share.
 pub(super) const HYSTERESIS: f64 = 0.05;
@@ -12,10 +14,12 @@ pub(super) const HYSTERESIS: f64 = 0.05;
 const MEASURED_MAX: usize = 16;
 /// Samples of a hold after which its neighbours are measured.
 const PROBE_AFTER: u32 = 60;
-/// A throughput outside this range of the held one is another load, if it is so for [`CHANGED_AFTER`] samples.
+/// A throughput outside this range of the held one is another load, if it is so for
+/// [`CHANGED_AFTER`] samples.
 const SAME_LOAD: std::ops::Range<f64> = 0.7..1.4;
 const CHANGED_AFTER: u32 = 3;
-/// Samples without full memory after which the limit that it has set is raised; twice as many after each time that it was full.
+/// Samples without full memory after which the limit that it has set is raised; twice as many after
+/// each time that it was full.
 const CALM_AFTER: u32 = 20;
 const CALM_MAX: u32 = 640;
 
@@ -68,8 +72,9 @@ impl Rates {
     }
 }
 
-/// What to measure next: growth while throughput does not fall (paper 004: KV-ins), then towards fewer where the fewest
-/// were best, then between the best and its neighbours. `None` where nothing is left to learn.
+/// What to measure next: growth while throughput does not fall (paper 004: KV-ins), then towards
+/// fewer where the fewest were best, then between the best and its neighbours. `None` where nothing
+/// is left to learn.
 pub(super) fn grow_and_refine(rates: &Rates, limit: u32) -> Option<u32> {
     let known = rates.all();
     let (first, last) = (known.first()?, known.last()?);
@@ -111,7 +116,8 @@ enum State {
     },
 }
 
-/// A search, and afterwards a hold that ends where the load changes, a neighbour has become better, or memory is full.
+/// A search, and afterwards a hold that ends where the load changes, a neighbour has become better,
+/// or memory is full.
 #[derive(Debug, Clone)]
 pub(super) struct Search {
     rates: Rates,
@@ -169,8 +175,8 @@ impl Search {
         self.current = start.clamp(1, self.cap);
     }
 
-    /// Searches anew, now that each of `new` threads instead of `old` ones has so many accesses: from as many in all, and
-    /// with as many in all where memory was full.
+    /// Searches anew, now that each of `new` threads instead of `old` ones has so many accesses:
+    /// from as many in all, and with as many in all where memory was full.
     pub(super) fn rescale(&mut self, old: u32, new: u32) {
         let scaled = |accesses: u32| (accesses * old / new.max(1)).clamp(1, self.max);
         if self.cap < self.max {
@@ -184,7 +190,8 @@ impl Search {
         self.candidates.retain(|accesses| *accesses != home);
     }
 
-    /// Takes the throughput of the current number; `rule` says what a search measures next. Returns why it did what it did.
+    /// Takes the throughput of the current number; `rule` says what a search measures next. Returns
+    /// why it did what it did.
     pub(super) fn step(
         &mut self,
         rate: f64,

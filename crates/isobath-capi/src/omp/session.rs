@@ -1,4 +1,5 @@
-//! A program's session: its settings, its regions with their controllers, and the thread that measures.
+//! A program's session: its settings, its regions with their controllers, and the thread that
+//! measures.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -219,7 +220,8 @@ impl Session {
         state.active = None;
     }
 
-    /// Adds what has happened in the active region to its sample, and asks the controller once that is long enough.
+    /// Adds what has happened in the active region to its sample, and asks the controller once that
+    /// is long enough.
     fn measure(&self, state: &mut State, items: u64) {
         let Some(active) = &mut state.active else {
             return;

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use super::controller::{Bounds, Kind};
 
-/// What environment variables begin with; options on the command line are `--isobath-omp-` and the name in lower case.
+/// What environment variables begin with; options on the command line are `--isobath-omp-` and the
+/// name in lower case.
 const VARIABLE: &str = "ISOBATH_OMP_";
 const OPTION: &str = "--isobath-omp-";
 
@@ -74,8 +75,9 @@ impl Settings {
         }
     }
 
-    /// Reads all of `variables`, then takes the options of this library out of `arguments`, which come first. An option
-    /// that does not exist, or whose value is wrong, is an error with a message.
+    /// Reads all of `variables`, then takes the options of this library out of `arguments`, which
+    /// come first. An option that does not exist, or whose value is wrong, is an error with a
+    /// message.
     pub(super) fn read(
         processors: u32,
         variables: impl Iterator<Item = (String, String)>,

@@ -136,7 +136,8 @@ impl Noise {
     }
 }
 
-/// Runs a controller; its share of the best constants' throughput, over all samples and over the last quarter.
+/// Runs a controller; its share of the best constants' throughput, over all samples and over the
+/// last quarter.
 fn run(controller: &mut Controller, machine: &Machine, noise: &mut Noise) -> (f64, f64) {
     let mut rates = Vec::new();
     for _ in 0..SAMPLES {
@@ -192,7 +193,8 @@ fn controllers_beat_every_constants_worst_case() {
     }
 }
 
-/// Programs that run for two seconds: what the search leaves them of the best constant's throughput.
+/// Programs that run for two seconds: what the search leaves them of the best constant's
+/// throughput.
 #[test]
 fn a_search_costs_little() {
     for (kind, load, least) in [
@@ -243,7 +245,8 @@ fn controllers_follow_a_load_that_changes() {
     }
 }
 
-/// Threads that wait for one access after another: more of them give more although the processors and the device have time.
+/// Threads that wait for one access after another: more of them give more although the processors
+/// and the device have time.
 #[test]
 fn the_model_tries_more_threads_than_it_wants_and_keeps_them_where_they_gain() {
     for (gain, kept) in [(1.35, true), (1.0, false)] {
@@ -293,7 +296,8 @@ fn the_model_as_printed_has_no_interior_optimum() {
     let mut controller = Controller::new(Kind::ModPrinted, bounds());
     let machine = Machine::new(2, Load::Cold);
     let decision = controller.step(&machine.sample(PROCESSORS, 1, 1.0));
-    // Each access more makes waiting less likely and costs nothing, until the sum does not change any more.
+    // Each access more makes waiting less likely and costs nothing, until the sum does not change
+    // any more.
     assert!(decision.pda >= 8 * 2, "{decision:?}");
 }
 
@@ -310,7 +314,8 @@ fn fixed_numbers_stay() {
     }
 }
 
-/// A region that only computes: as many threads as there are processors, and no data accesses to think of.
+/// A region that only computes: as many threads as there are processors, and no data accesses to
+/// think of.
 #[test]
 fn computing_alone_gets_all_processors() {
     let mut controller = Controller::new(Kind::Ins, bounds());
@@ -347,7 +352,8 @@ fn compute_threads_that_slow_the_rest_down_are_taken_back() {
     assert_eq!(controller.enter().pc, 2);
 }
 
-/// More compute threads that were taken back are tried again, for what they were slower by may have ended unnoticed.
+/// More compute threads that were taken back are tried again, for what they were slower by may have
+/// ended unnoticed.
 #[test]
 fn compute_threads_that_were_taken_back_are_tried_again() {
     let mut controller = Controller::new(Kind::Ins, bounds());

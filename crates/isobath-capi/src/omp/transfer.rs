@@ -13,13 +13,15 @@ use crate::kvs::request::{Bytes, Operation, Request};
 use crate::kvs::space::{Space, Store};
 use crate::kvs::types::kvs_result::*;
 
-/// Objects that a thread requests for each data task: one that is being read, one that waits to be worked on.
+/// Objects that a thread requests for each data task: one that is being read, one that waits to be
+/// worked on.
 const AHEAD: u32 = 2;
 /// How long a thread waits before it looks at the limits again.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 thread_local! {
-    /// Queues that this thread has used and does not use now; transfers within a callback of another one need their own.
+    /// Queues that this thread has used and does not use now; transfers within a callback of
+    /// another one need their own.
     static IDLE: RefCell<Idle> = RefCell::default();
 }
 
@@ -103,7 +105,8 @@ impl<'s> Transfer<'s> {
         }
     }
 
-    /// The index and the value of the next key, where that is kept in memory and the limits allow another one: it needs no data task.
+    /// The index and the value of the next key, where that is kept in memory and the limits allow
+    /// another one: it needs no data task.
     fn take_cached(&mut self, keys: &[Bytes], done: usize) -> Option<(usize, Arc<[u8]>)> {
         let next = self.submitted;
         let device = self.device();
@@ -122,7 +125,8 @@ impl<'s> Transfer<'s> {
         Some((next, value))
     }
 
-    /// Submits the load of the next key where the limits, of which `done` is not part any more, and memory allow it; whether they do.
+    /// Submits the load of the next key where the limits, of which `done` is not part any more, and
+    /// memory allow it; whether they do.
     fn submit_load(&mut self, keys: &[Bytes], done: usize, buffers: &mut Buffers<'_>) -> bool {
         let next = self.submitted;
         // Values that wait for an earlier one count: memory is bounded by the window.
@@ -180,7 +184,8 @@ impl Buffers<'_> {
 
 impl Drop for Transfer<'_> {
     fn drop(&mut self) {
-        // What is in flight uses the program's memory. Bound: each round something completes, or is about to.
+        // What is in flight uses the program's memory. Bound: each round something completes, or is
+        // about to.
         while self.in_flight > 0 {
             self.complete();
         }
@@ -198,8 +203,8 @@ impl Drop for Transfer<'_> {
     }
 }
 
-/// Loads objects, and calls `work` with the index and the value of each on the calling thread, in the order of the keys or as
-/// they come. The first error ends it. Values take memory of `room`.
+/// Loads objects, and calls `work` with the index and the value of each on the calling thread, in
+/// the order of the keys or as they come. The first error ends it. Values take memory of `room`.
 pub(super) fn load(
     space: &Arc<Space>,
     keys: &[Bytes],
@@ -215,8 +220,8 @@ pub(super) fn load(
     let mut transfer = Transfer::new(space);
     let mut waiting: BTreeMap<usize, Loaded> = BTreeMap::new();
     let mut done = 0;
-    // Bound: each round hands over a value, or waits for one that is in flight: without a buffer all that there are are in flight, or
-    // wait for one that is.
+    // Bound: each round hands over a value, or waits for one that is in flight: without a buffer
+    // all that there are are in flight, or wait for one that is.
     while done < keys.len() && transfer.failed.is_none() {
         if let Some((index, value)) = transfer.take_cached(keys, done) {
             waiting.insert(index, Loaded::Kept(value));
@@ -262,8 +267,8 @@ pub(super) fn load(
     (finish(transfer), result)
 }
 
-/// Stores objects; all are acknowledged when it returns. The first error ends it: objects before and behind it may be stored. What
-/// is being written takes memory of `room`.
+/// Stores objects; all are acknowledged when it returns. The first error ends it: objects before
+/// and behind it may be stored. What is being written takes memory of `room`.
 pub(super) fn store(
     space: &Arc<Space>,
     pairs: &[(Bytes, Bytes)],

@@ -38,8 +38,8 @@ pub(crate) enum IsolationName {
 /// How settings are searched for before anything is measured.
 #[derive(Debug, Args)]
 pub(crate) struct SearchArgs {
-    /// Search the settings of every engine by N short trials each: threads or tasks, background jobs, cache split; the fastest is
-    /// measured
+    /// Search the settings of every engine by N short trials each: threads or tasks, background
+    /// jobs, cache split; the fastest is measured
     #[arg(long, value_name = "N")]
     pub(crate) search: Option<std::num::NonZeroUsize>,
     /// How long a trial measures
@@ -50,33 +50,38 @@ pub(crate) struct SearchArgs {
 /// What every run of a campaign has.
 #[derive(Debug, Args)]
 pub(crate) struct CaseArgs {
-    /// Name of a workload (`isobath bench workloads` lists them), or a workload file of `isobath advise`
+    /// Name of a workload (`isobath bench workloads` lists them), or a workload file of `isobath
+    /// advise`
     #[arg(long, value_name = "NAME|FILE.toml", default_value = "lookup")]
     pub(crate) workload: String,
-    /// File that the engine makes and that is removed again (a directory for rocksdb) [default: by the engine's name]
+    /// File that the engine makes and that is removed again (a directory for rocksdb) [default: by
+    /// the engine's name]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub(crate) path: Option<PathBuf>,
-    /// Give every run the same blocks of the drive: a file that is written in full first, with a loop device over it and a new
-    /// file system for each run (takes root)
+    /// Give every run the same blocks of the drive: a file that is written in full first, with a
+    /// loop device over it and a new file system for each run (takes root)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["path", "simulated"], value_hint = ValueHint::FilePath)]
     pub(crate) region: Option<PathBuf>,
     /// Bytes of that file where it is made [default: three times the data, and 512 MiB]
     #[arg(long, value_name = "SIZE", requires = "region")]
     pub(crate) region_bytes: Option<Size>,
-    /// Run Isobath on a simulated SSD of this capacity in memory, which counts flash writes; with --vssd any engine on a virtual one
+    /// Run Isobath on a simulated SSD of this capacity in memory, which counts flash writes; with --vssd
+    /// any engine on a virtual one
     #[arg(long, value_name = "SIZE", conflicts_with = "path")]
     pub(crate) simulated: Option<Size>,
-    /// Mount that SSD as a virtual one, made anew for each run in this directory, so that every engine runs on it and its flash writes
-    /// are counted (takes root)
+    /// Mount that SSD as a virtual one, made anew for each run in this directory, so that every
+    /// engine runs on it and its flash writes are counted (takes root)
     #[arg(long, value_name = "DIR", requires = "simulated", conflicts_with_all = ["path", "region"], value_hint = ValueHint::DirPath)]
     pub(crate) vssd: Option<PathBuf>,
-    /// Static wear levelling of the simulated SSD: erases by which a superblock may lag behind the most worn one [default: none]
+    /// Static wear levelling of the simulated SSD: erases by which a superblock may lag behind the
+    /// most worn one [default: none]
     #[arg(long, value_name = "ERASES", requires = "simulated")]
     pub(crate) wear_difference: Option<u32>,
     /// State of the simulated SSD before each load
     #[arg(long, value_enum, default_value = "preconditioned")]
     pub(crate) state: InitialState,
-    /// Size of Isobath's segments [default: the engine's own choice; 256 KiB on a simulated SSD of less than 1 GiB]
+    /// Size of Isobath's segments [default: the engine's own choice; 256 KiB on a simulated SSD of
+    /// less than 1 GiB]
     #[arg(long, value_name = "SIZE")]
     pub(crate) segment: Option<Size>,
     /// Records loaded; warehouses of the TPC-C-derived workload [default: as many as --bytes holds]
@@ -90,8 +95,8 @@ pub(crate) struct CaseArgs {
     /// Data loaded, keys and values [default: 1 GiB, or half of the simulated SSD]
     #[arg(long, value_name = "SIZE")]
     pub(crate) bytes: Option<Size>,
-    /// Buffer pool or block cache of every engine [default: a tenth of the data, of the largest in a sweep; or the memory of a
-    /// workload file]
+    /// Buffer pool or block cache of every engine [default: a tenth of the data, of the largest in
+    /// a sweep; or the memory of a workload file]
     #[arg(long, value_name = "SIZE")]
     pub(crate) pool: Option<Size>,
     /// How long a run measures, at most with --until-steady
@@ -114,7 +119,8 @@ pub(crate) struct CaseArgs {
     /// Log nothing, in every engine: a crash loses the store
     #[arg(long)]
     pub(crate) log_off: bool,
-    /// When commits are acknowledged, in every engine that has a choice [default: none, or what a workload file says]
+    /// When commits are acknowledged, in every engine that has a choice [default: none, or what a
+    /// workload file says]
     #[arg(long, value_name = "WHEN")]
     pub(crate) durability: Option<Durable>,
     /// What transactions are protected from, in every engine that has a choice
@@ -123,8 +129,8 @@ pub(crate) struct CaseArgs {
     /// Background jobs of RocksDB and fjall, eviction threads of WiredTiger [default: one per core]
     #[arg(long, value_name = "N")]
     pub(crate) background_jobs: Option<std::num::NonZeroUsize>,
-    /// Share of the cache for what is not written yet: memtables of RocksDB and fjall, WiredTiger's dirty pages [default: scaled
-    /// with the data, 0.05]
+    /// Share of the cache for what is not written yet: memtables of RocksDB and fjall, WiredTiger's
+    /// dirty pages [default: scaled with the data, 0.05]
     #[arg(long, value_name = "SHARE")]
     pub(crate) write_share: Option<f64>,
     #[command(flatten)]
@@ -135,7 +141,8 @@ pub(crate) struct CaseArgs {
     /// Record which pages Isobath writes while the clients run: a trace for `isobath sim clean`
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) trace: Option<PathBuf>,
-    /// Say where the CPU time goes, by component of the engine and of the kernel: `perf` samples the clients' run
+    /// Say where the CPU time goes, by component of the engine and of the kernel: `perf` samples
+    /// the clients' run
     #[arg(long)]
     pub(crate) components: bool,
     /// Do not measure the drive's own limit
@@ -193,7 +200,8 @@ pub(crate) struct CompareArgs {
     /// Leave out the second rows: engines that have less isolation with the least that they have
     #[arg(long)]
     pub(crate) no_least: bool,
-    /// Run everything once more at one rate for all: half of what the slowest side reached; p99.9 and the longest stall
+    /// Run everything once more at one rate for all: half of what the slowest side reached; p99.9
+    /// and the longest stall
     #[arg(long, conflicts_with_all = ["rate", "simulated"])]
     pub(crate) half_rate: bool,
     #[command(flatten)]
@@ -232,7 +240,8 @@ pub(crate) struct SweepArgs {
     /// Clients per core: tasks per worker of Isobath, threads per core of others [default: --tasks, --threads]
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     pub(crate) clients: Vec<std::num::NonZeroUsize>,
-    /// Shares of the volume that Isobath's live data may fill, 0.1 to 0.9 [default: the engine's own choice]
+    /// Shares of the volume that Isobath's live data may fill, 0.1 to 0.9 [default: the engine's
+    /// own choice]
     #[arg(long, value_name = "F,...", value_delimiter = ',')]
     pub(crate) fill_factors: Vec<f64>,
     #[command(flatten)]
@@ -271,14 +280,15 @@ pub(crate) struct CampaignArgs {
     /// Rows whose names are or begin with one of these [default: all]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub(crate) rows: Vec<String>,
-    /// Shares of a row's data with which it is run, with the cache of the whole: three, the largest at least twice the smallest,
-    /// avoid the pitfall of one dataset size [default: 1]
+    /// Shares of a row's data with which it is run, with the cache of the whole: three, the largest
+    /// at least twice the smallest, avoid the pitfall of one dataset size [default: 1]
     #[arg(long, value_name = "SHARE,...", value_delimiter = ',')]
     pub(crate) sizes: Vec<f64>,
     /// Run RocksDB a second time with its blocks aligned to pages of the drive
     #[arg(long)]
     pub(crate) block_align: bool,
-    /// Run each row once more at one rate for all engines: half of what the slowest reached; p99.9 and the longest stall
+    /// Run each row once more at one rate for all engines: half of what the slowest reached; p99.9
+    /// and the longest stall
     #[arg(long)]
     pub(crate) half_rate: bool,
     /// How often each engine runs each row; a ratio is judged from 5 on
@@ -296,15 +306,15 @@ pub(crate) struct CampaignArgs {
     /// Directory in which engines make their files [default: the one of --out]
     #[arg(long, value_name = "DIR", conflicts_with = "region", value_hint = ValueHint::DirPath)]
     pub(crate) directory: Option<PathBuf>,
-    /// Give every run the same blocks of the drive: a file that is written in full first, with a loop device over it and a new
-    /// file system for each run (takes root)
+    /// Give every run the same blocks of the drive: a file that is written in full first, with a
+    /// loop device over it and a new file system for each run (takes root)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) region: Option<PathBuf>,
     /// Bytes of that file where it is made [default: three times the data, and 512 MiB]
     #[arg(long, value_name = "SIZE", requires = "region")]
     pub(crate) region_bytes: Option<Size>,
-    /// Run rows of simulated SSDs on virtual ones, each made anew in this directory, with every engine; without it only Isobath runs
-    /// them (takes root)
+    /// Run rows of simulated SSDs on virtual ones, each made anew in this directory, with every
+    /// engine; without it only Isobath runs them (takes root)
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) vssd: Option<PathBuf>,
     #[command(flatten)]

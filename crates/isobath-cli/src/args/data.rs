@@ -6,8 +6,8 @@ use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
 use super::{CreateArgs, NewTreeArgs, Size, StoreArgs, TreeArgs};
 
-/// Allows an option of a verb with verbs of its own before and behind those. The parser knows no required option of that
-/// kind; `Cli::check` asks for it.
+/// Allows an option of a verb with verbs of its own before and behind those. The parser knows no
+/// required option of that kind; `Cli::check` asks for it.
 pub(super) fn anywhere(arg: clap::Arg) -> clap::Arg {
     arg.required(false).global(true)
 }

@@ -174,7 +174,8 @@ pub(crate) struct FilesImportArgs {
     /// The directory or file to copy
     #[arg(value_name = "FROM", value_hint = ValueHint::AnyPath)]
     pub(crate) from: PathBuf,
-    /// The path in the store, in a directory that exists; `/` where the tree is empty [default: the name of FROM, in the root]
+    /// The path in the store, in a directory that exists; `/` where the tree is empty [default: the
+    /// name of FROM, in the root]
     pub(crate) path: Option<OsString>,
     #[command(flatten)]
     pub(crate) create: CreateArgs,

@@ -60,7 +60,8 @@ pub(crate) struct RawArgs {
     /// Read this existing file or device, as it is; repeat for several
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, conflicts_with_all = ["scratch", "memory"])]
     pub(crate) file: Vec<PathBuf>,
-    /// Make this file, measure, remove it; repeat to stripe over several [default: isobath-raw.scratch]
+    /// Make this file, measure, remove it; repeat to stripe over several [default:
+    /// isobath-raw.scratch]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, conflicts_with = "memory")]
     pub(crate) scratch: Vec<PathBuf>,
     /// Measure on memory instead of a drive
@@ -116,8 +117,8 @@ pub(crate) struct RawArgs {
     /// Completions that a thread waits for at a time, at most half of the depth
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(crate) wait_min: u32,
-    /// Memory that the I/Os of all threads cycle through, like the pool of an engine [default: a page for each I/O in
-    /// flight, which the processor's caches hold]
+    /// Memory that the I/Os of all threads cycle through, like the pool of an engine [default: a
+    /// page for each I/O in flight, which the processor's caches hold]
     #[arg(long, value_name = "SIZE")]
     pub(crate) buffers: Option<Size>,
     /// Bytes on one file before the next one follows

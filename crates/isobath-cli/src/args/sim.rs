@@ -163,7 +163,8 @@ pub(crate) struct SimCleanArgs {
     /// Segments cleaned at a time [default: the policy's choice, mostly 64]
     #[arg(long, value_name = "SEGMENTS")]
     pub(crate) batch: Option<u32>,
-    /// Segments that may be open at a time; pages of other streams join the nearest [default: one per stream of the policy]
+    /// Segments that may be open at a time; pages of other streams join the nearest [default: one
+    /// per stream of the policy]
     #[arg(long, value_name = "SEGMENTS")]
     pub(crate) open_segments: Option<std::num::NonZeroU32>,
     /// Segments beside the device [default: those that give it the paper's share of reserve]
@@ -189,8 +190,9 @@ pub(crate) struct SimCleanArgs {
     /// Run what the paper's figures 3, 4 and 5 show, instead of a sweep of your own
     #[arg(long, conflicts_with_all = ["policy", "workload", "trace", "fill", "sort_buffer", "spare"])]
     pub(crate) paper: bool,
-    /// Compare policies under equal terms: batch 16 and the same share of idle space for all, first as an engine cleans (no sort buffer,
-    /// duplicates absorbed), then as the paper does (sort buffer 16, duplicates written)
+    /// Compare policies under equal terms: batch 16 and the same share of idle space for all, first
+    /// as an engine cleans (no sort buffer, duplicates absorbed), then as the paper does (sort
+    /// buffer 16, duplicates written)
     #[arg(long, conflicts_with_all = ["paper", "batch", "spare", "sort_buffer", "duplicates"])]
     pub(crate) compare: bool,
     /// Simulations at a time [default: one per core]

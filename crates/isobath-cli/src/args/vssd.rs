@@ -87,7 +87,8 @@ pub(crate) struct VssdCreateArgs {
     /// Bytes of the write cache
     #[arg(long, value_name = "SIZE", default_value = "4MiB")]
     pub(crate) cache: Size,
-    /// Static wear levelling: erases by which a superblock may lag behind the most worn one [default: none]
+    /// Static wear levelling: erases by which a superblock may lag behind the most worn one
+    /// [default: none]
     #[arg(long, value_name = "ERASES")]
     pub(crate) wear_difference: Option<u32>,
 }

@@ -57,7 +57,8 @@ const OTHER_VERBS: &[(&[&str], &str)] = &[
 ];
 
 impl Cli {
-    /// Reads the command line. A store that stands there without `-s` is understood where nothing else can be meant.
+    /// Reads the command line. A store that stands there without `-s` is understood where nothing
+    /// else can be meant.
     ///
     /// # Errors
     /// As the parser's, with a hint.

@@ -27,7 +27,8 @@ use crate::progress::{Progress, TimeLeft};
 const DEFAULT_BYTES: u64 = 1 << 30;
 /// Bytes of a pool at least.
 const POOL_MIN: u64 = 8 << 20;
-/// Bytes of a region that is made: so many times the data, and so many beside, for the file system and an engine's log.
+/// Bytes of a region that is made: so many times the data, and so many beside, for the file system
+/// and an engine's log.
 const REGION_SHARE: u64 = 3;
 const REGION_SPARE: u64 = 512 << 20;
 /// Tasks of a worker, and threads, where nothing is said.
@@ -169,8 +170,8 @@ struct Clients {
 }
 
 impl Clients {
-    /// As the command line says, then a workload file, then the defaults. The clients of a file are shared out evenly among as many
-    /// workers as can.
+    /// As the command line says, then a workload file, then the defaults. The clients of a file are
+    /// shared out evenly among as many workers as can.
     fn of(args: &CaseArgs, file: Option<&FileWorkload>) -> Result<Clients, Failure> {
         let get = std::num::NonZeroUsize::get;
         let (tasks, workers) = (args.concurrency.tasks, args.concurrency.workers);
@@ -260,7 +261,8 @@ fn workload(name: &str) -> Result<(Workload, Option<FileWorkload>), Failure> {
     Ok((file.workload.clone(), Some(file)))
 }
 
-/// Makes the region of the cases, if they have one: of so many bytes, or as large as the largest data ask for.
+/// Makes the region of the cases, if they have one: of so many bytes, or as large as the largest
+/// data ask for.
 pub(super) fn make_region(
     region: Option<&Path>,
     bytes: Option<u64>,
@@ -315,7 +317,8 @@ pub(super) fn tune_all(
     Ok(())
 }
 
-/// Searches the settings of the cases, where that is asked for, runs them in their order and prints a line for each.
+/// Searches the settings of the cases, where that is asked for, runs them in their order and prints
+/// a line for each.
 pub(super) fn run_all(
     cases: &mut [Case],
     args: &CaseArgs,
@@ -325,7 +328,8 @@ pub(super) fn run_all(
     run_and_then(cases, args, global, out, false, |_, _| Vec::new()).map(|(records, _)| records)
 }
 
-/// The same of a sweep, which a run that fails does not end: an engine may have too little room for the largest data.
+/// The same of a sweep, which a run that fails does not end: an engine may have too little room for
+/// the largest data.
 fn run_sweep(
     cases: &mut [Case],
     args: &CaseArgs,
@@ -543,7 +547,8 @@ pub(crate) fn sweep(
             }
         }
     }
-    // One cache for all sizes, as a machine has one memory: a cache that grows with the data makes all of them the same.
+    // One cache for all sizes, as a machine has one memory: a cache that grows with the data makes
+    // all of them the same.
     if args.case.pool.is_none() {
         let pool = plans.iter().map(|plan| plan.engine.pool_bytes).max();
         let pool = pool.unwrap_or(POOL_MIN);

@@ -1,4 +1,5 @@
-//! bench compare: two engines in interleaved repeats, and second pairs with the least isolation and with RocksDB's blocks aligned.
+//! bench compare: two engines in interleaved repeats, and second pairs with the least isolation and
+//! with RocksDB's blocks aligned.
 
 use isobath_lab::bench::{self, Case, LookupPlan, Ratio, Record};
 use isobath_lab::{EngineKind, IsolationLevel, LabError, Tuning};
@@ -22,8 +23,9 @@ struct Compared {
     ratio: Ratio,
 }
 
-/// What is run in each round, and which of it is compared: the two engines; the two with the least isolation, where one of them has less
-/// than was asked for; and the two with RocksDB's blocks aligned, where that is asked for and one of them is RocksDB.
+/// What is run in each round, and which of it is compared: the two engines; the two with the least
+/// isolation, where one of them has less than was asked for; and the two with RocksDB's blocks
+/// aligned, where that is asked for and one of them is RocksDB.
 struct Sides {
     plans: Vec<LookupPlan>,
     pairs: Vec<Pair>,

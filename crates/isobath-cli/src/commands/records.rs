@@ -87,7 +87,8 @@ pub(super) fn print(records: &[Record], out: &mut Output) -> Result<(), Failure>
     print_sampling(records, out)
 }
 
-/// How latencies were taken, and where the keys came from, of rows where that is not each call and its own draw.
+/// How latencies were taken, and where the keys came from, of rows where that is not each call and
+/// its own draw.
 pub(super) fn print_sampling(records: &[Record], out: &mut Output) -> Result<(), Failure> {
     print_lines(records, Record::sampling_line, out)
 }

@@ -109,7 +109,8 @@ fn meaning(help: &str) -> String {
     first.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Prints the page for Prometheus, or replaces a file by it at once: a program that reads the file finds all of it.
+/// Prints the page for Prometheus, or replaces a file by it at once: a program that reads the file
+/// finds all of it.
 fn openmetrics(args: &StatsArgs, stats: &Stats, out: &mut Output) -> Result<(), Failure> {
     let first = args.store.store.first();
     let name = first.map_or_else(String::new, |path| path.display().to_string());

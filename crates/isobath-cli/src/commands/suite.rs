@@ -142,7 +142,8 @@ fn told(case: &Case) -> String {
     format!("{row}, {}", case.plan.engine.kind.name())
 }
 
-/// What the runs left, and those that failed. One that fails ends no campaign: the same command tries it again later.
+/// What the runs left, and those that failed. One that fails ends no campaign: the same command
+/// tries it again later.
 type Ran<'c> = (Vec<Record>, Vec<(&'c Case, LabError)>);
 
 fn run_all<'c>(
@@ -181,7 +182,8 @@ fn run_all<'c>(
     Ok((records, failed))
 }
 
-/// Throughput of each row, latencies of the rows at half rate, and what each row's numbers may be used for.
+/// Throughput of each row, latencies of the rows at half rate, and what each row's numbers may be
+/// used for.
 fn print(summaries: &[RowSummary], out: &mut Output) -> Result<(), Failure> {
     let full = summaries.iter().filter(|row| row.rate_per_s.is_none());
     let full: Vec<&RowSummary> = full.collect();

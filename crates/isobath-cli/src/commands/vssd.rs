@@ -250,7 +250,8 @@ fn rows(stats: &DriveStats) -> Vec<Vec<String>> {
     ]
 }
 
-/// Prints what happened in each interval until the drive is unmounted, `--count` lines were printed, or Ctrl-C.
+/// Prints what happened in each interval until the drive is unmounted, `--count` lines were
+/// printed, or Ctrl-C.
 fn watch(args: &VssdStatsArgs, global: &GlobalArgs, out: &mut Output) -> Result<(), Failure> {
     if args.every.is_zero() {
         return Err(Failure::Usage("--every must be above 0".into()));

@@ -16,7 +16,8 @@ use crate::progress::Progress;
 /// Lines after which the header comes again.
 const LINES_PER_HEADER: u64 = 20;
 
-/// Prints what happened in each interval until the store is closed, `--count` lines were printed, or Ctrl-C.
+/// Prints what happened in each interval until the store is closed, `--count` lines were printed,
+/// or Ctrl-C.
 pub(crate) fn watch(
     args: &StatsArgs,
     global: &GlobalArgs,
@@ -128,7 +129,8 @@ impl Causes {
         self.0.iter().map(|cause| cause.1).sum()
     }
 
-    /// WA-A: bytes written per byte of the user's, in all and by cause; none where the user wrote nothing.
+    /// WA-A: bytes written per byte of the user's, in all and by cause; none where the user wrote
+    /// nothing.
     pub(super) fn amplification(&self, user_bytes: u64) -> Option<(f64, [f64; 7])> {
         let per_byte = |bytes: u64| bytes as f64 / user_bytes as f64;
         (user_bytes > 0).then(|| {

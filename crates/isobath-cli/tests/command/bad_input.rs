@@ -121,7 +121,8 @@ fn a_second_opener_is_refused() {
     reader.close().unwrap();
 }
 
-/// Every verb that reads, beside a process that has the store open and has not written a checkpoint.
+/// Every verb that reads, beside a process that has the store open and has not written a
+/// checkpoint.
 #[test]
 fn verbs_that_read_do_so_beside_a_writer() {
     let place = Place::new();

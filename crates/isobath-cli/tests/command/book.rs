@@ -1,5 +1,5 @@
-//! The book is right: links lead somewhere, shell blocks do what they say, quoted programs and messages are
-//! those of the code. Its Rust blocks are tests of `examples/book`.
+//! The book is right: links lead somewhere, shell blocks do what they say, quoted programs and
+//! messages are those of the code. Its Rust blocks are tests of `examples/book`.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use super::support;
@@ -218,8 +218,9 @@ fn has(tool: &str) -> bool {
     found.is_ok_and(|found| found.status.success())
 }
 
-/// Runs a page's `sh` blocks one after another in one shell. A `text` block right behind one is what it prints, where `...`
-/// stands for anything. `sh,ignore` is for readers only; `sh,TOOL` runs where the system has TOOL.
+/// Runs a page's `sh` blocks one after another in one shell. A `text` block right behind one is
+/// what it prints, where `...` stands for anything. `sh,ignore` is for readers only; `sh,TOOL` runs
+/// where the system has TOOL.
 fn run_shell(page: &str) {
     let place = support::Place::new();
     let bin = place.path("bin");
@@ -409,7 +410,8 @@ fn the_tutorials_crate_has_what_its_program_needs_outside_of_the_repository() {
     }
 }
 
-/// The variants of an enum in a source file with their messages, in which `…` stands for what varies.
+/// The variants of an enum in a source file with their messages, in which `…` stands for what
+/// varies.
 fn variants(source: &str, name: &str) -> Vec<(String, Option<String>)> {
     let start = source.find(&format!("pub enum {name} {{")).unwrap();
     let body = &source[start..];

@@ -165,7 +165,8 @@ fn scans_have_bounds_directions_and_limits() {
         .fails(2, "cannot be used with");
 }
 
-/// Keys and counts need no large value: they come from a store in which one cannot be read any more.
+/// Keys and counts need no large value: they come from a store in which one cannot be read any
+/// more.
 #[test]
 fn keys_and_counts_read_no_large_values() {
     let place = Place::new();

@@ -155,7 +155,8 @@ fn waiting_for_input(place: &Place, line: &str, file: &str) -> Child {
 /// Ends the command as Ctrl-C does; its exit code and what it says.
 fn interrupt(mut child: Child) -> (Option<i32>, String) {
     let stdin = child.stdin.take();
-    // Once more after a while: what a shell has started in the background ignores the signal until it handles it.
+    // Once more after a while: what a shell has started in the background ignores the signal until
+    // it handles it.
     'ends: loop {
         let killed = std::process::Command::new("kill")
             .args(["-INT", &child.id().to_string()])

@@ -1,4 +1,5 @@
-//! Command lines as people write them who know other programs, and names that a terminal would act on.
+//! Command lines as people write them who know other programs, and names that a terminal would act
+//! on.
 
 use super::support;
 

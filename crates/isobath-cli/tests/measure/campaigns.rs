@@ -75,12 +75,14 @@ fn an_engine_is_not_told_from_itself() {
     let place = Place::new();
     let words = "bench compare isobath isobath --records 500 --duration 30ms --no-drive --workers 1 --tasks 2 --out c";
     let args: Vec<&str> = words.split_whitespace().collect();
-    // A machine that stands still for as long as a run takes leaves it without an operation. Any other failure is one.
+    // A machine that stands still for as long as a run takes leaves it without an operation. Any
+    // other failure is one.
     let first = place.run(&args);
     if first.code != 0 {
         first.fails(2, NO_OPERATION);
     }
-    // What was measured is replaced, since a time is no assertion; the same command takes it from the records.
+    // What was measured is replaced, since a time is no assertion; the same command takes it from
+    // the records.
     let path = place.path("c/records.jsonl");
     let set = |of: &dyn Fn(u64) -> f64| {
         let text = std::fs::read_to_string(&path).unwrap();
@@ -187,7 +189,8 @@ fn settings_are_searched_with_equal_effort() {
         .fails(2, "no fixed rate");
 }
 
-/// Transactions have a second pair of rows, with the least isolation; single operations of these engines are the same with both.
+/// Transactions have a second pair of rows, with the least isolation; single operations of these
+/// engines are the same with both.
 #[test]
 fn a_comparison_has_second_rows_with_the_least_isolation() {
     let place = Place::new();
@@ -206,7 +209,8 @@ fn a_comparison_has_second_rows_with_the_least_isolation() {
     assert_eq!(isolations, ["least", "least", "snapshot", "snapshot"]);
     let pairs: Vec<_> = all[4..].iter().map(|pair| &pair["isolation"]).collect();
     assert_eq!(pairs, ["snapshot", "least"]);
-    // Equal engines on both sides: each ratio is that of the two rows with its isolation, one way round or the other.
+    // Equal engines on both sides: each ratio is that of the two rows with its isolation, one way
+    // round or the other.
     for pair in &all[4..] {
         let of = all[..4]
             .iter()
@@ -425,7 +429,8 @@ fn the_benchmark_catches_itself() {
     text.fails(1, "");
 }
 
-/// A workload file says how many clients there are, and how much memory; the command line comes before it.
+/// A workload file says how many clients there are, and how much memory; the command line comes
+/// before it.
 #[test]
 fn a_workload_file_has_clients_and_memory() {
     let place = Place::new();
@@ -452,7 +457,8 @@ fn a_workload_file_has_clients_and_memory() {
     assert_eq!(record["setting"]["pool_bytes"], 9 << 20);
     run("--workers 4").fails(2, "cannot share the 6 clients");
     assert_eq!(run("--engine null").ok().json()[0]["clients_count"], 6);
-    // Values of as many clients would not fit into memory: what would is said, and nothing is loaded.
+    // Values of as many clients would not fit into memory: what would is said, and nothing is
+    // loaded.
     let large = file.replace("value_bytes = 1000", "value_bytes = 1_073_741_824");
     place.write("w.toml", large.replace("clients = 6", "clients = 4096"));
     run("--engine null").fails(2, "at most fit");
@@ -575,7 +581,8 @@ fn runs_in_one_region() {
         assert!(record["capacities_written"].as_f64().unwrap() > 0.0);
     }
     assert!(!place.path("region.mounted").exists());
-    // A run that is killed leaves a file system mounted, which the next one takes away; nobody takes it from a run that goes on.
+    // A run that is killed leaves a file system mounted, which the next one takes away; nobody
+    // takes it from a run that goes on.
     let mut killed = place
         .command()
         .args(words("region"))

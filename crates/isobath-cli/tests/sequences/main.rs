@@ -1,8 +1,10 @@
-//! Random sequences of everything that the command and the API offer, each step in a store opened anew, against a model.
+//! Random sequences of everything that the command and the API offer, each step in a store opened
+//! anew, against a model.
 //!
-//! `ISOBATH_SEQUENCES_SEED` is the first seed, `ISOBATH_SEQUENCES_MINUTES` how long new ones are tried (0: that seed
-//! alone); `cargo xtask sequences` sets both. A sequence that fails is printed as short as it becomes by leaving steps
-//! out. What is done follows from the seed; when processes are killed depends on the machine, too.
+//! `ISOBATH_SEQUENCES_SEED` is the first seed, `ISOBATH_SEQUENCES_MINUTES` how long new ones are
+//! tried (0: that seed alone); `cargo xtask sequences` sets both. A sequence that fails is printed
+//! as short as it becomes by leaving steps out. What is done follows from the seed; when processes
+//! are killed depends on the machine, too.
 #![allow(missing_docs, reason = "a test")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 #![allow(
@@ -29,7 +31,8 @@ use world::World;
 const LONGEST_STEP: Duration = Duration::from_secs(240);
 /// Longest time for making a sequence shorter.
 const SHRINKING: Duration = Duration::from_secs(240);
-/// Sequences side by side, each in a directory of its own; a sequence waits for processes and drives most of the time.
+/// Sequences side by side, each in a directory of its own; a sequence waits for processes and
+/// drives most of the time.
 const THREADS: usize = 2;
 /// Times that a sequence is tried in which processes are killed: it does not fail each time.
 const TRIES: usize = 4;

@@ -51,8 +51,8 @@ impl Model {
         }
     }
 
-    /// Whether `found` may be what a process left that was killed at some moment of these effects: of each record what it was,
-    /// or any that the effects gave it; a dropped tree whole or gone.
+    /// Whether `found` may be what a process left that was killed at some moment of these effects:
+    /// of each record what it was, or any that the effects gave it; a dropped tree whole or gone.
     pub(crate) fn may_become(&self, found: &Model, effects: &[Effect]) -> Result<(), String> {
         let mut before: BTreeSet<&String> = self.trees.keys().collect();
         let mut optional = BTreeSet::new();

@@ -1,4 +1,5 @@
-//! What a sequence consists of. Every step can be taken in every state, so that any of them can be left out.
+//! What a sequence consists of. Every step can be taken in every state, so that any of them can be
+//! left out.
 
 use fastrand::Rng;
 

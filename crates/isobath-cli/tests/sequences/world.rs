@@ -257,7 +257,8 @@ impl World {
         all
     }
 
-    /// Runs a verb that has these effects if it ends with `code`; and whatever a process that is killed leaves is accepted.
+    /// Runs a verb that has these effects if it ends with `code`; and whatever a process that is
+    /// killed leaves is accepted.
     pub(crate) fn change(
         &mut self,
         by: By,

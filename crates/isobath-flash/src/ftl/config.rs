@@ -11,9 +11,11 @@ pub struct FlashConfig {
     pub user_bytes: u64,
     /// Bytes of a logical and flash page.
     pub page_bytes: u32,
-    /// Bytes of a superblock, the unit of erasure (a block on every die); a multiple of `page_bytes`.
+    /// Bytes of a superblock, the unit of erasure (a block on every die); a multiple of
+    /// `page_bytes`.
     pub block_bytes: u32,
-    /// Share of the flash that the host does not see: 1 − user bytes / flash bytes, 1 − F in paper 003's terms.
+    /// Share of the flash that the host does not see: 1 − user bytes / flash bytes, 1 − F in paper
+    /// 003's terms.
     pub over_provisioning: f64,
     /// The cleaning policy.
     pub policy: PolicyKind,
@@ -23,11 +25,12 @@ pub struct FlashConfig {
     pub clean_below: u32,
     /// Superblocks cleaned at a time.
     pub clean_batch: u32,
-    /// Static wear levelling: if a sealed superblock was erased this many times less often than the most worn one, its data
-    /// moves and it is used again, at one in 16 erases. `None`: data that never changes keeps its superblocks for good.
+    /// Static wear levelling: if a sealed superblock was erased this many times less often than the
+    /// most worn one, its data moves and it is used again, at one in 16 erases. `None`: data that
+    /// never changes keeps its superblocks for good.
     pub wear_difference_max: Option<u32>,
-    /// Bytes that a power cut writes wholly or not at all; pages are torn between such sectors. From the page size on no
-    /// page is torn.
+    /// Bytes that a power cut writes wholly or not at all; pages are torn between such sectors.
+    /// From the page size on no page is torn.
     pub sector_bytes: u32,
     /// Seed of what power cuts leave.
     pub seed: u64,
@@ -36,8 +39,8 @@ pub struct FlashConfig {
 }
 
 impl FlashConfig {
-    /// A drive of `user_bytes` bytes with 4 KiB pages, 8 MiB superblocks, 12.5% over-provisioning, a write cache of 1,024
-    /// pages, cleaned by greedy one superblock at a time.
+    /// A drive of `user_bytes` bytes with 4 KiB pages, 8 MiB superblocks, 12.5% over-provisioning,
+    /// a write cache of 1,024 pages, cleaned by greedy one superblock at a time.
     pub fn new(user_bytes: u64) -> Self {
         Self {
             user_bytes,
@@ -110,7 +113,8 @@ impl FlashConfig {
             });
         }
         let spare_blocks = self.spare_blocks();
-        // The trigger, an open superblock for users and one for relocation, and some obsolete space to find.
+        // The trigger, an open superblock for users and one for relocation, and some obsolete space
+        // to find.
         let needed_blocks = u64::from(self.clean_below.max(2)) + 3;
         if self.clean_batch == 0 || spare_blocks < needed_blocks {
             return Err(FlashError::Reserve {

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-/// Contents of flash pages, by slot (superblock × pages per superblock, rounded up to a power of two, + page).
+/// Contents of flash pages, by slot (superblock × pages per superblock, rounded up to a power of
+/// two, + page).
 ///
 /// The device reads a slot only after writing it and before erasing it.
 pub trait PageData {

@@ -90,9 +90,10 @@ struct OpenBlock {
 
 /// A page-mapped SSD.
 ///
-/// Operations are on logical pages and atomic. What was written or trimmed is durable after the next
-/// [`flush`](Self::flush) (at once without a write cache); of what the cache still holds a [`power_cut`](Self::power_cut)
-/// leaves any subset, and parts of pages, if [`FlashConfig::sector_bytes`] says so. Reads of pages never written, or trimmed, give zeros.
+/// Operations are on logical pages and atomic. What was written or trimmed is durable after the
+/// next [`flush`](Self::flush) (at once without a write cache); of what the cache still holds a
+/// [`power_cut`](Self::power_cut) leaves any subset, and parts of pages, if
+/// [`FlashConfig::sector_bytes`] says so. Reads of pages never written, or trimmed, give zeros.
 pub struct FlashDevice<D> {
     config: FlashConfig,
     policy: Box<dyn CleaningPolicy>,
@@ -206,7 +207,8 @@ impl<D: PageData> FlashDevice<D> {
         Ok(self.cache_time(at))
     }
 
-    /// Writes a page at `at` and returns when the drive reports it written (with a write cache: cached).
+    /// Writes a page at `at` and returns when the drive reports it written (with a write cache:
+    /// cached).
     ///
     /// # Errors
     /// A page beyond the end, or a buffer that is not one page long.
@@ -241,7 +243,8 @@ impl<D: PageData> FlashDevice<D> {
         Ok(self.cache_time(start))
     }
 
-    /// Declares `count` pages from `first` unneeded. Takes effect, as a write does, in the cache first.
+    /// Declares `count` pages from `first` unneeded. Takes effect, as a write does, in the cache
+    /// first.
     ///
     /// # Errors
     /// A range that ends beyond the drive.
@@ -275,8 +278,8 @@ impl<D: PageData> FlashDevice<D> {
         Ok(self.clock.as_ref().map_or(at, |clock| clock.idle().max(at)))
     }
 
-    /// Makes what the cache holds of `count` pages from `first` durable, and nothing else, as a write with forced unit access does; returns
-    /// when it is.
+    /// Makes what the cache holds of `count` pages from `first` durable, and nothing else, as a
+    /// write with forced unit access does; returns when it is.
     ///
     /// # Errors
     /// If cleaning finds no space.
@@ -287,8 +290,8 @@ impl<D: PageData> FlashDevice<D> {
         self.program_batch(held, at)
     }
 
-    /// Power fails. Each page that the write cache holds is on flash, or not, or in part, whatever the order in which they
-    /// were written; what was flushed is as it was.
+    /// Power fails. Each page that the write cache holds is on flash, or not, or in part, whatever
+    /// the order in which they were written; what was flushed is as it was.
     ///
     /// # Errors
     /// If cleaning finds no space for what is left.
@@ -338,8 +341,9 @@ impl<D: PageData> FlashDevice<D> {
         self.flush(0).map(drop)
     }
 
-    /// Paper 002's second state: all pages written in order, then random pages, `times` × capacity (the paper: 2). The
-    /// contents become zeros. Counters go on counting; take [`Smart::since`] a copy made afterwards.
+    /// Paper 002's second state: all pages written in order, then random pages, `times` × capacity
+    /// (the paper: 2). The contents become zeros. Counters go on counting; take [`Smart::since`] a
+    /// copy made afterwards.
     ///
     /// # Errors
     /// If cleaning finds no space.
@@ -503,8 +507,9 @@ impl<D: PageData> FlashDevice<D> {
         Ok(slot)
     }
 
-    /// `wanted` with an open superblock, or the nearest stream that has one: when opening another would take the last
-    /// free superblock, which cleaning needs to finish, or leave too much of the spare flash lying open.
+    /// `wanted` with an open superblock, or the nearest stream that has one: when opening another
+    /// would take the last free superblock, which cleaning needs to finish, or leave too much of
+    /// the spare flash lying open.
     fn stream_with_room(&mut self, wanted: StreamId) -> Result<StreamId, FlashError> {
         if self.open[wanted.index()].is_some() {
             return Ok(wanted);
@@ -531,7 +536,8 @@ impl<D: PageData> FlashDevice<D> {
 
     /// Cleans until enough superblocks are free.
     fn make_room(&mut self, at: Nanos) -> Result<(), FlashError> {
-        // Every cycle gains at least a page; a drive that needs more cycles than this is as good as full.
+        // Every cycle gains at least a page; a drive that needs more cycles than this is as good as
+        // full.
         let cycles_max = 8 * self.wear.len();
         for _ in 0..cycles_max {
             if self.free.len() >= self.config.clean_below as usize {
@@ -544,7 +550,8 @@ impl<D: PageData> FlashDevice<D> {
         })
     }
 
-    /// Seals the open superblock with the most obsolete and unused space, so that it can be cleaned.
+    /// Seals the open superblock with the most obsolete and unused space, so that it can be
+    /// cleaned.
     fn close_emptiest(&mut self) -> Result<(), FlashError> {
         let live = |open: &OpenBlock| self.table.live_bytes(SegmentId(open.block));
         let opened = self
@@ -582,8 +589,9 @@ impl<D: PageData> FlashDevice<D> {
         self.level_wear(at)
     }
 
-    /// Moves the data of the least worn sealed superblock, if that was erased much less often than others: data that never
-    /// changes would keep it from wearing for good, and the others would wear out before it.
+    /// Moves the data of the least worn sealed superblock, if that was erased much less often than
+    /// others: data that never changes would keep it from wearing for good, and the others would
+    /// wear out before it.
     fn level_wear(&mut self, at: Nanos) -> Result<(), FlashError> {
         let Some(difference_max) = self.config.wear_difference_max else {
             return Ok(());
@@ -611,7 +619,8 @@ impl<D: PageData> FlashDevice<D> {
         Ok(())
     }
 
-    /// A free superblock: with wear levelling the most worn one for data that does not change, else the least worn.
+    /// A free superblock: with wear levelling the most worn one for data that does not change, else
+    /// the least worn.
     fn take_free(&mut self) -> Option<u32> {
         if self.config.wear_difference_max.is_none() {
             return self.free.pop_front();

@@ -17,8 +17,8 @@ fn page_of(value: u32) -> Vec<u8> {
     value.to_le_bytes().repeat(128)
 }
 
-/// Against a model of what a drive guarantees: reads see the last write or trim; after a power cut, what was flushed is
-/// there, and every other page has some version written since the flush.
+/// Against a model of what a drive guarantees: reads see the last write or trim; after a power cut,
+/// what was flushed is there, and every other page has some version written since the flush.
 #[test]
 fn contents_survive_cleaning_trims_flushes_and_power_cuts() {
     for policy in PolicyKind::ALL
@@ -92,9 +92,9 @@ fn contents_survive_cleaning_trims_flushes_and_power_cuts() {
     }
 }
 
-/// SSD-iq's simulator has a WA of 4.18 with greedy, uniform updates, superblocks of 8 MiB and a fill of 0.875. Measured here, from
-/// 512 KiB to 16 MiB: 4.05, 4.13, 4.14, 4.14. Small blocks cost less: how many of their pages are obsolete varies more, and greedy
-/// takes the emptiest.
+/// SSD-iq's simulator has a WA of 4.18 with greedy, uniform updates, superblocks of 8 MiB and a
+/// fill of 0.875. Measured here, from 512 KiB to 16 MiB: 4.05, 4.13, 4.14, 4.14. Small blocks cost
+/// less: how many of their pages are obsolete varies more, and greedy takes the emptiest.
 #[test]
 fn greedy_uniform_at_an_eighth_over_provisioning_amplifies_4_18() {
     for (block_pages, blocks, within) in [
@@ -105,7 +105,8 @@ fn greedy_uniform_at_an_eighth_over_provisioning_amplifies_4_18() {
     ] {
         let mut config = FlashConfig::new(4096 * block_pages * blocks);
         config.block_bytes = 4096 * block_pages as u32;
-        // 12.5% beyond the four blocks that cleaning holds free or open, which a full-size drive does not notice.
+        // 12.5% beyond the four blocks that cleaning holds free or open, which a full-size drive
+        // does not notice.
         config.over_provisioning = 1.0 - blocks as f64 / (blocks as f64 / 0.875 + 4.0);
         config.cache_pages = 0;
         let mut drive = FlashDevice::new(config, NoData).unwrap();
@@ -121,8 +122,9 @@ fn greedy_uniform_at_an_eighth_over_provisioning_amplifies_4_18() {
     }
 }
 
-/// Writes without a flush between them may reach flash in any order: the later one without the earlier one, and either in
-/// part. A drive that always kept a prefix would never catch a barrier that is missing.
+/// Writes without a flush between them may reach flash in any order: the later one without the
+/// earlier one, and either in part. A drive that always kept a prefix would never catch a barrier
+/// that is missing.
 #[test]
 fn a_power_cut_leaves_any_subset_of_what_was_not_flushed() {
     let mut config = small(1500, 0.3);
@@ -160,7 +162,8 @@ fn a_power_cut_leaves_any_subset_of_what_was_not_flushed() {
     assert!((32..42).contains(&torn), "{torn} of 200, 35 by chance");
 }
 
-/// Data that never changes keeps its superblocks from wearing; levelling evens that out, and costs writes.
+/// Data that never changes keeps its superblocks from wearing; levelling evens that out, and costs
+/// writes.
 #[test]
 fn wear_levelling_evens_wear_out_and_costs_writes() {
     let run = |wear_difference_max| {
@@ -181,13 +184,14 @@ fn wear_levelling_evens_wear_out_and_costs_writes() {
     assert!(apart > 70 && near <= 25, "{apart} {near}");
     assert_eq!(without.flash_levelled_bytes, 0);
     let cost = with.wa_d() / without.wa_d() - 1.0;
-    // 0.954 (WA-D 2.567 instead of 1.314): four fifths of this drive never change, and what is moved shares superblocks with what cleaning moves.
+    // 0.954 (WA-D 2.567 instead of 1.314): four fifths of this drive never change, and what is
+    // moved shares superblocks with what cleaning moves.
     assert!((0.94..0.97).contains(&cost), "{cost}");
     assert!(with.flash_levelled_bytes <= with.flash_relocated_bytes);
 }
 
-/// Reads suspend programs and erases, as drives do: behind a write cache that is being emptied, and cleaning, they would take
-/// tens of milliseconds.
+/// Reads suspend programs and erases, as drives do: behind a write cache that is being emptied, and
+/// cleaning, they would take tens of milliseconds.
 #[test]
 fn reads_overtake_destaging_and_cleaning() {
     let mut config = small(20_000, 0.2);

@@ -7,7 +7,8 @@ use super::config::FlashError;
 /// Virtual time in nanoseconds.
 pub type Nanos = u64;
 
-/// How long flash operations take. Pages of a superblock are striped over all dies, and dies over channels.
+/// How long flash operations take. Pages of a superblock are striped over all dies, and dies over
+/// channels.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Timing {
     /// Channels, each with its own bus.
@@ -29,8 +30,9 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// A TLC NVMe drive of 2020s make: 8 channels × 8 dies, reads 60 µs, programs 100 µs per 4 KiB (600 µs for a
-    /// multi-plane, multi-level program of 24 KiB), erases 3.5 ms, 20 µs to suspend either, 1.2 GB/s per channel.
+    /// A TLC NVMe drive of 2020s make: 8 channels × 8 dies, reads 60 µs, programs 100 µs per 4 KiB
+    /// (600 µs for a multi-plane, multi-level program of 24 KiB), erases 3.5 ms, 20 µs to suspend
+    /// either, 1.2 GB/s per channel.
     pub fn nvme_tlc() -> Self {
         Self {
             channels: 8,
@@ -61,8 +63,8 @@ impl Timing {
 
 /// When each die and channel is free again.
 ///
-/// The host's reads overtake what is queued for flash: a program or erase under way is suspended, and all of them end later by
-/// what the reads take.
+/// The host's reads overtake what is queued for flash: a program or erase under way is suspended,
+/// and all of them end later by what the reads take.
 #[derive(Debug, Clone)]
 pub(super) struct Clock {
     timing: Timing,
@@ -103,7 +105,8 @@ impl Clock {
         let sensed = start + suspended + self.timing.read_ns;
         let done = sensed.max(self.reading_channels[channel]) + self.timing.transfer_ns;
         (self.reading_dies[die], self.reading_channels[channel]) = (done, done);
-        // What waits on the die goes on where it was; what is sent over the channel waits for one transfer.
+        // What waits on the die goes on where it was; what is sent over the channel waits for one
+        // transfer.
         self.dies[die] = match suspends {
             true => self.dies[die] + (done - start),
             false => done,
@@ -147,8 +150,8 @@ impl Clock {
         self.draining.push(std::cmp::Reverse(done));
     }
 
-    /// When a write that arrives at `at` finds space in a cache of `capacity` pages that holds `cached` pages beside
-    /// those being programmed.
+    /// When a write that arrives at `at` finds space in a cache of `capacity` pages that holds
+    /// `cached` pages beside those being programmed.
     pub(super) fn room(&mut self, at: Nanos, capacity: usize, cached: usize) -> Nanos {
         let mut at = at;
         while let Some(&std::cmp::Reverse(done)) = self.draining.peek() {

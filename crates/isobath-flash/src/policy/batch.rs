@@ -9,8 +9,9 @@ const DIGITS: usize = 1 << DIGIT_BITS;
 
 /// Sorts batches of pages by an integer key, and keeps the memory for it.
 ///
-/// A sort buffer is sorted for every few thousand pages written, and comparing would cost more than all the rest of a
-/// simulated write; here it is a few passes of a radix sort over keys and positions.
+/// A sort buffer is sorted for every few thousand pages written, and comparing would cost more than
+/// all the rest of a simulated write; here it is a few passes of a radix sort over keys and
+/// positions.
 #[derive(Debug, Clone, Default)]
 pub(super) struct BatchSorter {
     /// Key in the high half, position in the low half.

@@ -18,8 +18,9 @@ pub trait SegmentScore: Send {
     fn score(table: &SegmentTable, segment: SegmentId) -> u32;
 }
 
-/// Age (section 2.2): always the segment that was sealed first, as in a circular log, even if all of it is live.
-/// Equation (4) gives its emptiness under uniform updates, [`crate::analysis::age_wamp`] its cost under any.
+/// Age (section 2.2): always the segment that was sealed first, as in a circular log, even if all
+/// of it is live. Equation (4) gives its emptiness under uniform updates,
+/// [`crate::analysis::age_wamp`] its cost under any.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Oldest;
 
@@ -35,7 +36,8 @@ impl SegmentScore for Oldest {
     }
 }
 
-/// Greedy (section 4.5): the segment with the most free space; optimal for uniform updates, poor under skew.
+/// Greedy (section 4.5): the segment with the most free space; optimal for uniform updates, poor
+/// under skew.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Emptiest;
 

@@ -5,10 +5,12 @@ use super::{
     Tick, float_score, stream_by_cause,
 };
 
-/// Cleans the segments with the largest E·age/(2−E) first, age being that of the segment's youngest data.
+/// Cleans the segments with the largest E·age/(2−E) first, age being that of the segment's youngest
+/// data.
 ///
-/// Section 6.1.3 prints (1−E)·age/E, with E and 1−E exchanged; this is the original benefit-to-cost ratio: a segment
-/// costs one read and 1−E writes, and gives E free space that stays free for about its age.
+/// Section 6.1.3 prints (1−E)·age/E, with E and 1−E exchanged; this is the original benefit-to-cost
+/// ratio: a segment costs one read and 1−E writes, and gives E free space that stays free for about
+/// its age.
 ///
 /// A relocated page keeps its segment's time, which is that of its segment's youngest data, too.
 #[derive(Debug, Clone, Default)]

@@ -8,9 +8,10 @@ use super::{
 
 /// MDC and its two ablations of section 6.2.1.
 ///
-/// A segment's priority is ((B−A)/A)² / (C·(u_now − u_p2)), smallest first (section 5.1.3), which for pages of one size
-/// is (1−E)/E² / (u_now − u_p2). u_p2 is kept per segment only: a page inherits its segment's (section 5.2.2).
-/// Batches are sorted by u_p2, in alternating direction, so that neighbours in successive batches meet in one segment.
+/// A segment's priority is ((B−A)/A)² / (C·(u_now − u_p2)), smallest first (section 5.1.3), which
+/// for pages of one size is (1−E)/E² / (u_now − u_p2). u_p2 is kept per segment only: a page
+/// inherits its segment's (section 5.2.2). Batches are sorted by u_p2, in alternating direction, so
+/// that neighbours in successive batches meet in one segment.
 #[derive(Debug, Clone)]
 pub struct Mdc {
     selector: Selector,
@@ -21,7 +22,8 @@ pub struct Mdc {
 }
 
 impl Mdc {
-    /// MDC as proposed: both user writes and relocated pages are separated by estimated update frequency.
+    /// MDC as proposed: both user writes and relocated pages are separated by estimated update
+    /// frequency.
     pub fn new() -> Self {
         Self::with(true, true)
     }
@@ -133,7 +135,8 @@ impl CleaningPolicy for Mdc {
     }
 }
 
-/// "First Write" (section 5.2.2): pages of unknown history get the oldest one of the batch, or 0 if none is known.
+/// "First Write" (section 5.2.2): pages of unknown history get the oldest one of the batch, or 0 if
+/// none is known.
 fn fill_unknown(batch: &mut [PageWrite]) {
     if batch.iter().all(|page| page.history.is_known()) {
         return;
@@ -151,7 +154,8 @@ fn fill_unknown(batch: &mut [PageWrite]) {
 /// Streams that [`rate_class`] distinguishes.
 pub(super) const RATE_CLASSES: u16 = 48;
 
-/// Class of a page with exact update rate `rate` (updates per tick): one per factor of two, 0 the hottest.
+/// Class of a page with exact update rate `rate` (updates per tick): one per factor of two, 0 the
+/// hottest.
 #[inline]
 pub(super) fn rate_class(rate: f32) -> u16 {
     // The exponent of 2^-k is 127 - k; rates are at most 1 (one update per tick).
@@ -161,8 +165,8 @@ pub(super) fn rate_class(rate: f32) -> u16 {
 
 /// MDC-opt (section 6.1.3): MDC that gets the exact update frequency of every page.
 ///
-/// One stream per factor of two in frequency, shared by user and relocated pages, without a sort buffer. A segment's
-/// decline is computed from the exact summed rate of its live pages.
+/// One stream per factor of two in frequency, shared by user and relocated pages, without a sort
+/// buffer. A segment's decline is computed from the exact summed rate of its live pages.
 #[derive(Debug, Clone, Default)]
 pub struct MdcOpt {
     selector: Selector,
@@ -281,8 +285,8 @@ mod tests {
         assert_eq!(Mdc::new().updated(History::UNKNOWN, 200), History::UNKNOWN);
     }
 
-    /// Section 4.4: of two segments equally empty and equally old, the one with the *smaller* remaining pages gains
-    /// less per update and is cleaned first.
+    /// Section 4.4: of two segments equally empty and equally old, the one with the *smaller*
+    /// remaining pages gains less per update and is cleaned first.
     #[test]
     fn variable_page_sizes_weigh_the_average_remaining_page() {
         let mut table = SegmentTable::new(2, 1000);

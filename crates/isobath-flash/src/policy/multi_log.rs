@@ -10,14 +10,16 @@ use super::{
 
 /// Pages live in logs, one per factor of two in update frequency; each log is a queue of segments.
 ///
-/// When space runs low after a user's write to log L, the oldest segment of L or of its nearest hotter or colder log
-/// of some size is cleaned: the one whose space is cheapest to take, by the marginal cost U/(E/(1−E) + ln(1−E)) of a log
-/// at emptiness E in the model of equation (4). Logs of less than a `THIN_SHARE`th of the space are no neighbours:
-/// between hot and cold pages lie logs that pages only pass through, written too seldom to hand on the space that hot
-/// logs need from cold ones. Where frequencies are known there are none.
+/// When space runs low after a user's write to log L, the oldest segment of L or of its nearest
+/// hotter or colder log of some size is cleaned: the one whose space is cheapest to take, by the
+/// marginal cost U/(E/(1−E) + ln(1−E)) of a log at emptiness E in the model of equation (4). Logs
+/// of less than a `THIN_SHARE`th of the space are no neighbours: between hot and cold pages lie
+/// logs that pages only pass through, written too seldom to hand on the space that hot logs need
+/// from cold ones. Where frequencies are known there are none.
 ///
-/// The plain variant estimates a page's frequency from its previous update time, and moves a page by one log at a time,
-/// starting with all pages in one log; it keeps 4 bytes per page. The `-opt` variant gets the exact frequency.
+/// The plain variant estimates a page's frequency from its previous update time, and moves a page
+/// by one log at a time, starting with all pages in one log; it keeps 4 bytes per page. The `-opt`
+/// variant gets the exact frequency.
 #[derive(Debug, Clone)]
 pub struct MultiLog {
     exact: bool,
@@ -35,16 +37,16 @@ pub struct MultiLog {
     fallback: Selector,
 }
 
-/// A log of less than this share of the segments is no neighbour. Of 1/100 to 1/25 the last gives the least
-/// `Wamp` at 90:10, by 6% to 15%, the first under Zipf 1.35.
+/// A log of less than this share of the segments is no neighbour. Of 1/100 to 1/25 the last gives
+/// the least `Wamp` at 90:10, by 6% to 15%, the first under Zipf 1.35.
 const THIN_SHARE: u32 = 25;
 
 const STAMP_BITS: u32 = 26;
 const STAMP_MASK: u64 = (1 << STAMP_BITS) - 1;
 
 impl MultiLog {
-    /// The variant that estimates frequencies, for a space of `pages` pages. Time stamps have a resolution of
-    /// pages/65536 updates.
+    /// The variant that estimates frequencies, for a space of `pages` pages. Time stamps have a
+    /// resolution of pages/65536 updates.
     pub fn new(pages: u64) -> Self {
         Self::with(false, pages.max(1))
     }
@@ -241,7 +243,8 @@ impl CleaningPolicy for MultiLog {
             taken[place] += 1;
             out.push(segment);
         }
-        // Nothing to gain nearby (all live, or empty logs): the emptiest segment anywhere keeps the space usable.
+        // Nothing to gain nearby (all live, or empty logs): the emptiest segment anywhere keeps the
+        // space usable.
         if out.len() == before {
             self.fallback
                 .select(table, n, out, |segment| table.live_bytes(segment));

@@ -46,7 +46,8 @@ pub struct SegmentRecord {
     pub live_bytes: u32,
     /// Current pages, C of section 5.1.
     pub live_pages: u32,
-    /// Mean history of the pages at the time when they were written: u_p2 of section 5.2.2 for the MDC family.
+    /// Mean history of the pages at the time when they were written: u_p2 of section 5.2.2 for the
+    /// MDC family.
     pub history: History,
     /// Update clock when the segment was sealed.
     pub sealed_at: Tick,
@@ -58,7 +59,8 @@ pub struct SegmentRecord {
     pub state: SegmentState,
 }
 
-/// Live bytes and pages: the part that changes on every page write, kept apart so that it stays in cache.
+/// Live bytes and pages: the part that changes on every page write, kept apart so that it stays in
+/// cache.
 #[derive(Debug, Clone, Copy, Default)]
 struct Live {
     bytes: u32,
@@ -202,8 +204,8 @@ impl SegmentTable {
         self.rest[segment.index()].seal_seq
     }
 
-    /// The mean history of the pages written to `segment`, which every page in it inherits (section 5.2.2), or the
-    /// largest ([`SegmentTable::keeping`]). [`History::UNKNOWN`] if none was known.
+    /// The mean history of the pages written to `segment`, which every page in it inherits (section
+    /// 5.2.2), or the largest ([`SegmentTable::keeping`]). [`History::UNKNOWN`] if none was known.
     #[inline]
     pub fn history(&self, segment: SegmentId) -> History {
         match self.means[segment.index()] {
@@ -277,7 +279,8 @@ impl SegmentTable {
         self.append_run(segment, bytes, 1, history);
     }
 
-    /// `pages` current pages of `bytes` bytes each, all of one history, were appended to an open segment.
+    /// `pages` current pages of `bytes` bytes each, all of one history, were appended to an open
+    /// segment.
     #[inline]
     pub fn append_run(&mut self, segment: SegmentId, bytes: u32, pages: u32, history: History) {
         debug_assert_eq!(self.state(segment), SegmentState::Open);
@@ -288,7 +291,8 @@ impl SegmentTable {
         self.note_histories(segment, history, pages);
     }
 
-    /// Counts `history` into the mean of an open segment `pages` times; see [`SegmentTable::note_history`].
+    /// Counts `history` into the mean of an open segment `pages` times; see
+    /// [`SegmentTable::note_history`].
     #[inline]
     fn note_histories(&mut self, segment: SegmentId, history: History, pages: u32) {
         if history.is_known() && pages > 0 {
@@ -309,14 +313,15 @@ impl SegmentTable {
         }
     }
 
-    /// Counts `history` into the mean of an open segment without adding a live page: a page that was overwritten
-    /// before it reached the segment.
+    /// Counts `history` into the mean of an open segment without adding a live page: a page that
+    /// was overwritten before it reached the segment.
     #[inline]
     pub fn note_history(&mut self, segment: SegmentId, history: History) {
         self.note_histories(segment, history, 1);
     }
 
-    /// A current page of `bytes` bytes in an open, sealed or cleaning segment was overwritten, trimmed or moved.
+    /// A current page of `bytes` bytes in an open, sealed or cleaning segment was overwritten,
+    /// trimmed or moved.
     #[inline]
     pub fn invalidate(&mut self, segment: SegmentId, bytes: u32) {
         let live = &mut self.live[segment.index()];
@@ -363,8 +368,9 @@ impl SegmentTable {
     }
 }
 
-/// Mean of the histories counted so far, [`History::UNKNOWN`] if there are none. Differences from `base` are signed and
-/// wrap, so the sum is exact as long as 2³² pages differ by less than 2³¹ ticks each.
+/// Mean of the histories counted so far, [`History::UNKNOWN`] if there are none. Differences from
+/// `base` are signed and wrap, so the sum is exact as long as 2³² pages differ by less than 2³¹
+/// ticks each.
 fn mean(rest: &Rest) -> u64 {
     if rest.known == 0 {
         return History::UNKNOWN.0;

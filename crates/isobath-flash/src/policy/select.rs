@@ -2,8 +2,8 @@
 
 use super::{SegmentId, SegmentState, SegmentTable};
 
-/// Segments that one call of [`Selector::select`] scores at most, beside its shortlist. At about 3 ns each this is
-/// 0.2 ms.
+/// Segments that one call of [`Selector::select`] scores at most, beside its shortlist. At about 3
+/// ns each this is 0.2 ms.
 const SCAN_LIMIT: usize = 1 << 16;
 
 /// The shortlist holds the best 1/16 of a long table.
@@ -11,9 +11,10 @@ const SHORTLIST_SHARE: usize = 16;
 
 /// Picks the `n` sealed segments with the smallest scores.
 ///
-/// A table of up to 65,536 segments (128 GiB of 2 MiB segments) is scored in full at every call, so the choice is
-/// exact. A longer table is scored in slices of 65,536 per call; the best of each slice are kept in a shortlist that is
-/// scored again at every call, so a call's cost stays bounded and a segment is considered at most a few calls late.
+/// A table of up to 65,536 segments (128 GiB of 2 MiB segments) is scored in full at every call, so
+/// the choice is exact. A longer table is scored in slices of 65,536 per call; the best of each
+/// slice are kept in a shortlist that is scored again at every call, so a call's cost stays bounded
+/// and a segment is considered at most a few calls late.
 #[derive(Debug, Clone, Default)]
 pub struct Selector {
     /// Score in the high half, segment in the low half.
@@ -28,8 +29,9 @@ impl Selector {
         Self::default()
     }
 
-    /// Appends to `out` the up to `n` sealed segments that have some obsolete space and the smallest `score`, smallest
-    /// first; equal scores go by segment number. [`float_score`] turns a real number into a score.
+    /// Appends to `out` the up to `n` sealed segments that have some obsolete space and the
+    /// smallest `score`, smallest first; equal scores go by segment number. [`float_score`] turns a
+    /// real number into a score.
     pub fn select(
         &mut self,
         table: &SegmentTable,
@@ -113,7 +115,8 @@ impl Selector {
     }
 }
 
-/// A score that orders like the non-negative number `x`; NaN and negative numbers count as 0 and infinity as worst.
+/// A score that orders like the non-negative number `x`; NaN and negative numbers count as 0 and
+/// infinity as worst.
 #[inline]
 pub fn float_score(x: f32) -> u32 {
     x.max(0.0).to_bits()

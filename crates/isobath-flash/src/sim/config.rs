@@ -3,7 +3,8 @@
 use crate::policy::UnknownPolicy;
 use crate::workload::{Op, WorkloadError};
 
-/// What happens to an older version of a page that is still in the sort buffer when the page is written again.
+/// What happens to an older version of a page that is still in the sort buffer when the page is
+/// written again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Duplicates {
     /// Both versions are written (the older one is obsolete already), as in the paper's numbers.
@@ -19,8 +20,8 @@ pub enum PageSizes {
     /// All pages have `SimConfig::page_bytes`.
     #[default]
     Fixed,
-    /// Page sizes are spread evenly from a quarter of `page_bytes` to `page_bytes` in steps of 64 bytes, by a hash of
-    /// the page number.
+    /// Page sizes are spread evenly from a quarter of `page_bytes` to `page_bytes` in steps of 64
+    /// bytes, by a hash of the page number.
     Spread,
 }
 
@@ -37,15 +38,16 @@ pub struct SimConfig {
     pub fill: f64,
     /// Segments beside `segments`; see [`SimConfig::paper_spare`].
     pub spare_segments: u32,
-    /// Whether a run begins with that many, and in its first half measures how much lies idle and takes as many as give this device the same
-    /// share of it as the paper's has: free segments, unwritten parts of open ones, less what the sort buffer holds.
+    /// Whether a run begins with that many, and in its first half measures how much lies idle and
+    /// takes as many as give this device the same share of it as the paper's has: free segments,
+    /// unwritten parts of open ones, less what the sort buffer holds.
     pub matches_reserve: bool,
     /// Cleaning starts when fewer segments than this are free (paper: 32).
     pub clean_below: u32,
     /// Segments cleaned per cycle; `None`: as the policy prefers (paper: 64, multi-log 1).
     pub clean_batch: Option<u32>,
-    /// Segments that may be open at a time; a page whose stream has none open then joins the nearest stream that has. `None`: as
-    /// many as the policy has streams.
+    /// Segments that may be open at a time; a page whose stream has none open then joins the
+    /// nearest stream that has. `None`: as many as the policy has streams.
     pub open_segments_max: Option<u32>,
     /// Size of the buffer in which policies that use it sort user writes (paper: 16).
     pub sort_buffer_segments: u32,
@@ -61,8 +63,8 @@ impl SimConfig {
     /// Segments of the paper's 100 GB device.
     pub const PAPER_SEGMENTS: u32 = 51_200;
 
-    /// The paper's set-up (section 6.1.1) on a device of `segments` segments of 2 MiB, 51,200 in the paper, with spare
-    /// segments that give a smaller device the same share of what lies idle.
+    /// The paper's set-up (section 6.1.1) on a device of `segments` segments of 2 MiB, 51,200 in
+    /// the paper, with spare segments that give a smaller device the same share of what lies idle.
     pub fn paper(segments: u32, fill: f64) -> Self {
         Self {
             segments,
@@ -81,9 +83,10 @@ impl SimConfig {
         }
     }
 
-    /// An estimate of the spare segments that leave a device of `segments` segments as large a share for its free segments as the paper's
-    /// 51,200 have: on average the trigger and a quarter of a batch are free, where half of a segment is obsolete when it is cleaned. Runs
-    /// with [`SimConfig::matches_reserve`] begin with it, and measure.
+    /// An estimate of the spare segments that leave a device of `segments` segments as large a
+    /// share for its free segments as the paper's 51,200 have: on average the trigger and a quarter
+    /// of a batch are free, where half of a segment is obsolete when it is cleaned. Runs with
+    /// [`SimConfig::matches_reserve`] begin with it, and measure.
     pub fn paper_spare(segments: u32, clean_below: u32, batch: u32) -> u32 {
         let free = f64::from(clean_below) + f64::from(batch) / 4.0;
         (free * (1.0 - f64::from(segments) / f64::from(Self::PAPER_SEGMENTS)).max(0.0)).round()
@@ -139,8 +142,8 @@ impl SimConfig {
         }
     }
 
-    /// Checks the numbers against each other for a policy that keeps `streams` segments open and cleans `batch`
-    /// segments at a time.
+    /// Checks the numbers against each other for a policy that keeps `streams` segments open and
+    /// cleans `batch` segments at a time.
     ///
     /// # Errors
     /// Names the first number that cannot be.
@@ -171,8 +174,8 @@ impl SimConfig {
         if slots >= f64::from(Op::MAX_PAGES) {
             return Err(SimError::TooLarge { slots });
         }
-        // User data, the trigger's free segments, one open segment per stream at least, and one segment of obsolete
-        // space.
+        // User data, the trigger's free segments, one open segment per stream at least, and one
+        // segment of obsolete space.
         let needed =
             (f64::from(self.segments) * self.fill).ceil() + f64::from(self.clean_below) + 3.0;
         if needed > present {

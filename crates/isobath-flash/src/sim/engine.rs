@@ -18,7 +18,8 @@ use crate::rng::Rng;
 use crate::space::{BUFFERED, NOWHERE, Space};
 use crate::workload::{Op, Synthetic, Workload, WorkloadKind};
 
-/// Operations taken from the workload at a time: enough to overlap their cache misses, few enough to stay in cache.
+/// Operations taken from the workload at a time: enough to overlap their cache misses, few enough
+/// to stay in cache.
 const CHUNK: usize = 256;
 /// Cleaning cycles that may follow each other without a user write.
 const CYCLES_MAX: u32 = 10_000;
@@ -126,7 +127,8 @@ pub struct Simulator<P, W> {
     rates: Vec<f32>,
     /// Per page, its size, if sizes vary.
     sizes: Option<Vec<u32>>,
-    /// Sort buffer. A token is the page in the low half and the entry's first position in the high half.
+    /// Sort buffer. A token is the page in the low half and the entry's first position in the high
+    /// half.
     buffer: Vec<PageWrite>,
     buffer_bytes: u64,
     victims: Vec<SegmentId>,
@@ -218,8 +220,8 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         self.run_observed(length, &mut |_| true)
     }
 
-    /// As [`run`](Self::run); `observe` is called after each hundredth of the run with the share that is done, from 0
-    /// to 1, and ends it by answering `false`.
+    /// As [`run`](Self::run); `observe` is called after each hundredth of the run with the share
+    /// that is done, from 0 to 1, and ends it by answering `false`.
     ///
     /// # Errors
     /// As for [`run`](Self::run), and [`SimError::Stopped`].
@@ -285,7 +287,8 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
     /// If the policy runs out of free segments.
     pub fn load(&mut self) -> Result<(), SimError> {
         let pages = u64::from(self.workload.pages());
-        // A step near the golden ratio that shares no factor with the number of pages visits each page once.
+        // A step near the golden ratio that shares no factor with the number of pages visits each
+        // page once.
         let mut step = (pages as f64 * 0.618_034) as u64 | 1;
         while gcd(step, pages) != 1 {
             step += 2;
@@ -450,7 +453,8 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         }
     }
 
-    /// Writes the sort buffer in the policy's order. Entries whose page was written again are obsolete already.
+    /// Writes the sort buffer in the policy's order. Entries whose page was written again are
+    /// obsolete already.
     fn flush_buffer(&mut self) -> Result<(), SimError> {
         let mut buffer = std::mem::take(&mut self.buffer);
         self.policy.order(&mut buffer, self.now);
@@ -481,7 +485,8 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         Ok(())
     }
 
-    /// Appends a page to the segment of its stream; `current` is false for a version that is obsolete already.
+    /// Appends a page to the segment of its stream; `current` is false for a version that is
+    /// obsolete already.
     #[inline]
     fn append(&mut self, write: &PageWrite, page: u32, current: bool) -> Result<(), SimError> {
         let stream = self.stream_for(write);
@@ -508,8 +513,9 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         Ok(())
     }
 
-    /// Counts `pages` pages of `bytes` bytes into the open segment of `stream`, and seals it if it takes none any more: left
-    /// open until the next page comes, it could not be cleaned, and a stream that went out of use has no next page.
+    /// Counts `pages` pages of `bytes` bytes into the open segment of `stream`, and seals it if it
+    /// takes none any more: left open until the next page comes, it could not be cleaned, and a
+    /// stream that went out of use has no next page.
     #[inline]
     fn advance(&mut self, stream: StreamId, pages: usize, bytes: u32) {
         let open = &mut self.open[stream.index()];
@@ -521,10 +527,11 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         }
     }
 
-    /// Seals the stream's open segment and opens a new one. User writes clean first when free segments run low, until
-    /// enough are free or moved pages left space in a segment of this very stream: to go on then would make this
-    /// stream clean for others, which costs much with policies that divide the space among streams. But not with less than half
-    /// of them free: pages of one victim may open segments in several streams, more than were freed.
+    /// Seals the stream's open segment and opens a new one. User writes clean first when free
+    /// segments run low, until enough are free or moved pages left space in a segment of this very
+    /// stream: to go on then would make this stream clean for others, which costs much with
+    /// policies that divide the space among streams. But not with less than half of them free:
+    /// pages of one victim may open segments in several streams, more than were freed.
     #[cold]
     fn next_segment(&mut self, stream: StreamId, cause: Cause) -> Result<OpenSegment, SimError> {
         let full = self.open[stream.index()];
@@ -616,8 +623,8 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         result
     }
 
-    /// Puts victims in an order drawn by chance: relocated in the order of their scores, their pages would be kept apart
-    /// by how often they are updated.
+    /// Puts victims in an order drawn by chance: relocated in the order of their scores, their
+    /// pages would be kept apart by how often they are updated.
     fn shuffle(&mut self, victims: &mut [SegmentId]) {
         for last in (1..victims.len()).rev() {
             victims.swap(last, self.rng.below(last as u32 + 1) as usize);
@@ -660,8 +667,8 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         moving.clear();
     }
 
-    /// The pages of a victim share its history, so ordering them means ordering the victims (the order is stable):
-    /// `moves` gets one entry per victim whose token is its range in `moving`.
+    /// The pages of a victim share its history, so ordering them means ordering the victims (the
+    /// order is stable): `moves` gets one entry per victim whose token is its range in `moving`.
     fn gather_segments(
         &mut self,
         victims: &[SegmentId],

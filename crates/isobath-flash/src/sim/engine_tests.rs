@@ -59,8 +59,9 @@ fn mdc_opt_reaches_the_least_cost_of_hot_cold() {
     assert!((wamp / bound - 0.94).abs() < 0.01, "{wamp} against {bound}");
 }
 
-/// The paper's `age` cleans the oldest segment even if all of it is live; equation (4)'s renewal argument gives its cost
-/// under any independent updates ([`analysis::age_wamp`]). Skipping full segments would make it 9 instead of 17.
+/// The paper's `age` cleans the oldest segment even if all of it is live; equation (4)'s renewal
+/// argument gives its cost under any independent updates ([`analysis::age_wamp`]). Skipping full
+/// segments would make it 9 instead of 17.
 #[test]
 fn age_under_skew_follows_renewal_theory() {
     let mut config = small(0.9);
@@ -83,8 +84,9 @@ fn age_under_skew_follows_renewal_theory() {
     }
 }
 
-/// Relocated in the order of their scores, victims' pages are kept apart by frequency: `Wamp` at 90:10 was then 1.6 for
-/// greedy and 0.94 for MDC without separation, here and in an independent implementation, and 14% to 25% more without.
+/// Relocated in the order of their scores, victims' pages are kept apart by frequency: `Wamp` at
+/// 90:10 was then 1.6 for greedy and 0.94 for MDC without separation, here and in an independent
+/// implementation, and 14% to 25% more without.
 #[test]
 fn policies_that_do_not_separate_get_no_separation() {
     let wamp = |policy| run(policy, &small(0.8), "hot-cold:0.9", 12.0).steady.wamp();
@@ -94,8 +96,8 @@ fn policies_that_do_not_separate_get_no_separation() {
     assert!((1.11..1.16).contains(&no_sep), "{no_sep}");
 }
 
-/// Section 6.2.2: "the cost-benefit algorithm reduces the write amplification" under Zipf, and is above greedy's under
-/// uniform updates.
+/// Section 6.2.2: "the cost-benefit algorithm reduces the write amplification" under Zipf, and is
+/// above greedy's under uniform updates.
 #[test]
 fn cost_benefit_is_below_greedy_under_zipf_only() {
     let config = SimConfig {
@@ -118,8 +120,8 @@ fn cost_benefit_is_below_greedy_under_zipf_only() {
     }
 }
 
-/// An independent implementation gives 0.78 at 90:10. Without neighbours of some size hot logs starved, the more the larger
-/// the device.
+/// An independent implementation gives 0.78 at 90:10. Without neighbours of some size hot logs
+/// starved, the more the larger the device.
 #[test]
 fn multi_log_settles_at_any_size() {
     for segments in [1000, 2560, 5120] {
@@ -140,8 +142,9 @@ fn multi_log_settles_at_any_size() {
     }
 }
 
-/// What lies idle is the same share of any device, for policies that clean 64 segments at a time, one, and from a sort buffer. Without that,
-/// `multi-log-opt` was at 1.10 and MDC at 1.33 on 196 segments, where equation (4) says 1.69 of a space of any size.
+/// What lies idle is the same share of any device, for policies that clean 64 segments at a time,
+/// one, and from a sort buffer. Without that, `multi-log-opt` was at 1.10 and MDC at 1.33 on 196
+/// segments, where equation (4) says 1.69 of a space of any size.
 #[test]
 fn uniform_updates_cost_the_same_on_devices_of_any_size() {
     let expected = analysis::wamp(analysis::emptiness(0.8));
@@ -186,8 +189,8 @@ fn policies_rank_as_in_the_paper() {
     assert!(wamp(PolicyKind::LifeTable) < no_sep_user);
 }
 
-/// Logs that pay for their own writes only share the slack as Fig. 5 shows it: multi-log moves less than cost-benefit
-/// under Zipf, and stays near the bound if it knows the frequencies.
+/// Logs that pay for their own writes only share the slack as Fig. 5 shows it: multi-log moves less
+/// than cost-benefit under Zipf, and stays near the bound if it knows the frequencies.
 #[test]
 fn logs_share_the_slack() {
     let config = SimConfig {
@@ -206,7 +209,8 @@ fn logs_share_the_slack() {
         let groups = analysis::groups_of(kind(workload), config.user_pages()).unwrap();
         let bound = analysis::fluid_bound(0.8, &groups).wamp;
         let exact = wamp(PolicyKind::MultiLogOpt, workload);
-        // Measured 1.092 and 0.998. What is free between two cycles is no slack, so that no policy is below the bound.
+        // Measured 1.092 and 0.998. What is free between two cycles is no slack, so that no policy
+        // is below the bound.
         assert!(
             (0.97..1.12).contains(&(exact / bound)),
             "{workload}: {exact} against {bound}"
@@ -335,7 +339,8 @@ fn a_trace_replays_with_its_trims() {
     assert_eq!(report.series.len(), 100);
 }
 
-/// However many updates there are, the steady state is the second half, and the series are the hundredths of the run.
+/// However many updates there are, the steady state is the second half, and the series are the
+/// hundredths of the run.
 #[test]
 fn halves_and_hundredths_are_so_of_runs_of_any_length() {
     for updates in [1, 2, 51, 100, 150, 199, 10_051] {

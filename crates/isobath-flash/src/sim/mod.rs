@@ -1,4 +1,5 @@
-//! The simulator of paper 003 (section 6.1.1): a log-structured space that holds page numbers instead of pages.
+//! The simulator of paper 003 (section 6.1.1): a log-structured space that holds page numbers
+//! instead of pages.
 
 mod config;
 mod engine;

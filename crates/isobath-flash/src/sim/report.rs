@@ -30,7 +30,8 @@ impl Window {
         1.0 + self.wamp()
     }
 
-    /// Pages written in all per user update: below [`Window::write_amplification`] when duplicates are absorbed.
+    /// Pages written in all per user update: below [`Window::write_amplification`] when duplicates
+    /// are absorbed.
     pub fn page_writes_per_update(&self) -> f64 {
         (self.user_pages + self.relocated_pages) as f64 / (self.updates as f64).max(1.0)
     }
@@ -63,7 +64,8 @@ pub struct SimReport {
     pub whole: Window,
     /// The second half of the run, the steady state.
     pub steady: Window,
-    /// Segments cleaned in the second half by emptiness: bin i counts i% ≤ E < (i+1)%, the last one E = 100%.
+    /// Segments cleaned in the second half by emptiness: bin i counts i% ≤ E < (i+1)%, the last one
+    /// E = 100%.
     pub emptiness_histogram: Vec<u64>,
     /// The run in consecutive parts: convergence over time.
     pub series: Vec<Window>,

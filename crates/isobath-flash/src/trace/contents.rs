@@ -1,4 +1,5 @@
-//! What a trace contains: updates that follow the order of earlier ones, and how often pages are updated otherwise.
+//! What a trace contains: updates that follow the order of earlier ones, and how often pages are
+//! updated otherwise.
 
 use std::collections::VecDeque;
 
@@ -7,25 +8,29 @@ use crate::analysis::{FluidBound, Group, fluid_bound, groups_of_noisy_counts};
 
 /// Versions overwritten before, with which one that is overwritten is compared.
 const NEIGHBOURS: usize = 16;
-/// Two versions are neighbours if their births, and their deaths, lie at most this share of a lifetime apart.
+/// Two versions are neighbours if their births, and their deaths, lie at most this share of a
+/// lifetime apart.
 const NEAR_SHARE: u64 = 64;
 /// How much farther apart, in the same unit, births are sought that are near by chance.
 const CHANCE_SHIFT: u64 = 5;
-/// A page of which at least this share of updates comes in order is not in the independent part at all.
+/// A page of which at least this share of updates comes in order is not in the independent part at
+/// all.
 const IN_ORDER_PAGE: f64 = 0.75;
 
 /// What updates of a trace, from some point on, are like.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TraceContents {
-    /// Live pages by how often they are updated independently of each other, of all these pages and updates.
+    /// Live pages by how often they are updated independently of each other, of all these pages and
+    /// updates.
     pub groups: Vec<Group>,
     /// Share of the updates that come in the order of earlier ones: sequential, cyclic, or swept.
     pub in_order: f64,
 }
 
 impl TraceContents {
-    /// The least `Wamp` and cost at fill factor `fill`: the fluid bound for the updates that are independent of each
-    /// other; the others overwrite whole segments in the order in which these were written, and cost nothing.
+    /// The least `Wamp` and cost at fill factor `fill`: the fluid bound for the updates that are
+    /// independent of each other; the others overwrite whole segments in the order in which these
+    /// were written, and cost nothing.
     pub fn bound(&self, fill: f64) -> FluidBound {
         let bound = fluid_bound(fill, &self.groups);
         let alone = 1.0 - self.in_order;
@@ -83,8 +88,8 @@ impl PageUpdates {
 struct Overwritten(VecDeque<(u64, u64)>);
 
 impl Overwritten {
-    /// Whether a version written at `born` and overwritten at `now` was overwritten beside one that was written near
-    /// it, `shift` such distances away.
+    /// Whether a version written at `born` and overwritten at `now` was overwritten beside one that
+    /// was written near it, `shift` such distances away.
     fn has_neighbour(&self, born: u64, now: u64, shift: u64) -> bool {
         let near = (now - born) / NEAR_SHARE;
         let at = born.wrapping_sub(shift * near);
@@ -104,10 +109,12 @@ impl Overwritten {
 }
 
 impl Trace {
-    /// What the operations from number `from` on are like; those before it show when pages were written.
+    /// What the operations from number `from` on are like; those before it show when pages were
+    /// written.
     ///
-    /// An update comes in order if its page's last version was written next to one that was overwritten just before. So
-    /// many as do that by chance, as versions written at another time show, are not counted.
+    /// An update comes in order if its page's last version was written next to one that was
+    /// overwritten just before. So many as do that by chance, as versions written at another time
+    /// show, are not counted.
     pub fn contents(&self, from: usize) -> TraceContents {
         let mut born: Vec<Option<u64>> = vec![None; self.pages as usize];
         let mut pages = vec![PageUpdates::default(); self.pages as usize];
@@ -194,7 +201,8 @@ mod tests {
         }
     }
 
-    /// Cyclic writes cost nothing; beside random ones the slack is all for these (section 3 with pages that need none).
+    /// Cyclic writes cost nothing; beside random ones the slack is all for these (section 3 with
+    /// pages that need none).
     #[test]
     fn updates_in_order_are_found_and_cost_nothing() {
         let cyclic = contents("sequential:1:1", 20_011, 10);

@@ -20,8 +20,8 @@ pub enum TraceFormat {
     Binary,
     /// Text of `blkparse`, default format: queued (`Q`) writes and discards.
     Blkparse,
-    /// MSR-Cambridge block traces: `Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime`, offset and size in
-    /// bytes.
+    /// MSR-Cambridge block traces: `Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime`,
+    /// offset and size in bytes.
     Msr,
 }
 
@@ -66,14 +66,15 @@ struct Span {
     count: u64,
 }
 
-/// Reads a trace for a device of `device_pages` pages of `page_bytes` bytes (a multiple of 512). A block request writes
-/// every page that it touches and trims the pages that it covers. Without `device_pages` a page may have any number: pages
-/// are renumbered in order of first appearance, and a number that a trim gave up is used again, so that the trace has as many
-/// pages as were ever live at a time.
+/// Reads a trace for a device of `device_pages` pages of `page_bytes` bytes (a multiple of 512). A
+/// block request writes every page that it touches and trims the pages that it covers. Without
+/// `device_pages` a page may have any number: pages are renumbered in order of first appearance,
+/// and a number that a trim gave up is used again, so that the trace has as many pages as were ever
+/// live at a time.
 ///
 /// # Errors
-/// With the number of the line (or binary record) that cannot be understood or names a page beyond the device; also if
-/// nothing is written at all.
+/// With the number of the line (or binary record) that cannot be understood or names a page beyond
+/// the device; also if nothing is written at all.
 pub fn read_trace(
     format: TraceFormat,
     source: impl BufRead,
@@ -205,7 +206,8 @@ fn csv_line(line: &str) -> Result<Option<Span>, &'static str> {
 /// `8,0  1  42  0.000123  987  Q  WS 2048 + 8 [process]`
 fn blkparse_line(line: &str, page_bytes: u64) -> Result<Option<Span>, &'static str> {
     let fields: Vec<&str> = line.split_whitespace().collect();
-    // Everything that is not an event line (statistics at the end, messages) has no "major,minor" in front.
+    // Everything that is not an event line (statistics at the end, messages) has no "major,minor"
+    // in front.
     let is_event = fields.first().is_some_and(|device| {
         device.split_once(',').is_some_and(|(major, minor)| {
             major.parse::<u32>().is_ok() && minor.parse::<u32>().is_ok()
@@ -553,7 +555,8 @@ mod tests {
         assert_eq!(trace.write_counts(), [2, 2]);
     }
 
-    /// Numbers may be of any size where there is no device: the pages are renumbered, and no range is unrolled for nothing.
+    /// Numbers may be of any size where there is no device: the pages are renumbered, and no range
+    /// is unrolled for nothing.
     #[test]
     fn huge_page_numbers_take_no_space() {
         let read = |text: &str| read_trace(TraceFormat::Csv, text.as_bytes(), 4096, None);

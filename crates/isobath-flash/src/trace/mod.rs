@@ -1,10 +1,10 @@
 //! Traces of page writes and trims.
 //!
-//! Four formats are read ([`TraceFormat`]); two of them, plain CSV and binary, are also written, and are what an engine
-//! records its page writes in:
+//! Four formats are read ([`TraceFormat`]); two of them, plain CSV and binary, are also written,
+//! and are what an engine records its page writes in:
 //!
-//! **CSV**: one operation per line, `W,page` or `T,page`, optionally followed by `,count` for consecutive pages. Empty
-//! lines and lines that start with `#` are skipped.
+//! **CSV**: one operation per line, `W,page` or `T,page`, optionally followed by `,count` for
+//! consecutive pages. Empty lines and lines that start with `#` are skipped.
 //!
 //! ```text
 //! # page writes
@@ -147,7 +147,8 @@ impl Trace {
         self.ops.iter().filter(|op| !op.is_trim()).count() as u64
     }
 
-    /// How often each page is written: the frequencies behind [`crate::analysis::groups_of_counts`].
+    /// How often each page is written: the frequencies behind
+    /// [`crate::analysis::groups_of_counts`].
     pub fn write_counts(&self) -> Vec<u32> {
         let mut counts = vec![0; self.pages as usize];
         for op in self.ops.iter().filter(|op| !op.is_trim()) {

@@ -1,4 +1,5 @@
-//! Streams of page writes: the synthetic workloads of section 6.1.4, workloads whose hot set moves, and traces.
+//! Streams of page writes: the synthetic workloads of section 6.1.4, workloads whose hot set moves,
+//! and traces.
 
 mod synthetic;
 mod zipf;
@@ -45,8 +46,8 @@ pub trait Workload {
     /// Number of pages; every operation names a smaller page.
     fn pages(&self) -> u32;
 
-    /// Fills a prefix of `out` with the next operations and returns its length; 0 at the end. Synthetic workloads
-    /// never end.
+    /// Fills a prefix of `out` with the next operations and returns its length; 0 at the end.
+    /// Synthetic workloads never end.
     fn fill(&mut self, out: &mut [Op]) -> usize;
 
     /// Operations left, if they end.
@@ -54,13 +55,14 @@ pub trait Workload {
         None
     }
 
-    /// The exact probability of each page in one update, for the oracle policies; `None` if it is unknown or changes.
+    /// The exact probability of each page in one update, for the oracle policies; `None` if it is
+    /// unknown or changes.
     fn rates(&self) -> Option<Vec<f32>> {
         None
     }
 
-    /// True if every page is written once before the measurement starts; false if the workload itself creates pages
-    /// (a trace).
+    /// True if every page is written once before the measurement starts; false if the workload
+    /// itself creates pages (a trace).
     fn preload(&self) -> bool {
         true
     }

@@ -5,12 +5,14 @@ use crate::rng::Rng;
 
 /// A synthetic workload's law.
 ///
-/// The law speaks of ranks, the hottest first; [`Synthetic`] gives every rank a page number that says nothing of it.
+/// The law speaks of ranks, the hottest first; [`Synthetic`] gives every rank a page number that
+/// says nothing of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum WorkloadKind {
     /// Every page equally likely.
     Uniform,
-    /// m:1−m: a share `hot_updates` of the updates goes to a share `hot_pages` of the pages (section 3.2).
+    /// m:1−m: a share `hot_updates` of the updates goes to a share `hot_pages` of the pages
+    /// (section 3.2).
     HotCold {
         /// Share of the updates, e.g. 0.8.
         hot_updates: f64,
@@ -31,7 +33,8 @@ pub enum WorkloadKind {
         /// Updates between jumps, in multiples of the number of pages.
         period: f64,
     },
-    /// Hot-cold whose hot set is a window that slides over all pages once in `period` × pages updates.
+    /// Hot-cold whose hot set is a window that slides over all pages once in `period` × pages
+    /// updates.
     SlidingHot {
         /// Share of the updates.
         hot_updates: f64,
@@ -40,21 +43,23 @@ pub enum WorkloadKind {
         /// Updates per turn around all pages, in multiples of the number of pages.
         period: f64,
     },
-    /// Zipf whose head moves: again and again the coldest page becomes the hottest and all others lose one rank; a
-    /// page goes from hottest to coldest in `period` × pages updates.
+    /// Zipf whose head moves: again and again the coldest page becomes the hottest and all others
+    /// lose one rank; a page goes from hottest to coldest in `period` × pages updates.
     ZipfMovingHead {
         /// The exponent, ≥ 0.
         exponent: f64,
         /// Updates per turn, in multiples of the number of pages.
         period: f64,
     },
-    /// A share of the updates cycles through a share of the pages in order, the rest to the other pages, which are
-    /// equally likely: a log or a queue beside random updates. Pages of the first kind are invalidated in the order
-    /// in which they were written, so that cleaning them costs nothing.
+    /// A share of the updates cycles through a share of the pages in order, the rest to the other
+    /// pages, which are equally likely: a log or a queue beside random updates. Pages of the first
+    /// kind are invalidated in the order in which they were written, so that cleaning them costs
+    /// nothing.
     Sequential {
         /// Share of the updates that cycle, above 0, up to 1.
         updates: f64,
-        /// Share of the pages that they cycle through, above 0, up to 1; the other updates then go to all pages.
+        /// Share of the pages that they cycle through, above 0, up to 1; the other updates then go
+        /// to all pages.
         pages: f64,
     },
 }
@@ -259,8 +264,9 @@ pub struct Synthetic {
 }
 
 impl Synthetic {
-    /// The workload over `pages` pages (1 to 2³¹−1). Ranks are scattered over the page numbers by chance: were the hot
-    /// pages neighbours, whatever is done in the order of page numbers would keep them together.
+    /// The workload over `pages` pages (1 to 2³¹−1). Ranks are scattered over the page numbers by
+    /// chance: were the hot pages neighbours, whatever is done in the order of page numbers would
+    /// keep them together.
     ///
     /// # Errors
     /// If a parameter of `kind` is out of range.

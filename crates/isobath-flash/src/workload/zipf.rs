@@ -1,9 +1,10 @@
 //! Exact Zipf sampling for any exponent in a few nanoseconds.
 //!
-//! Ranks are cut into blocks within which the probability changes by less than half a percent (the first 1,024 ranks
-//! are blocks of their own). A block is drawn by Walker's alias method, a rank in it uniformly and then accepted by
-//! rejection; only one draw in several hundred has to evaluate a power. `rand_distr`'s rejection-inversion evaluates
-//! several powers and logarithms for every draw.
+//! Ranks are cut into blocks within which the probability changes by less than half a percent (the
+//! first 1,024 ranks are blocks of their own). A block is drawn by Walker's alias method, a rank in
+//! it uniformly and then accepted by rejection; only one draw in several hundred has to evaluate a
+//! power. `rand_distr`'s rejection-inversion evaluates several powers and logarithms for every
+//! draw.
 
 use crate::rng::Rng;
 
@@ -17,7 +18,8 @@ struct Block {
     /// First rank (0-based).
     first: u32,
     len: u32,
-    /// Accept without a power if a 32-bit draw is below this: 2³² × smallest / largest probability in the block.
+    /// Accept without a power if a 32-bit draw is below this: 2³² × smallest / largest probability
+    /// in the block.
     sure: u32,
     /// Alias method: keep this block if a 32-bit draw is below `keep`, else take `alias`.
     keep: u32,
@@ -109,8 +111,8 @@ impl Zipf {
     }
 }
 
-/// Σ (r+1)^−s for r in first..first+len: exact for single ranks, else by the midpoint rule with its first correction,
-/// which is exact to 10⁻¹² from rank 1,024 on.
+/// Σ (r+1)^−s for r in first..first+len: exact for single ranks, else by the midpoint rule with its
+/// first correction, which is exact to 10⁻¹² from rank 1,024 on.
 fn mass(first: u32, len: u32, s: f64) -> f64 {
     if len == 1 {
         return f64::from(first + 1).powf(-s);

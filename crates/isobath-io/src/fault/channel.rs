@@ -108,7 +108,8 @@ impl FaultChannel {
             self.free.push(finished.slot);
             let slot = &self.slots[finished.slot as usize];
             if slot.io.op == Op::Read {
-                // SAFETY: the submitter keeps the memory valid until it sees the completion pushed below.
+                // SAFETY: the submitter keeps the memory valid until it sees the completion pushed
+                // below.
                 unsafe { give_data(&finished, slot.io.buf) };
             }
             let error = |kind| IoError::new(kind, slot.io.op, slot.io.offset, slot.len);

@@ -1,4 +1,5 @@
-//! The bytes of a faulty device: what reads see, what would survive a power loss, and the writes in between.
+//! The bytes of a faulty device: what reads see, what would survive a power loss, and the writes in
+//! between.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -13,8 +14,8 @@ pub(super) const SECTOR: u64 = 512;
 /// The first page of the log device.
 const LOG_PAGE: u64 = LOG_OFFSET / PAGE;
 
-/// Pages are immutable and shared: between what is visible and what is durable, and between a device and its crash
-/// images.
+/// Pages are immutable and shared: between what is visible and what is durable, and between a
+/// device and its crash images.
 pub(super) type Page = Arc<[u8; PAGE as usize]>;
 
 /// The part of a write that falls on one page: the sectors of `mask` (bit i: bytes 512 i and on).
@@ -139,7 +140,8 @@ impl Medium {
         }
     }
 
-    /// Makes the writes that `covered` names durable; those to the log device only if it is flushed too.
+    /// Makes the writes that `covered` names durable; those to the log device only if it is flushed
+    /// too.
     pub(super) fn flush(&mut self, covered: impl Fn(u64) -> bool, log_too: bool) {
         let (data, log) = (&mut self.data, &mut self.log);
         self.volatile.retain(|page, versions| {
@@ -176,8 +178,8 @@ impl Medium {
         }
     }
 
-    /// The medium as found after a power loss: what survives of the data, and of the log. `in_flight` are writes that
-    /// were submitted and not executed.
+    /// The medium as found after a power loss: what survives of the data, and of the log.
+    /// `in_flight` are writes that were submitted and not executed.
     pub(super) fn after_power_loss(
         &self,
         survivors: [Survivors; 2],
@@ -241,7 +243,8 @@ fn place<'m>(data: &'m mut Side, log: &'m mut Side, page: u64) -> (&'m mut Side,
     }
 }
 
-/// Which writes survive one power loss. Decisions are functions of the write (and unit), not of the order of asking.
+/// Which writes survive one power loss. Decisions are functions of the write (and unit), not of the
+/// order of asking.
 struct Luck {
     rng: Rng,
     keep: f64,

@@ -18,18 +18,20 @@ use medium::PAGE;
 pub use plan::{Fault, FaultPlan, FaultRule, Survivors, Trigger};
 use state::{State, Task};
 
-/// An in-process device with a [`FaultPlan`]: failing, short, torn, lost, misdirected and corrupted I/Os, delays and
-/// overtaking, and a volatile write cache whose contents a power loss mixes up.
+/// An in-process device with a [`FaultPlan`]: failing, short, torn, lost, misdirected and corrupted
+/// I/Os, delays and overtaking, and a volatile write cache whose contents a power loss mixes up.
 ///
-/// Everything that it does is a function of the plan (with its seed) and of the sequence of calls, so a run in one thread
-/// can be repeated exactly. Its clock is simulated: every poll takes one microsecond, and a `wait` jumps to the next
-/// completion. Effects of an I/O happen at its completion; a write's data is taken at its hand-over.
+/// Everything that it does is a function of the plan (with its seed) and of the sequence of calls,
+/// so a run in one thread can be repeated exactly. Its clock is simulated: every poll takes one
+/// microsecond, and a `wait` jumps to the next completion. Effects of an I/O happen at its
+/// completion; a write's data is taken at its hand-over.
 ///
-/// With [`FaultPlan::log_bytes`] there is a log device too, with a cache of its own; the sequence of I/Os, the clock and the
-/// rules are those of both, and the power goes for both at once.
+/// With [`FaultPlan::log_bytes`] there is a log device too, with a cache of its own; the sequence
+/// of I/Os, the clock and the rules are those of both, and the power goes for both at once.
 ///
-/// A write is durable when it is [`durable`](crate::Io::durable) and complete, or when a flush completed that was handed
-/// over after the write's completion had been *reaped*; not earlier, which is what callers may assume of a real drive.
+/// A write is durable when it is [`durable`](crate::Io::durable) and complete, or when a flush
+/// completed that was handed over after the write's completion had been *reaped*; not earlier,
+/// which is what callers may assume of a real drive.
 ///
 /// ```
 /// use isobath_io::{FaultDevice, FaultPlan, Survivors, Volume};
@@ -74,9 +76,10 @@ impl FaultDevice {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a power loss at this moment would leave: a new device with the same plan, whose rules have counted nothing yet.
-    /// This device goes on undisturbed. `variant` draws one of the many possible outcomes of [`Survivors::Random`]. The
-    /// log device, where there is one, loses its cache in the same way, by a draw of its own.
+    /// What a power loss at this moment would leave: a new device with the same plan, whose rules
+    /// have counted nothing yet. This device goes on undisturbed. `variant` draws one of the many
+    /// possible outcomes of [`Survivors::Random`]. The log device, where there is one, loses its
+    /// cache in the same way, by a draw of its own.
     pub fn crash_image(&self, survivors: Survivors, variant: u64) -> Arc<FaultDevice> {
         self.image([survivors; 2], variant, self.plan.clone())
     }
@@ -110,16 +113,16 @@ impl FaultDevice {
         })
     }
 
-    /// Cuts the power: every later I/O on this device fails, in flight or new, and the device that is returned has what
-    /// survived.
+    /// Cuts the power: every later I/O on this device fails, in flight or new, and the device that
+    /// is returned has what survived.
     pub fn crash(&self, survivors: Survivors) -> Arc<FaultDevice> {
         let image = self.crash_image(survivors, 0);
         self.lock().power_off();
         image
     }
 
-    /// Cuts the power and leaves it so: every later I/O fails, in flight or new. [`FaultDevice::crash_image`] says what
-    /// survived.
+    /// Cuts the power and leaves it so: every later I/O fails, in flight or new.
+    /// [`FaultDevice::crash_image`] says what survived.
     pub fn power_off(&self) {
         self.lock().power_off();
     }
@@ -154,7 +157,8 @@ impl FaultDevice {
         self.lock().fault_count()
     }
 
-    /// A number that depends on every I/O handed over and on its outcome, in order: equal for equal runs.
+    /// A number that depends on every I/O handed over and on its outcome, in order: equal for equal
+    /// runs.
     pub fn digest(&self) -> u64 {
         self.lock().digest()
     }
@@ -170,8 +174,8 @@ impl FaultDevice {
         self.lock().advance(by.as_micros() as u64);
     }
 
-    /// Changes stored bytes without an I/O (a media error), durable ones included. `change` gets the bytes of each page
-    /// that the range touches, cut to the range.
+    /// Changes stored bytes without an I/O (a media error), durable ones included. `change` gets
+    /// the bytes of each page that the range touches, cut to the range.
     pub fn corrupt(&self, range: Range<u64>, change: impl Fn(&mut [u8])) {
         self.lock().corrupt(range, &change);
     }

@@ -12,22 +12,23 @@ use crate::io::Op;
 pub enum Fault {
     /// The I/O fails and has no effect.
     Error(IoErrorKind),
-    /// Only a prefix of whole [atomic units](FaultPlan::atomic_unit) is transferred, and the I/O fails with
-    /// [`IoErrorKind::Short`].
+    /// Only a prefix of whole [atomic units](FaultPlan::atomic_unit) is transferred, and the I/O
+    /// fails with [`IoErrorKind::Short`].
     Short,
-    /// A write changes some of its atomic units and not others, and fails with [`IoErrorKind::Media`]; a read just fails.
+    /// A write changes some of its atomic units and not others, and fails with
+    /// [`IoErrorKind::Media`]; a read just fails.
     Torn,
     /// A write is acknowledged and not executed. No effect on other operations.
     Lost,
     /// A write is acknowledged and lands at another place; a read gives the bytes of another place.
     Misdirected,
-    /// One bit of a write's data changes before it is stored, or of a read's data before it is given out (the stored
-    /// data is intact then).
+    /// One bit of a write's data changes before it is stored, or of a read's data before it is
+    /// given out (the stored data is intact then).
     BitFlip,
     /// The I/O takes longer.
     Delay(Duration),
-    /// Power fails when this I/O is submitted: it, all in flight and all later ones fail and have no further effect. Go
-    /// on with [`FaultDevice::crash`](crate::FaultDevice::crash).
+    /// Power fails when this I/O is submitted: it, all in flight and all later ones fail and have
+    /// no further effect. Go on with [`FaultDevice::crash`](crate::FaultDevice::crash).
     PowerLoss,
 }
 
@@ -88,13 +89,14 @@ pub enum Survivors {
     None,
     /// All that were executed, and none in flight: as if only the process had been killed.
     Executed,
-    /// Any of them, drawn from the seed: whole writes survive out of order, some are torn at the atomic unit, those in
-    /// flight included. How many survive varies from crash to crash between none and all.
+    /// Any of them, drawn from the seed: whole writes survive out of order, some are torn at the
+    /// atomic unit, those in flight included. How many survive varies from crash to crash between
+    /// none and all.
     Random,
 }
 
-/// The behaviour of a [`FaultDevice`](crate::FaultDevice). By default nothing goes wrong: I/Os complete in order at the
-/// next poll; unflushed writes are volatile.
+/// The behaviour of a [`FaultDevice`](crate::FaultDevice). By default nothing goes wrong: I/Os
+/// complete in order at the next poll; unflushed writes are volatile.
 #[derive(Debug, Clone)]
 pub struct FaultPlan {
     pub(crate) seed: u64,
@@ -133,15 +135,16 @@ impl FaultPlan {
         self
     }
 
-    /// Simulated microseconds that an I/O takes, drawn evenly from this range, so that I/Os overtake each other;
-    /// default 0.
+    /// Simulated microseconds that an I/O takes, drawn evenly from this range, so that I/Os
+    /// overtake each other; default 0.
     #[must_use]
     pub fn latency_us(mut self, range: RangeInclusive<u64>) -> Self {
         self.latency_us = range;
         self
     }
 
-    /// Bytes that the device writes entirely or not at all when power fails or a write is torn: 512 (default) or 4096.
+    /// Bytes that the device writes entirely or not at all when power fails or a write is torn: 512
+    /// (default) or 4096.
     #[must_use]
     pub fn atomic_unit(mut self, bytes: u32) -> Self {
         self.atomic_unit = if bytes >= 4096 { 4096 } else { 512 };
@@ -155,36 +158,40 @@ impl FaultPlan {
         self
     }
 
-    /// Bytes of a log device beside it, a multiple of 4096; default 0, none. A crash image keeps the one that was there.
+    /// Bytes of a log device beside it, a multiple of 4096; default 0, none. A crash image keeps
+    /// the one that was there.
     #[must_use]
     pub fn log_bytes(mut self, bytes: u64) -> Self {
         self.log_bytes = bytes / 4096 * 4096;
         self
     }
 
-    /// The most bytes to which it may grow ([`VolumeError::Limit`](crate::VolumeError) beyond); default none.
+    /// The most bytes to which it may grow ([`VolumeError::Limit`](crate::VolumeError) beyond);
+    /// default none.
     #[must_use]
     pub fn max_bytes(mut self, bytes: Option<u64>) -> Self {
         self.max_bytes = bytes;
         self
     }
 
-    /// Bytes beyond which growing fails for lack of space ([`VolumeError::NoSpace`](crate::VolumeError)); default none.
+    /// Bytes beyond which growing fails for lack of space
+    /// ([`VolumeError::NoSpace`](crate::VolumeError)); default none.
     #[must_use]
     pub fn space_bytes(mut self, bytes: u64) -> Self {
         self.space_bytes = bytes;
         self
     }
 
-    /// What the device says of [first writes](crate::Volume::first_writes_cost_more); default false. They cost no more here.
+    /// What the device says of [first writes](crate::Volume::first_writes_cost_more); default
+    /// false. They cost no more here.
     #[must_use]
     pub fn first_writes_cost_more(mut self, more: bool) -> Self {
         self.first_writes_cost_more = more;
         self
     }
 
-    /// Whether `wait` with nothing in flight really sleeps until woken, for tests with threads; default false: it returns
-    /// at once, and the run is deterministic.
+    /// Whether `wait` with nothing in flight really sleeps until woken, for tests with threads;
+    /// default false: it returns at once, and the run is deterministic.
     #[must_use]
     pub fn sleeps(mut self, sleeps: bool) -> Self {
         self.sleeps = sleeps;

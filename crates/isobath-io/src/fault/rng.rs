@@ -1,5 +1,5 @@
-//! Randomness from a seed: every draw is a function of the seed, its purpose and an index, so that one fault more or less
-//! leaves all other draws as they were.
+//! Randomness from a seed: every draw is a function of the seed, its purpose and an index, so that
+//! one fault more or less leaves all other draws as they were.
 
 /// What a draw is for.
 #[derive(Debug, Clone, Copy)]

@@ -58,7 +58,8 @@ pub(super) struct Finished {
     /// The channel's own number for it.
     pub(super) slot: u32,
     pub(super) result: Result<(), IoErrorKind>,
-    /// For a read: what it saw, from which byte on, and how many bytes to copy (fewer than asked for a short one).
+    /// For a read: what it saw, from which byte on, and how many bytes to copy (fewer than asked
+    /// for a short one).
     pub(super) seen: Seen,
     pub(super) seen_from: u64,
     pub(super) bytes: u64,
@@ -203,7 +204,8 @@ impl State {
         self.inboxes.len() - 1
     }
 
-    /// Executes what a channel has in flight, as the kernel does after a process was killed, and forgets the channel.
+    /// Executes what a channel has in flight, as the kernel does after a process was killed, and
+    /// forgets the channel.
     pub(super) fn close_inbox(&mut self, channel: usize) {
         while !self.off && self.flying.values().any(|f| f.channel == channel) {
             let Some(due) = self.next_due_us() else { break };
@@ -468,7 +470,8 @@ impl State {
         device.start + rng.below(places) * self.unit
     }
 
-    /// The bytes of a discarded range are undefined: each page keeps them or becomes zero, as the seed says.
+    /// The bytes of a discarded range are undefined: each page keeps them or becomes zero, as the
+    /// seed says.
     fn effect_of_discard(&mut self, index: u64, io: &Flying) {
         if io.fault == Some(Fault::Lost) {
             return;
@@ -496,7 +499,8 @@ impl State {
         self.due.clear();
         let mut flying: Vec<u64> = self.flying.keys().copied().collect();
         flying.sort_unstable();
-        // What was in flight may still be found on the medium, by `after_power_loss`, which needs its data: it stays.
+        // What was in flight may still be found on the medium, by `after_power_loss`, which needs
+        // its data: it stays.
         for index in flying {
             let Some(io) = self.flying.get(&index) else {
                 continue;

@@ -280,7 +280,8 @@ fn a_flush_covers_only_writes_whose_completion_was_seen() {
     buf.fill(1);
     let io = |page: u64| Io::write(page * PAGE, buf.as_ptr(), 4096, page);
     run(&mut *channel, &[io(0)]);
-    // Handed over together: the write is executed first, but its completion is not seen before the flush is submitted.
+    // Handed over together: the write is executed first, but its completion is not seen before the
+    // flush is submitted.
     run(&mut *channel, &[io(1), Io::flush(9)]);
     let after = peek(&device.crash_image(Survivors::None, 0));
     assert!(after[0] == 1 && after[PAGE_LEN] == 0);
@@ -419,8 +420,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a sector may hold after a crash, by the plainest rule: everything written to it since the newest value that a
-/// covering flush (or a durable write) has fixed.
+/// What a sector may hold after a crash, by the plainest rule: everything written to it since the
+/// newest value that a covering flush (or a durable write) has fixed.
 #[derive(Clone)]
 struct Model {
     /// Per sector, in the order of submission: (I/O, value, acknowledged).
@@ -471,7 +472,8 @@ impl Runner {
                 durable,
             } => {
                 self.next += 1;
-                // Two writes in flight to one sector have no order; the model avoids them by waiting.
+                // Two writes in flight to one sector have no order; the model avoids them by
+                // waiting.
                 self.reap(64);
                 let mut buf = AlignedBuf::new(*sectors as usize * 512);
                 buf.fill(self.next as u8);
@@ -502,7 +504,8 @@ impl Runner {
                 self.submit(Io::flush(self.next));
                 let mut fixed = self.model.clone();
                 for sector in &mut fixed.written {
-                    // Discards leave old or zero: nothing older is ruled out by one that only may have happened.
+                    // Discards leave old or zero: nothing older is ruled out by one that only may
+                    // have happened.
                     let newest = sector.iter().rposition(|w| w.2 && w.1 != 0);
                     sector.drain(..newest.unwrap_or(0));
                 }

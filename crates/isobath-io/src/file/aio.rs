@@ -1,4 +1,5 @@
-//! Linux native asynchronous I/O ("libaio"), by its system calls. For machines where io_uring is forbidden.
+//! Linux native asynchronous I/O ("libaio"), by its system calls. For machines where io_uring is
+//! forbidden.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -169,8 +170,8 @@ impl AioQueue {
         while first < self.queued.len() {
             let rest = &mut self.queued[first..];
             let pointers: Vec<*mut Iocb> = rest.iter_mut().map(|i| &raw mut *i).collect();
-            // SAFETY: an array of pointers to valid iocbs, which the kernel copies during the call. The memory that they
-            // name stays valid by the contract of `push`.
+            // SAFETY: an array of pointers to valid iocbs, which the kernel copies during the call.
+            // The memory that they name stays valid by the contract of `push`.
             let n = unsafe {
                 libc::syscall(
                     libc::SYS_io_submit,
@@ -227,11 +228,12 @@ impl AioQueue {
         false
     }
 
-    /// Takes completions from the ring that the kernel shares with us, without a system call. `None` when this kernel's
-    /// ring may not be read.
+    /// Takes completions from the ring that the kernel shares with us, without a system call.
+    /// `None` when this kernel's ring may not be read.
     fn reap_ring(&mut self, done: &mut Vec<Done>) -> Option<bool> {
         let ring: *const Ring = std::ptr::with_exposed_provenance(self.context as usize);
-        // SAFETY: the context is the address of a ring that the kernel mapped for us and that lives as long as `self`.
+        // SAFETY: the context is the address of a ring that the kernel mapped for us and that lives
+        // as long as `self`.
         let header = unsafe { &*ring };
         if header.magic != RING_MAGIC || header.incompatible != 0 {
             return None;
@@ -261,7 +263,8 @@ impl AioQueue {
         let mut events = [Event::default(); EVENTS];
         let spec = timeout.map(timespec);
         let spec = spec.as_ref().map_or(std::ptr::null(), |s| &raw const *s);
-        // SAFETY: the array holds `EVENTS` events; the timespec outlives the call or is null (endless).
+        // SAFETY: the array holds `EVENTS` events; the timespec outlives the call or is null
+        // (endless).
         let n = unsafe {
             libc::syscall(
                 libc::SYS_io_getevents,
@@ -377,7 +380,8 @@ impl Queue for AioQueue {
 
 impl Drop for AioQueue {
     fn drop(&mut self) {
-        // SAFETY: the context is ours and not used afterwards. The kernel waits for what is inside it.
+        // SAFETY: the context is ours and not used afterwards. The kernel waits for what is inside
+        // it.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.context) };
     }
 }

@@ -1,5 +1,5 @@
-//! The channel of a file volume over any backend: checks, splits at stripe units, joins, finishes short transfers,
-//! retries, counts and times.
+//! The channel of a file volume over any backend: checks, splits at stripe units, joins, finishes
+//! short transfers, retries, counts and times.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -245,7 +245,8 @@ impl<Q: Queue> FileChannel<Q> {
         let skip = u64::from(slot.done);
         let (buf, len) = match slot.op {
             Op::WriteV => (slot.vec.as_mut_ptr().cast(), slot.vec.len() as u64),
-            // Without provenance checks at run time, and within the caller's buffer: `done` < `len`.
+            // Without provenance checks at run time, and within the caller's buffer: `done` <
+            // `len`.
             _ => (slot.buf.wrapping_add(slot.done as usize), slot.len - skip),
         };
         let request = Request {
@@ -257,8 +258,9 @@ impl<Q: Queue> FileChannel<Q> {
             durable: slot.durable,
             token,
         };
-        // SAFETY: the submitter keeps the memory valid until the completion; the iovecs are the slot's own, which is
-        // neither changed nor freed before the request is done (a moved `Vec` keeps its heap memory in place).
+        // SAFETY: the submitter keeps the memory valid until the completion; the iovecs are the
+        // slot's own, which is neither changed nor freed before the request is done (a moved `Vec`
+        // keeps its heap memory in place).
         unsafe { self.queue.push(&request) };
         self.pushed += 1;
         self.stats.device_requests += 1;
@@ -405,7 +407,8 @@ impl<Q: Queue> FileChannel<Q> {
             }
             let member = self.device.member(slot.member);
             if slot.op == Op::Discard && result == -libc::EOPNOTSUPP && member.block_device {
-                // The asynchronous way zeroes the range as well, which fewer drives can do than discard.
+                // The asynchronous way zeroes the range as well, which fewer drives can do than
+                // discard.
                 let (at, len) = (slot.physical, slot.len);
                 let discarded = sys::discard_blocks(member.fd(), at, len);
                 let errno = |e: io::Error| e.raw_os_error().unwrap_or(libc::EIO);
@@ -420,7 +423,8 @@ impl<Q: Queue> FileChannel<Q> {
         if u64::from(slot.done) + u64::from(got) >= slot.len {
             return Some(Ok(()));
         }
-        // Only whole blocks count: the rest must start aligned. No progress means that there is no more to get.
+        // Only whole blocks count: the rest must start aligned. No progress means that there is no
+        // more to get.
         let progress = got / block * block;
         if progress == 0 {
             let done = slot.done + got;
@@ -455,7 +459,8 @@ impl<Q: Queue> FileChannel<Q> {
             joint.error.get_or_insert(error);
         }
         if joint.parts > 0 {
-            // The memory of the whole I/O is in use until its last part is done, also after an error.
+            // The memory of the whole I/O is in use until its last part is done, also after an
+            // error.
             return;
         }
         let result = match joint.error.take() {

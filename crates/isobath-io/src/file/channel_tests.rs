@@ -6,7 +6,8 @@ use std::collections::HashMap;
 
 const BLOCK: u32 = 4096;
 
-/// Answers requests from a script, in order; without one, fully. Moves no data, but notes what was asked for.
+/// Answers requests from a script, in order; without one, fully. Moves no data, but notes what was
+/// asked for.
 #[derive(Default)]
 struct Script {
     answers: VecDeque<i32>,

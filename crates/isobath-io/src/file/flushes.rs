@@ -1,9 +1,10 @@
 //! What became of the flushes of one member.
 //!
-//! Linux reports a failed write-back once per open file description. Where several flushers share one (workers, growth,
-//! the blocking calls), the first one takes the error, and the others succeed although their writes are lost. So every
-//! success is verified: a second description of the member, which no other code flushes, is asked whether an error has
-//! come up, and every flush from then on returns the first failure.
+//! Linux reports a failed write-back once per open file description. Where several flushers share
+//! one (workers, growth, the blocking calls), the first one takes the error, and the others succeed
+//! although their writes are lost. So every success is verified: a second description of the
+//! member, which no other code flushes, is asked whether an error has come up, and every flush from
+//! then on returns the first failure.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -15,8 +16,8 @@ use crate::error::IoErrorKind;
 use crate::file::sys;
 
 pub(super) struct Flushes {
-    /// The member once more. `None` where it cannot be opened again: the flushes of this process then have only each
-    /// other's failures to go by.
+    /// The member once more. `None` where it cannot be opened again: the flushes of this process
+    /// then have only each other's failures to go by.
     witness: Option<File>,
     /// The first failure. Which writes were lost then is unknown, so no later flush may succeed.
     failed: OnceLock<IoErrorKind>,
@@ -39,7 +40,8 @@ impl Flushes {
         }
     }
 
-    /// The outcome of a flush or a durable write of the member, to which the system has answered `result`.
+    /// The outcome of a flush or a durable write of the member, to which the system has answered
+    /// `result`.
     pub(super) fn judge(&self, result: Result<(), IoErrorKind>) -> Result<(), IoErrorKind> {
         let result = result.and_then(|()| {
             let _one_at_a_time = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,7 +54,8 @@ impl Flushes {
             };
             asked.map_err(|errno| {
                 let kind = IoErrorKind::from_errno(errno);
-                // Stored under the lock: the second description reports the error to one flush only.
+                // Stored under the lock: the second description reports the error to one flush
+                // only.
                 *self.failed.get_or_init(|| kind)
             })
         });

@@ -1,5 +1,5 @@
-//! The label: the first bytes of every member of a volume, by which a member says which volume it belongs to, as which
-//! part, and how long the volume is.
+//! The label: the first bytes of every member of a volume, by which a member says which volume it
+//! belongs to, as which part, and how long the volume is.
 //!
 //! A member (one file or block device) is laid out as follows, all integers little-endian:
 //!
@@ -10,7 +10,8 @@
 //! byte D      data             (D = data offset, 2 MiB: aligned to flash and huge-page units)
 //! ```
 //!
-//! A label's first 512 bytes, so that drives write it atomically; the other 3584 are zero and ignored:
+//! A label's first 512 bytes, so that drives write it atomically; the other 3584 are zero and
+//! ignored:
 //!
 //! ```text
 //! offset size  field
@@ -29,9 +30,9 @@
 //! ```
 //!
 //! Logical byte `x` of a volume with `n` members lies on member `(x / S) % n`, at byte
-//! `D + (x / S / n) * S + x % S` of it. A member has at least `D` + its share of `L` bytes; more is possible after a
-//! crash while the volume grew, and harmless. Where members disagree about `L` (same reason), the smallest one counts:
-//! the growth had not been acknowledged.
+//! `D + (x / S / n) * S + x % S` of it. A member has at least `D` + its share of `L` bytes; more is
+//! possible after a crash while the volume grew, and harmless. Where members disagree about `L`
+//! (same reason), the smallest one counts: the growth had not been acknowledged.
 
 use crate::options::MAX_MEMBERS;
 
@@ -113,7 +114,8 @@ impl Label {
         if &block[..8] != MAGIC {
             return Err(LabelError::Foreign);
         }
-        // The version comes before the checksum: a newer format may lay out everything else differently.
+        // The version comes before the checksum: a newer format may lay out everything else
+        // differently.
         let version = u32_at(block, 8);
         if version > VERSION {
             return Err(LabelError::Newer(version));

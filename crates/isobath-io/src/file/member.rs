@@ -23,12 +23,13 @@ use crate::words::dangling_target;
 const SAFE_BLOCK: u32 = 4096;
 /// Zeros written at once where the file system cannot allocate without writing.
 const ZEROS: usize = 1 << 20;
-/// Bytes at the start of a file that say what it is: the labels of a volume's member, the header of a log.
+/// Bytes at the start of a file that say what it is: the labels of a volume's member, the header of
+/// a log.
 const HEAD_BYTES: usize = 64 << 10;
 /// What these begin with.
 const MAGIC_START: &[u8] = b"ISOB";
-/// Bytes at the start of a block device that must be zero before a volume is created on it: where file systems, partition
-/// tables and volume managers have their signatures.
+/// Bytes at the start of a block device that must be zero before a volume is created on it: where
+/// file systems, partition tables and volume managers have their signatures.
 const SIGNATURE_AREA: usize = 1 << 20;
 /// Attempts to claim a busy block device, and the pause between them.
 const BUSY_TRIES: u32 = 20;
@@ -128,15 +129,16 @@ fn is_unfinished(path: &Path) -> bool {
     looked().unwrap_or(false)
 }
 
-/// Whether `path` is a file or block device of a store, as its first bytes say. What cannot be read is none.
+/// Whether `path` is a file or block device of a store, as its first bytes say. What cannot be read
+/// is none.
 #[must_use]
 pub fn is_store_file(path: &Path) -> bool {
     open_to_read(path).is_ok_and(|file| is_member(&file).unwrap_or(false))
 }
 
 impl Member {
-    /// Whether `found` is this file or block device. A node of a block device has a number of its own; two nodes of one
-    /// device have the same.
+    /// Whether `found` is this file or block device. A node of a block device has a number of its
+    /// own; two nodes of one device have the same.
     pub(super) fn is(&self, found: &fs::Metadata) -> io::Result<bool> {
         let ours = self.file.metadata()?;
         let same_device =
@@ -174,7 +176,8 @@ impl Member {
         let write = options.access == Access::ReadWrite;
         let mut open = OpenOptions::new();
         open.read(true).write(write);
-        // On a block device O_EXCL claims it: a mounted one, or one of a volume manager, is refused.
+        // On a block device O_EXCL claims it: a mounted one, or one of a volume manager, is
+        // refused.
         let flags = if block_device && write {
             libc::O_EXCL
         } else {
@@ -264,7 +267,8 @@ impl Member {
                 if options.direct == DirectMode::Required {
                     return Err(VolumeError::DirectRefused { path: path.into() });
                 }
-                // A refused open with O_CREAT may have made the file: it is ours, for `create_new` came first.
+                // A refused open with O_CREAT may have made the file: it is ours, for `create_new`
+                // came first.
                 let again = open.create_new(false).custom_flags(flags).open(path);
                 (again.map_err(|e| os(path, "open", e))?, false)
             }
@@ -337,8 +341,8 @@ impl Member {
         let result = wait_for_lock(attempt, || self.holder(), tries_in(timeout));
         match result {
             Ok(()) if write => {
-                // For readers beside this writer, which must not try the lock itself: a writer could meet that. Where the
-                // file system has no such locks they learn less.
+                // For readers beside this writer, which must not try the lock itself: a writer
+                // could meet that. Where the file system has no such locks they learn less.
                 let _ = sys::lock_range(&self.file, libc::F_WRLCK, WRITER, 1);
                 Ok(())
             }
@@ -393,8 +397,9 @@ impl Member {
         sys::is_range_locked(&self.file, libc::F_WRLCK, first, count).unwrap_or(false)
     }
 
-    /// The process that holds the lock and whether it writes, as far as /proc/locks says. The kernel prints its device
-    /// number in its own encoding, so the inode and the device's minor and major are compared in that form.
+    /// The process that holds the lock and whether it writes, as far as /proc/locks says. The
+    /// kernel prints its device number in its own encoding, so the inode and the device's minor and
+    /// major are compared in that form.
     fn holder(&self) -> Option<(u32, bool)> {
         let meta = self.file.metadata().ok()?;
         let (major, minor) = (libc::major(meta.dev()), libc::minor(meta.dev()));
@@ -428,7 +433,8 @@ impl Member {
         }
     }
 
-    /// How a device begins that is to become a member. It must hold no data, unless that may be overwritten.
+    /// How a device begins that is to become a member. It must hold no data, unless that may be
+    /// overwritten.
     fn device_before(&self, overwrite: bool) -> Result<Before, VolumeError> {
         let mut area = AlignedBuf::new(SIGNATURE_AREA);
         let n = self.read_start(&mut area)?;
@@ -452,13 +458,14 @@ impl Member {
         self.kept.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it is a file that this call has made, or one that was empty; its name may not be durable.
+    /// Whether it is a file that this call has made, or one that was empty; its name may not be
+    /// durable.
     pub(super) fn is_new_file(&self) -> bool {
         matches!(self.before, Before::Nothing | Before::Empty)
     }
 
-    /// Undoes the creation of the member: removes the file, or has the device begin as it did. Failing to do so leaves
-    /// what a person can remove, and the error that led here matters more.
+    /// Undoes the creation of the member: removes the file, or has the device begin as it did.
+    /// Failing to do so leaves what a person can remove, and the error that led here matters more.
     pub(super) fn undo_creation(&self) {
         match &self.before {
             Before::Member => {}
@@ -516,8 +523,8 @@ impl Member {
         })
     }
 
-    /// Calls `step`, which transfers what is left from a byte on, until all `len` bytes are done. Of a short transfer only
-    /// whole blocks count: the rest must begin aligned.
+    /// Calls `step`, which transfers what is left from a byte on, until all `len` bytes are done.
+    /// Of a short transfer only whole blocks count: the rest must begin aligned.
     fn transfer(
         &self,
         len: usize,
@@ -594,8 +601,8 @@ impl Member {
             .map_err(|kind| IoError::new(kind, Op::Flush, 0, 0).on(&self.path))
     }
 
-    /// The outcome of a flush or a durable write, to which the system has answered `result`: an error also where it has
-    /// reported that to another descriptor.
+    /// The outcome of a flush or a durable write, to which the system has answered `result`: an
+    /// error also where it has reported that to another descriptor.
     pub(super) fn flushed(&self, result: Result<(), IoErrorKind>) -> Result<(), IoErrorKind> {
         self.flushes.judge(result)
     }
@@ -610,7 +617,8 @@ impl Member {
         size.map_err(|e| os(&self.path, "measure", e))
     }
 
-    /// Makes the bytes from `from` to `to` exist with blocks behind them, durably. Gives back what it took when it fails.
+    /// Makes the bytes from `from` to `to` exist with blocks behind them, durably. Gives back what
+    /// it took when it fails.
     pub(super) fn extend(&self, from: u64, to: u64) -> Result<(), VolumeError> {
         if self.block_device || to <= from {
             return Ok(());
@@ -630,7 +638,8 @@ impl Member {
             },
             _ => os(&self.path, "extend", e),
         })?;
-        // A flush that fails for lack of space is not about this range alone: writes of others may be lost.
+        // A flush that fails for lack of space is not about this range alone: writes of others may
+        // be lost.
         Ok(self.sync()?)
     }
 
@@ -673,17 +682,18 @@ impl Drop for Member {
         if !*self.kept.get_mut() {
             self.undo_creation();
         }
-        // Closing alone would not release the lock at once: a ring is taken down by the kernel in the background, and holds
-        // its registered files until then. An error cannot be handled, and closing releases the lock in the end.
+        // Closing alone would not release the lock at once: a ring is taken down by the kernel in
+        // the background, and holds its registered files until then. An error cannot be handled,
+        // and closing releases the lock in the end.
         let _ = sys::lock_range(&self.file, libc::F_UNLCK, sys::LOCKS, 1 + PIN_NUMBERS);
         let _ = self.file.unlock();
     }
 }
 
-/// Takes a lock by `attempt`, waiting for a `holder` that has ended: a process that was killed is gone before the kernel has
-/// taken down its ring, which holds the file until then. In a namespace of processes of its own the system does not
-/// report the holder of a lock once that process is gone, so an unknown holder is waited for too. Any holder is waited
-/// for `patience` attempts.
+/// Takes a lock by `attempt`, waiting for a `holder` that has ended: a process that was killed is
+/// gone before the kernel has taken down its ring, which holds the file until then. In a namespace
+/// of processes of its own the system does not report the holder of a lock once that process is
+/// gone, so an unknown holder is waited for too. Any holder is waited for `patience` attempts.
 fn wait_for_lock(
     mut attempt: impl FnMut() -> Result<(), TryLockError>,
     holder: impl Fn() -> Option<(u32, bool)>,
@@ -714,7 +724,8 @@ fn tries_in(timeout: Duration) -> u32 {
     u32::try_from(tries).unwrap_or(u32::MAX)
 }
 
-/// How often /proc/locks is read for a holder: it is read in pieces, so that one read may miss a lock while others come and go.
+/// How often /proc/locks is read for a holder: it is read in pieces, so that one read may miss a
+/// lock while others come and go.
 const LOCKS_READS: u32 = 3;
 
 /// The holder named by a line of /proc/locks, if it is about the file at `place`:

@@ -57,8 +57,8 @@ pub(crate) struct FileDevice {
 struct Labels {
     /// What they say; index and generation are each member's own.
     label: Label,
-    /// The generation of every member's newest copy that is known to be whole. The next one goes to the other copy, so
-    /// that a failure leaves this one.
+    /// The generation of every member's newest copy that is known to be whole. The next one goes to
+    /// the other copy, so that a failure leaves this one.
     generations: Vec<u64>,
 }
 
@@ -123,8 +123,8 @@ impl FileDevice {
         FileDevice::open_checked(paths, options, Err)
     }
 
-    /// Opens a volume for reading whose files may be shorter than their labels say; what is wrong with them. What lies in the
-    /// missing parts cannot be read.
+    /// Opens a volume for reading whose files may be shorter than their labels say; what is wrong
+    /// with them. What lies in the missing parts cannot be read.
     pub(crate) fn open_truncated(
         paths: &[PathBuf],
         options: &VolumeOptions,
@@ -160,9 +160,10 @@ impl FileDevice {
             if missing.is_empty() {
                 break (label, missing);
             }
-            // A writer beside this reader says how short the files will be before it cuts them. What was cut in between is
-            // missing only if the labels, which were read before, say the same afterwards. Bound: each other round finds
-            // that the writer has given the volume another length.
+            // A writer beside this reader says how short the files will be before it cuts them.
+            // What was cut in between is missing only if the labels, which were read before, say
+            // the same afterwards. Bound: each other round finds that the writer has given the
+            // volume another length.
             let again = read_labels(&members)?;
             if again == labels {
                 break (label, missing);
@@ -275,7 +276,8 @@ impl FileDevice {
         }
     }
 
-    /// Extends every member for a volume of `new_len` bytes, then records that length in every label.
+    /// Extends every member for a volume of `new_len` bytes, then records that length in every
+    /// label.
     fn grow_locked(
         &self,
         mut labels: MutexGuard<'_, Labels>,
@@ -295,7 +297,8 @@ impl FileDevice {
                 return Err(error);
             }
         }
-        // The sizes are durable before any label speaks of them: a crash in between leaves files that are too long.
+        // The sizes are durable before any label speaks of them: a crash in between leaves files
+        // that are too long.
         self.write_labels(&mut labels, new_len)?;
         self.len.store(new_len, Ordering::Release);
         Ok(())
@@ -317,15 +320,17 @@ impl FileDevice {
         Ok(())
     }
 
-    /// Records the smaller length in both copies of every label, then gives back what lies behind it.
+    /// Records the smaller length in both copies of every label, then gives back what lies behind
+    /// it.
     fn shrink_locked(
         &self,
         mut labels: MutexGuard<'_, Labels>,
         new_len: u64,
     ) -> Result<(), VolumeError> {
         self.len.store(new_len, Ordering::Release);
-        // Durable in both copies before a file is cut: a label that speaks of more than there is would refuse the volume,
-        // also where it counts only because its newer copy is corrupt. Files that are too long are harmless.
+        // Durable in both copies before a file is cut: a label that speaks of more than there is
+        // would refuse the volume, also where it counts only because its newer copy is corrupt.
+        // Files that are too long are harmless.
         for _copy in 0..2 {
             self.write_labels(&mut labels, new_len)?;
         }
@@ -341,8 +346,9 @@ impl FileDevice {
         *self.backend.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The backend after `refused`, which refused a channel for this reason; `None` where it was asked for by name. A
-    /// channel needs more than the probe did when the volume was opened, and limits are for all channels together.
+    /// The backend after `refused`, which refused a channel for this reason; `None` where it was
+    /// asked for by name. A channel needs more than the probe did when the volume was opened, and
+    /// limits are for all channels together.
     fn fall_back(&self, refused: BackendKind, reason: &io::Error) -> Option<BackendKind> {
         let mut backend = self.backend.lock().unwrap_or_else(PoisonError::into_inner);
         if *backend != refused {
@@ -530,8 +536,8 @@ impl Device for FileDevice {
         let mut bounce = AlignedBuf::new((end - offset + 2 * block).min(BOUNCE) as usize);
         let mut at = offset;
         while at < end {
-            // The blocks around `at`, as many as fit into the buffer and one piece. The volume's length is a multiple
-            // of every block size, so rounding up stays inside.
+            // The blocks around `at`, as many as fit into the buffer and one piece. The volume's
+            // length is a multiple of every block size, so rounding up stays inside.
             let start = at / block * block;
             let room = self.map.run(start).min(bounce.len() as u64 / block * block);
             let n = (end - start).next_multiple_of(block).min(room);
@@ -619,8 +625,8 @@ fn read_labels(members: &[Member]) -> Result<Vec<Label>, VolumeError> {
     members.iter().map(Member::read_label).collect()
 }
 
-/// What the labels of all members say together. After a crash during growth some are newer; what was not acknowledged
-/// does not count.
+/// What the labels of all members say together. After a crash during growth some are newer; what
+/// was not acknowledged does not count.
 fn common_label(labels: &[Label]) -> Label {
     Label {
         len: labels.iter().map(|label| label.len).min().unwrap_or(0),
@@ -738,7 +744,8 @@ fn random_id() -> Result<[u8; 16], VolumeError> {
     Ok(id)
 }
 
-/// Makes the names of new files durable: in the directories that they are in, wherever links to them are.
+/// Makes the names of new files durable: in the directories that they are in, wherever links to
+/// them are.
 fn sync_directories<'p>(made: impl Iterator<Item = &'p Path>) -> Result<(), VolumeError> {
     for path in made {
         let path = &fs::canonicalize(path).map_err(|e| os(path, "look up", e))?;

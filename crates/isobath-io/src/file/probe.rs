@@ -1,4 +1,5 @@
-//! Finding out which backend works: each candidate must read the label of every member, with a queue as long as a worker's.
+//! Finding out which backend works: each candidate must read the label of every member, with a
+//! queue as long as a worker's.
 
 use std::io;
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use crate::file::uring::{UringModes, UringQueue};
 use crate::options::{Backend, BackendKind};
 use crate::sleep::EventWake;
 
-/// How long a probe read may take. A drive that needs longer is broken or fast asleep; the next mode is tried.
+/// How long a probe read may take. A drive that needs longer is broken or fast asleep; the next
+/// mode is tried.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The backend that works, with a note for each one that was refused.
@@ -62,8 +64,8 @@ pub(super) fn choose(
     }
 }
 
-/// What takes the place of `refused`, which was refused to a channel for `reason`, and a note that says so; `None` where
-/// the user has asked for it by name.
+/// What takes the place of `refused`, which was refused to a channel for `reason`, and a note that
+/// says so; `None` where the user has asked for it by name.
 pub(super) fn next(
     refused: BackendKind,
     wish: Backend,

@@ -1,5 +1,6 @@
-//! What a backend has to do: move requests on single members to the kernel and back. Everything else (striping, joining,
-//! short transfers, retries, statistics) is done once, in [`super::channel`].
+//! What a backend has to do: move requests on single members to the kernel and back. Everything
+//! else (striping, joining, short transfers, retries, statistics) is done once, in
+//! [`super::channel`].
 
 #![allow(unsafe_code)]
 
@@ -56,11 +57,12 @@ pub(super) trait Queue {
     /// The request's memory must stay valid until it is done.
     unsafe fn push(&mut self, request: &Request);
 
-    /// Hands everything pushed to the kernel and appends what is done, without blocking. Returns system calls made.
+    /// Hands everything pushed to the kernel and appends what is done, without blocking. Returns
+    /// system calls made.
     fn submit(&mut self, done: &mut Vec<Done>) -> io::Result<u32>;
 
-    /// Like `submit`, then sleeps until `min` requests are done, a wake, or the timeout. Returns system calls made and
-    /// whether it was woken. May end early.
+    /// Like `submit`, then sleeps until `min` requests are done, a wake, or the timeout. Returns
+    /// system calls made and whether it was woken. May end early.
     fn wait(&mut self, wait: WaitFor, done: &mut Vec<Done>) -> io::Result<(u32, bool)>;
 
     /// Registers memory with the kernel; false where the backend has no such thing.
@@ -69,8 +71,8 @@ pub(super) trait Queue {
     /// The regions must stay mapped as long as the queue lives.
     unsafe fn register(&mut self, regions: &[(*mut u8, usize)]) -> io::Result<bool>;
 
-    /// Registers a region beside the others, whatever is in flight; false where the backend has no such thing, or no
-    /// place for one more.
+    /// Registers a region beside the others, whatever is in flight; false where the backend has no
+    /// such thing, or no place for one more.
     ///
     /// # Safety
     /// As for [`register`](Self::register).
@@ -79,8 +81,8 @@ pub(super) trait Queue {
     }
 }
 
-/// Reads the first `buf.len()` bytes of a member, to see whether the queue works. When the answer does not come, the
-/// buffer is leaked: the kernel may still write to it.
+/// Reads the first `buf.len()` bytes of a member, to see whether the queue works. When the answer
+/// does not come, the buffer is leaked: the kernel may still write to it.
 pub(super) fn read_start<Q: Queue>(
     queue: &mut Q,
     member: u32,

@@ -1,4 +1,5 @@
-//! RAID-0: where a logical range lies. The log device, which is not striped, comes behind the members.
+//! RAID-0: where a logical range lies. The log device, which is not striped, comes behind the
+//! members.
 
 use crate::device::LOG_OFFSET;
 
@@ -61,8 +62,8 @@ impl StripeMap {
         })
     }
 
-    /// The share of a logical range on every member that has one: a contiguous range of the volume is one contiguous
-    /// range of each member.
+    /// The share of a logical range on every member that has one: a contiguous range of the volume
+    /// is one contiguous range of each member.
     pub(crate) fn shares(&self, offset: u64, len: u64) -> impl Iterator<Item = Piece> + '_ {
         let log = (offset >= LOG_OFFSET).then(|| Piece {
             member: self.members,

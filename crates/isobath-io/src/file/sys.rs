@@ -20,11 +20,12 @@ fn off(value: u64) -> io::Result<libc::off_t> {
     libc::off_t::try_from(value).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))
 }
 
-/// Has the process go on where a file would become longer than it may make one (`RLIMIT_FSIZE`, `ulimit -f`): the write or the
-/// growth fails, and says so. Without this the kernel's signal `SIGXFSZ` ends a process that does not handle it.
+/// Has the process go on where a file would become longer than it may make one (`RLIMIT_FSIZE`,
+/// `ulimit -f`): the write or the growth fails, and says so. Without this the kernel's signal
+/// `SIGXFSZ` ends a process that does not handle it.
 ///
-/// For programs; a library does not change what signals do. A handler that the program has stays; processes that it starts
-/// inherit that the signal is ignored.
+/// For programs; a library does not change what signals do. A handler that the program has stays;
+/// processes that it starts inherit that the signal is ignored.
 pub fn ignore_file_size_signal() {
     // SAFETY: SIG_IGN and SIG_DFL are no functions; a handler that was there is put back as it was.
     unsafe {
@@ -40,8 +41,9 @@ const LARGE_BYTES: u64 = 1 << 30;
 
 /// Allocates blocks for a range of a file and extends it.
 ///
-/// A file system that has too little may give all that it has before it fails, and others find none meanwhile; what is large is
-/// compared with its free space first. What is smaller may take blocks that are kept for the superuser.
+/// A file system that has too little may give all that it has before it fails, and others find none
+/// meanwhile; what is large is compared with its free space first. What is smaller may take blocks
+/// that are kept for the superuser.
 pub(super) fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
     if len >= LARGE_BYTES && available_bytes(file).is_some_and(|available| available < len) {
         // No space helps where no file can be so long.
@@ -98,8 +100,8 @@ pub(super) fn device_block(file: &File) -> io::Result<u32> {
     u32::try_from(size).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// The alignment that direct I/O on a file needs (Linux 6.1 and newer): the larger one of memory's and offsets'.
-/// `None` where the system does not report it; 0 where direct I/O is not supported.
+/// The alignment that direct I/O on a file needs (Linux 6.1 and newer): the larger one of memory's
+/// and offsets'. `None` where the system does not report it; 0 where direct I/O is not supported.
 pub(super) fn direct_alignment(file: &File) -> Option<u32> {
     // SAFETY: all-zero is a valid `statx`.
     let mut stat: libc::statx = unsafe { std::mem::zeroed() };
@@ -146,12 +148,14 @@ pub(super) unsafe fn transfer(
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
-/// Whether the process with this id has ended: there is none, or its parent has only not asked how it ended.
+/// Whether the process with this id has ended: there is none, or its parent has only not asked how
+/// it ended.
 pub(super) fn is_gone(pid: u32) -> bool {
     let Ok(pid) = libc::pid_t::try_from(pid) else {
         return false;
     };
-    // The state is the field behind the name, which is in parentheses and may contain any character.
+    // The state is the field behind the name, which is in parentheses and may contain any
+    // character.
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat
         .rsplit(')')
@@ -174,8 +178,9 @@ pub(super) fn sync(fd: RawFd) -> io::Result<()> {
 /// An offset at which no file has anything.
 const BEYOND: libc::off64_t = 1 << 62;
 
-/// Whether every write-back of the file has succeeded since this descriptor was opened or last asked; the error number of
-/// one that has not. Writes nothing and waits for nothing. `Ok` where the system does not report that.
+/// Whether every write-back of the file has succeeded since this descriptor was opened or last
+/// asked; the error number of one that has not. Writes nothing and waits for nothing. `Ok` where
+/// the system does not report that.
 pub(super) fn written_back(fd: RawFd) -> Result<(), libc::c_int> {
     // Waiting for a range also reports what went wrong anywhere in the file.
     // SAFETY: no memory is passed.
@@ -201,14 +206,16 @@ fn range_lock(kind: libc::c_int, start: u64, len: u64) -> io::Result<libc::flock
     Ok(lock)
 }
 
-/// Locks (`F_RDLCK`, `F_WRLCK`) or unlocks (`F_UNLCK`) a range of bytes for this open file description, without waiting.
+/// Locks (`F_RDLCK`, `F_WRLCK`) or unlocks (`F_UNLCK`) a range of bytes for this open file
+/// description, without waiting.
 pub(super) fn lock_range(file: &File, kind: libc::c_int, start: u64, len: u64) -> io::Result<()> {
     let lock = range_lock(kind, start, len)?;
     // SAFETY: F_OFD_SETLK reads one `flock` from the pointer.
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) })
 }
 
-/// Whether another open file description has a lock in the range that a lock of this kind would have to wait for.
+/// Whether another open file description has a lock in the range that a lock of this kind would
+/// have to wait for.
 pub(super) fn is_range_locked(
     file: &File,
     kind: libc::c_int,

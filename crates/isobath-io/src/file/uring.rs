@@ -1,7 +1,8 @@
 //! The io_uring backend.
 //!
-//! Rings are set up for one issuer with deferred task work (Linux 6.1): completions are processed by the worker itself,
-//! in its own system calls, in batches, and it is never interrupted for them. Older kernels get the nearest mode.
+//! Rings are set up for one issuer with deferred task work (Linux 6.1): completions are processed
+//! by the worker itself, in its own system calls, in batches, and it is never interrupted for them.
+//! Older kernels get the nearest mode.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -22,7 +23,8 @@ use crate::sleep::EventWake;
 const WAKE: u64 = u64::MAX;
 /// Marks the completion of the timeout that follows it.
 const WAKE_END: u64 = u64::MAX - 1;
-/// Idle time after which a submission-polling kernel thread sleeps, in ms: an unused store costs no CPU.
+/// Idle time after which a submission-polling kernel thread sleeps, in ms: an unused store costs no
+/// CPU.
 const SQPOLL_IDLE_MS: u32 = 50;
 /// The kernel's limits on registered regions: bytes of one, and their number.
 const REGION_BYTES: usize = 1 << 30;
@@ -267,10 +269,11 @@ impl UringQueue {
         woken
     }
 
-    /// Puts a poll on the eventfd into the submission queue unless one is with the kernel. `has_room` leaves the places.
+    /// Puts a poll on the eventfd into the submission queue unless one is with the kernel.
+    /// `has_room` leaves the places.
     ///
-    /// The poll's completion alone would not end a wait for several completions. So an expired timeout is linked to it:
-    /// the completion of a timeout ends every wait.
+    /// The poll's completion alone would not end a wait for several completions. So an expired
+    /// timeout is linked to it: the completion of a timeout ends every wait.
     fn arm_wake(&mut self) {
         if self.wake_armed || self.iopoll {
             return;
@@ -282,7 +285,8 @@ impl UringQueue {
         let expired = opcode::Timeout::new(&raw const *self.no_time)
             .build()
             .user_data(WAKE_END);
-        // SAFETY: the eventfd lives as long as `self.wake`, and so does the boxed time; it is never changed.
+        // SAFETY: the eventfd lives as long as `self.wake`, and so does the boxed time; it is never
+        // changed.
         let pushed = unsafe { self.ring.submission().push_multiple(&[poll, expired]) };
         self.wake_armed = pushed.is_ok();
     }
@@ -301,7 +305,8 @@ impl UringQueue {
             Ok(_) => Ok(()),
             Err(e) => match e.raw_os_error() {
                 Some(libc::ETIME | libc::EINTR) => Ok(()),
-                // Out of resources for a moment, with the entries still queued. Completions give some back.
+                // Out of resources for a moment, with the entries still queued. Completions give
+                // some back.
                 Some(libc::EAGAIN | libc::EBUSY) if self.starved < STARVED => {
                     self.starved += 1;
                     std::thread::yield_now();
@@ -312,7 +317,8 @@ impl UringQueue {
         }
     }
 
-    /// A polled ring has no wake: it spins in the kernel while something is in flight, and sleeps outside otherwise.
+    /// A polled ring has no wake: it spins in the kernel while something is in flight, and sleeps
+    /// outside otherwise.
     fn wait_polled(&mut self, wait: WaitFor, done: &mut Vec<Done>) -> io::Result<(u32, bool)> {
         if self.inside == 0 && self.executed.is_empty() {
             return self.wake.sleep(wait.timeout).map(|woken| (1, woken));
@@ -328,8 +334,8 @@ impl UringQueue {
 
 impl Drop for UringQueue {
     fn drop(&mut self) {
-        // The kernel takes rings down in the background; the files shall be closed when the volume is. A failure only
-        // delays that.
+        // The kernel takes rings down in the background; the files shall be closed when the volume
+        // is. A failure only delays that.
         if self.fixed_files {
             // The ring goes with them otherwise.
             let _ = self.ring.submitter().unregister_files();
@@ -387,8 +393,8 @@ impl Queue for UringQueue {
             return;
         }
         let entry = self.entry(request).user_data(u64::from(request.token));
-        // SAFETY: by contract the memory stays valid until the request is done; descriptors live as long as the
-        // volume, which the channel holds.
+        // SAFETY: by contract the memory stays valid until the request is done; descriptors live as
+        // long as the volume, which the channel holds.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         if pushed.is_err() {
             // `has_room` was asked before; report it as what it would be.
@@ -403,7 +409,8 @@ impl Queue for UringQueue {
 
     fn submit(&mut self, done: &mut Vec<Done>) -> io::Result<u32> {
         let queue = self.ring.submission();
-        // Deferred task work is announced by a flag; without either there is nothing to enter the kernel for.
+        // Deferred task work is announced by a flag; without either there is nothing to enter the
+        // kernel for.
         let idle = queue.is_empty() && !queue.taskrun() && !queue.cq_overflow();
         drop(queue);
         let poll_drive = self.iopoll && self.inside > 0;

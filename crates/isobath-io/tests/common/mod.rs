@@ -43,10 +43,12 @@ pub const BACKENDS: &[Backend] = &[
     },
 ];
 
-/// Whether this machine lets us use io_uring at all; containers often do not. Says so where it does not.
+/// Whether this machine lets us use io_uring at all; containers often do not. Says so where it does
+/// not.
 pub fn uring_allowed() -> bool {
     let mut params = [0u8; 120];
-    // SAFETY: one entry, and a zeroed `struct io_uring_params` (120 bytes) that the kernel fills in.
+    // SAFETY: one entry, and a zeroed `struct io_uring_params` (120 bytes) that the kernel fills
+    // in.
     let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) };
     if fd >= 0 {
         // SAFETY: the descriptor was just returned to us.

@@ -1,4 +1,5 @@
-//! Many runs as one campaign: interleaved, written down one by one, and gone on with after an interruption.
+//! Many runs as one campaign: interleaved, written down one by one, and gone on with after an
+//! interruption.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -203,8 +204,9 @@ impl Campaign {
 
     /// Runs a case, unless an earlier session has run it, and writes it down.
     ///
-    /// Every case makes its store, and its simulated drive, anew; so a gap between two sessions changes no state that a
-    /// later case relies on. The first record after a gap is marked all the same.
+    /// Every case makes its store, and its simulated drive, anew; so a gap between two sessions
+    /// changes no state that a later case relies on. The first record after a gap is marked all the
+    /// same.
     ///
     /// # Errors
     /// Those of the run, and of writing the record.
@@ -233,14 +235,16 @@ impl Campaign {
                 case: name.clone(),
                 record: record.clone(),
             };
-            // A session that is killed in between runs this case again, and takes its latencies out first.
+            // A session that is killed in between runs this case again, and takes its latencies out
+            // first.
             append_latencies(directory, &name, &report)?;
             append(&directory.join(RECORDS), &line)?;
         }
         Ok(Outcome::Ran(Box::new(record)))
     }
 
-    /// Writes down that a run failed: a table in which it is only missing would look as if it had not been asked for.
+    /// Writes down that a run failed: a table in which it is only missing would look as if it had
+    /// not been asked for.
     fn note_failure(&mut self, case: &Case, name: &str, error: &LabError) -> Result<(), LabError> {
         let is_stop = matches!(
             error,
@@ -268,7 +272,8 @@ impl Campaign {
         Ok(())
     }
 
-    /// Searches settings for a case's engine and gives them to its plan. Trials that an earlier session ran are not run again.
+    /// Searches settings for a case's engine and gives them to its plan. Trials that an earlier
+    /// session ran are not run again.
     ///
     /// # Errors
     /// Those of [`search()`], of the trials, and of writing them down.
@@ -303,8 +308,8 @@ impl Campaign {
         Ok(())
     }
 
-    /// Runs a plan where the case says, and has the directory say meanwhile which store it makes: what a killed session left is removed
-    /// before.
+    /// Runs a plan where the case says, and has the directory say meanwhile which store it makes:
+    /// what a killed session left is removed before.
     fn run_marked(
         &self,
         case: &Case,
@@ -327,7 +332,8 @@ impl Campaign {
                 remove_left(Path::new(path))?;
             }
         }
-        // What was there before this run is not its own, and stays; so does what a line cannot name.
+        // What was there before this run is not its own, and stays; so does what a line cannot
+        // name.
         let store = std::path::absolute(store).map_err(failed())?;
         let limit = write_limit::file_beside(&store);
         let own = [&store, &limit].map(|path| match path.to_str() {
@@ -396,7 +402,8 @@ fn lock(path: &Path) -> Result<File, LabError> {
     }
 }
 
-/// The lines of a file, and how many bytes they take: an interruption may have torn the one after them. That case is run again.
+/// The lines of a file, and how many bytes they take: an interruption may have torn the one after
+/// them. That case is run again.
 fn read_lines<L: DeserializeOwned>(path: &Path) -> Result<(Vec<L>, u64), LabError> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
@@ -474,7 +481,8 @@ fn append_latencies(directory: &Path, case: &str, report: &LookupReport) -> Resu
         .map_err(LabError::io("write", &path))
 }
 
-/// Takes latencies out of a log whose case has no record: a killed session had written nothing but them.
+/// Takes latencies out of a log whose case has no record: a killed session had written nothing but
+/// them.
 fn keep_latencies(path: &Path, known: &[Line]) -> Result<(), LabError> {
     let text = match fs::read_to_string(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),

@@ -41,9 +41,11 @@ pub struct Workload {
     pub batch: usize,
     /// Records per scan.
     pub scan: ScanLength,
-    /// Nothing is loaded before: the clients insert the records, and the run ends with the last of them.
+    /// Nothing is loaded before: the clients insert the records, and the run ends with the last of
+    /// them.
     pub fill: bool,
-    /// The TPC-C-derived workload at this scale; a record is a warehouse then, with all that belongs to it.
+    /// The TPC-C-derived workload at this scale; a record is a warehouse then, with all that
+    /// belongs to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tpcc: Option<tpcc::Scale>,
 }
@@ -51,7 +53,8 @@ pub struct Workload {
 /// Milliseconds that commits may reach the drive late where they are buffered.
 pub const BUFFERED_MS: u32 = 10;
 
-/// What a workload file says of a run beside the workload; options of the command line come before it.
+/// What a workload file says of a run beside the workload; options of the command line come before
+/// it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FileWorkload {
     /// What clients do.
@@ -62,7 +65,8 @@ pub struct FileWorkload {
     pub clients: usize,
     /// Memory of the engine: its pool or cache.
     pub memory_bytes: u64,
-    /// Milliseconds that commits may reach the drive late, as [`crate::SpaceConfig::buffered_ms`] says them.
+    /// Milliseconds that commits may reach the drive late, as [`crate::SpaceConfig::buffered_ms`]
+    /// says them.
     pub buffered_ms: Option<u32>,
 }
 
@@ -327,7 +331,8 @@ impl Workload {
     /// The workload that a file for `isobath advise` describes, and what else it says of a run.
     ///
     /// # Errors
-    /// [`LabError::Request`] where the file or its key size cannot be used; the advisor's own messages name line and field.
+    /// [`LabError::Request`] where the file or its key size cannot be used; the advisor's own
+    /// messages name line and field.
     pub fn from_toml(name: &str, text: &str) -> Result<FileWorkload, LabError> {
         let file = isobath_model::workload::Workload::from_toml(text)
             .map_err(|error| LabError::Request(format!("{name}: {error}")))?;

@@ -1,8 +1,9 @@
-//! A run in a process of its own: libraries in C may end their process where others answer with an error, RocksDB for one by an
-//! assertion when its drive is full. The campaign must go on.
+//! A run in a process of its own: libraries in C may end their process where others answer with an
+//! error, RocksDB for one by an assertion when its drive is full. The campaign must go on.
 //!
-//! The plan goes to the child as one line on its standard input, and what it measured comes back on its standard output. The parent keeps
-//! the input open: its end tells the child that it was cancelled, or that nobody waits for it any more.
+//! The plan goes to the child as one line on its standard input, and what it measured comes back on
+//! its standard output. The parent keeps the input open: its end tells the child that it was
+//! cancelled, or that nobody waits for it any more.
 
 use std::io::{BufRead, Read, Write};
 use std::path::PathBuf;
@@ -204,7 +205,8 @@ impl Monitor for Parent {
     }
 }
 
-/// Runs the plan that stands in the first line of standard input, and writes what it measured to standard output.
+/// Runs the plan that stands in the first line of standard input, and writes what it measured to
+/// standard output.
 ///
 /// # Errors
 /// I/O errors. What the run fails with is an answer.

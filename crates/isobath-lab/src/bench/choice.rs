@@ -86,7 +86,8 @@ impl Picker {
     }
 }
 
-/// A number of 64 random bits as one below `limit`: a multiplication, where a remainder would take a division.
+/// A number of 64 random bits as one below `limit`: a multiplication, where a remainder would take
+/// a division.
 fn scale(random: u64, limit: u64) -> u64 {
     ((u128::from(random) * u128::from(limit)) >> 64) as u64
 }
@@ -129,7 +130,8 @@ impl Inserted {
     }
 }
 
-/// A Zipf law over records, with neighbouring ranks far apart, so that hot records do not share pages.
+/// A Zipf law over records, with neighbouring ranks far apart, so that hot records do not share
+/// pages.
 pub(super) struct Ranks {
     zipf: Zipf,
     records: u64,
@@ -161,16 +163,18 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Zipf ranks by the closed form that YCSB uses (Gray et al., "Quickly generating billion-record synthetic databases",
-/// SIGMOD 1994, section 3.2), for exponents below 1 and any number of items.
+/// Zipf ranks by the closed form that YCSB uses (Gray et al., "Quickly generating billion-record
+/// synthetic databases", SIGMOD 1994, section 3.2), for exponents below 1 and any number of items.
 pub(super) struct Zipfian {
     items: u64,
     theta: f64,
     zeta: f64,
     eta: f64,
-    /// 1 / (1 − θ), where it is a whole number, as it is for YCSB's 0.99: the power of it takes a few multiplications.
+    /// 1 / (1 − θ), where it is a whole number, as it is for YCSB's 0.99: the power of it takes a
+    /// few multiplications.
     whole_power: Option<i32>,
-    /// Scaled draws below this have one of the first two ranks; a power that each draw would compute anew.
+    /// Scaled draws below this have one of the first two ranks; a power that each draw would
+    /// compute anew.
     second_below: f64,
 }
 
@@ -190,7 +194,8 @@ impl Zipfian {
         zipf
     }
 
-    /// Follows a number of items that grows; steps below a thousandth change no rank that matters and are skipped.
+    /// Follows a number of items that grows; steps below a thousandth change no rank that matters
+    /// and are skipped.
     fn resize(&mut self, items: u64) {
         if items.abs_diff(self.items) > self.items / 1024 {
             self.set(items);

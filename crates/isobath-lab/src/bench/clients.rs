@@ -19,7 +19,8 @@ use crate::engine::{Key, Session};
 const WARM_UP: u8 = 0;
 const MEASURE: u8 = 1;
 const STOP: u8 = 2;
-/// For how long a client waits for an operation to be due before it looks whether the run has ended.
+/// For how long a client waits for an operation to be due before it looks whether the run has
+/// ended.
 const WAIT_STEP: Duration = Duration::from_millis(100);
 
 /// What all clients of a run share.
@@ -81,8 +82,9 @@ impl Shared {
         }
     }
 
-    /// Draws so many records for each client before the run, so that none of their operations draws one or makes its key. Operations on
-    /// the latest records go on to draw, since what is the latest changes; so do transactions.
+    /// Draws so many records for each client before the run, so that none of their operations draws
+    /// one or makes its key. Operations on the latest records go on to draw, since what is the
+    /// latest changes; so do transactions.
     pub(super) fn draw_keys(&mut self, keys: usize) {
         if self.tpcc.is_some() || matches!(self.chooser, Chooser::Latest(_)) || keys == 0 {
             return;
@@ -172,8 +174,9 @@ impl Shared {
         let mut tally = Tally::new(&self.workload.mix, self.latency_every, &self.shown[index]);
         // Operations until one is timed.
         let mut untimed = self.latency_every;
-        // When the operation before ended, where that one was timed, which is when this one begins: a client does nothing in between, and a
-        // look at the clock is a good part of what the benchmark costs.
+        // When the operation before ended, where that one was timed, which is when this one begins:
+        // a client does nothing in between, and a look at the clock is a good part of what the
+        // benchmark costs.
         let mut ended: Option<Instant> = None;
         loop {
             let mut phase = self.phase.load(Ordering::Relaxed);
@@ -210,8 +213,9 @@ impl Shared {
             let now = due.map(|_| Instant::now());
             ended = now;
             tally.count(processed, bytes);
-            // What is counted has ended in the measured time, as the samples count; what is timed has begun in it, so that a run's end hides
-            // no long wait. A fill ends with its last records.
+            // What is counted has ended in the measured time, as the samples count; what is timed
+            // has begun in it, so that a run's end hides no long wait. A fill ends with its last
+            // records.
             let now_phase = self.phase.load(Ordering::Relaxed);
             if now_phase == MEASURE || (phase == MEASURE && self.workload.fill) {
                 tally.measure(operation, processed);
@@ -226,7 +230,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits until an operation is due; whether the run goes on. An operation may be due long after the run's end.
+    /// Waits until an operation is due; whether the run goes on. An operation may be due long after
+    /// the run's end.
     fn wait_until(&self, due: Instant, session: &mut dyn Session) -> bool {
         loop {
             let step = due.min(Instant::now() + WAIT_STEP);
@@ -255,8 +260,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Performs one call; answers how many keys or records it processed and how many bytes of them it wrote, `None` where
-    /// a fill has nothing left.
+    /// Performs one call; answers how many keys or records it processed and how many bytes of them
+    /// it wrote, `None` where a fill has nothing left.
     fn perform(
         &mut self,
         operation: Operation,
@@ -309,7 +314,8 @@ impl Client<'_> {
         (index, shared.records.key(index))
     }
 
-    /// Performs one call; answers how many keys or records it processed, `None` where a fill has nothing left.
+    /// Performs one call; answers how many keys or records it processed, `None` where a fill has
+    /// nothing left.
     fn perform(
         &mut self,
         operation: Operation,

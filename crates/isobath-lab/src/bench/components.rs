@@ -1,9 +1,11 @@
-//! CPU time by component while the clients run, as the kernel's profiler samples it (paper 001, Figure 16).
+//! CPU time by component while the clients run, as the kernel's profiler samples it (paper 001,
+//! Figure 16).
 //!
-//! `perf` samples this process and says of each sample in which function it was. Functions of Isobath belong to the folder of their
-//! module, those of other engines to their library. Code of one component that the compiler inlined into another one's function counts
-//! there. A sample within an interrupt is an interrupt's, whatever that interrupted; elsewhere in the kernel the nearest call decides that
-//! is known.
+//! `perf` samples this process and says of each sample in which function it was. Functions of
+//! Isobath belong to the folder of their module, those of other engines to their library. Code of
+//! one component that the compiler inlined into another one's function counts there. A sample
+//! within an interrupt is an interrupt's, whatever that interrupted; elsewhere in the kernel the
+//! nearest call decides that is known.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -14,7 +16,8 @@ use std::time::{Duration, Instant};
 use super::record::Record;
 use crate::LabError;
 
-/// Samples per second of CPU time: no divisor of a timer's rate, so that periodic work is met at all its places.
+/// Samples per second of CPU time: no divisor of a timer's rate, so that periodic work is met at
+/// all its places.
 const SAMPLES_PER_S: u32 = 997;
 /// How long `perf` may take to begin: it writes its file's header first.
 const BEGIN_MAX: Duration = Duration::from_secs(5);
@@ -122,8 +125,9 @@ fn refused(words: &str) -> LabError {
     ))
 }
 
-/// Shares of the components in what `perf script` prints: for each sample its function and those that called it, a line each; empty lines
-/// end a sample. The callers in the program are not looked at: it is compiled without what would find them.
+/// Shares of the components in what `perf script` prints: for each sample its function and those
+/// that called it, a line each; empty lines end a sample. The callers in the program are not looked
+/// at: it is compiled without what would find them.
 fn shares(lines: impl Iterator<Item = String>) -> Vec<(String, f64)> {
     let mut counts: BTreeMap<String, u64> = BTreeMap::new();
     let mut sample = Vec::new();
@@ -281,8 +285,8 @@ fn component(sample: &[Frame]) -> String {
     }
 }
 
-/// The table of what each component takes of an operation's CPU time: all of it, then a row for each component that a record has, and a
-/// column for each record.
+/// The table of what each component takes of an operation's CPU time: all of it, then a row for
+/// each component that a record has, and a column for each record.
 #[must_use]
 pub fn components(records: &[&Record]) -> Vec<Vec<String>> {
     let mut names: Vec<&str> = Vec::new();
@@ -310,7 +314,8 @@ pub fn components(records: &[&Record]) -> Vec<Vec<String>> {
 mod tests {
     use super::*;
 
-    /// In the form that `perf script --no-inline -F ip,sym,dso` of Linux 6.1 prints; the interrupt is one that it printed.
+    /// In the form that `perf script --no-inline -F ip,sym,dso` of Linux 6.1 prints; the interrupt
+    /// is one that it printed.
     const SCRIPT: &str = "
 	          74297c isobath_lab::bench::clients::Shared::client (/usr/bin/isobath)
 

@@ -1,7 +1,8 @@
 //! How many drives a dataset and a rate need (paper 002, Figures 7c and 9).
 //!
-//! A run is a point: on one drive, so many bytes of data are served at such a rate. A deployment splits the data evenly over
-//! n drives; with n × data ≥ dataset and n × rate ≥ target it is enough. The cheapest of an engine's points counts.
+//! A run is a point: on one drive, so many bytes of data are served at such a rate. A deployment
+//! splits the data evenly over n drives; with n × data ≥ dataset and n × rate ≥ target it is
+//! enough. The cheapest of an engine's points counts.
 
 use serde::Serialize;
 
@@ -33,7 +34,8 @@ pub struct Need {
     pub drives: Option<u64>,
 }
 
-/// Drives that each side of each row needs: rows are different workloads or conditions, so none stands for another.
+/// Drives that each side of each row needs: rows are different workloads or conditions, so none
+/// stands for another.
 #[must_use]
 pub fn needs(records: &[Record], data_bytes: f64, rate_per_s: f64) -> Vec<Need> {
     let mut needs: Vec<Need> = Vec::new();
@@ -68,7 +70,8 @@ pub fn needs(records: &[Record], data_bytes: f64, rate_per_s: f64) -> Vec<Need> 
 /// More drives than that are no answer.
 const DRIVES_MAX: f64 = 1e9;
 
-/// Drives that a side needs for a dataset and a rate; `None` where it has no point, or a billion is too few.
+/// Drives that a side needs for a dataset and a rate; `None` where it has no point, or a billion is
+/// too few.
 #[must_use]
 pub(super) fn drives(
     points: &[Point],
@@ -134,8 +137,9 @@ pub fn cost_map(points: &[Point], first: &str, second: &str, scale: f64) -> Cost
     }
 }
 
-/// Points of runs of one row: of each engine, or of each engine with each amount of over-provisioning. Runs without an engine, and those
-/// that were offered a rate, do not say what an engine can serve.
+/// Points of runs of one row: of each engine, or of each engine with each amount of
+/// over-provisioning. Runs without an engine, and those that were offered a rate, do not say what
+/// an engine can serve.
 #[must_use]
 pub(super) fn points(row: &[Record], by_over_provisioning: bool) -> Vec<Point> {
     let side = |line: &str, record: &Record| match record.setting.medium.over_provisioning() {
@@ -189,7 +193,8 @@ mod tests {
 
     #[test]
     fn more_drives_for_more_data_or_a_higher_rate() {
-        // The shape of the paper's Figure 7c: one side is fast with little data, the other takes little space.
+        // The shape of the paper's Figure 7c: one side is fast with little data, the other takes
+        // little space.
         let points = [
             point("lsm", 100.0, 4000.0),
             point("lsm", 200.0, 3000.0),

@@ -1,8 +1,9 @@
 //! Which runs support a statement together, and what they show.
 //!
-//! Runs are pooled only where nothing but what a sweep varies differs: sizes of data, drives of one class, and their over-provisioning. A
-//! row is what one heading has under the same conditions for all engines; a line of it is one engine in one configuration. Every line
-//! must avoid a pitfall by itself, since no engine's runs say anything about another one.
+//! Runs are pooled only where nothing but what a sweep varies differs: sizes of data, drives of one
+//! class, and their over-provisioning. A row is what one heading has under the same conditions for
+//! all engines; a line of it is one engine in one configuration. Every line must avoid a pitfall by
+//! itself, since no engine's runs say anything about another one.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -152,8 +153,8 @@ fn named_apart(groups: Vec<(Configuration, Group)>) -> Vec<Group> {
         .collect()
 }
 
-/// The rows of a campaign: of each heading, the runs under the same conditions. Runs without an engine stand in every row whose
-/// conditions they have, whatever their medium.
+/// The rows of a campaign: of each heading, the runs under the same conditions. Runs without an
+/// engine stand in every row whose conditions they have, whatever their medium.
 #[must_use]
 pub fn rows(records: &[Record]) -> Vec<Group> {
     let name = |record: &Record| record.heading().to_owned();
@@ -195,8 +196,9 @@ pub fn lines(row: &[Record]) -> Vec<Group> {
     ))
 }
 
-/// The verdicts on runs that stand behind one statement: of each pitfall the least favourable of all lines. Runs without an engine say
-/// nothing about engines, and are left out where there are others.
+/// The verdicts on runs that stand behind one statement: of each pitfall the least favourable of
+/// all lines. Runs without an engine say nothing about engines, and are left out where there are
+/// others.
 #[must_use]
 pub fn verdicts(records: &[Record]) -> Vec<(Pitfall, Verdict)> {
     let engines = records.iter().filter(|record| !record.is_baseline());
@@ -308,8 +310,8 @@ fn evidence(records: &[Record]) -> Evidence {
 /// Kinds of drives that any run of Isobath can be made on: the simulated ones.
 const SIMULATED_KINDS: usize = 2;
 
-/// The sizes of the runs' data as shares, and of what: of the capacity where it is known of every run, else of the cache, which all runs
-/// of a line have alike.
+/// The sizes of the runs' data as shares, and of what: of the capacity where it is known of every
+/// run, else of the cache, which all runs of a line have alike.
 fn dataset_sizes(records: &[Record]) -> (Vec<f64>, &'static str) {
     let of = |record: &Record, whole: u64| record.data_bytes as f64 / whole.max(1) as f64;
     let shares = records

@@ -25,7 +25,8 @@ pub struct FioJob {
 }
 
 impl FioJob {
-    /// Whether it did anything: the job of a file that is missing ends with zeros, and fio may call that no error.
+    /// Whether it did anything: the job of a file that is missing ends with zeros, and fio may call
+    /// that no error.
     pub(super) fn has_io(&self) -> bool {
         self.reads_per_s > 0.0 || self.writes_per_s > 0.0 || self.trims_per_s > 0.0
     }
@@ -88,8 +89,9 @@ impl Direction {
     }
 }
 
-/// Reads fio's output. Other text of fio's before and after the JSON (warnings, `--output-format=json,normal`) is skipped; of
-/// several documents (`--status-interval`) the last one counts, which is of the whole run.
+/// Reads fio's output. Other text of fio's before and after the JSON (warnings,
+/// `--output-format=json,normal`) is skipped; of several documents (`--status-interval`) the last
+/// one counts, which is of the whole run.
 ///
 /// # Errors
 /// I/O errors, that it is not fio's JSON, and a job that failed.
@@ -153,7 +155,8 @@ mod tests {
         }
     }
 
-    /// As fio 3.33 wrote with `--output-format=json,normal` and with `--status-interval`, and 3.1 for a direction without I/O.
+    /// As fio 3.33 wrote with `--output-format=json,normal` and with `--status-interval`, and 3.1
+    /// for a direction without I/O.
     #[test]
     fn text_of_fio_around_its_json_is_skipped_and_the_last_document_counts() {
         let directory = tempfile::tempdir().unwrap();
@@ -177,7 +180,8 @@ mod tests {
         assert!((read(&several).unwrap()[0].reads_per_s - 7.0).abs() < 1e-9);
     }
 
-    /// As fio 3.33 writes of trims alone, and of a missing file that it may not make (`--allow_file_create=0`).
+    /// As fio 3.33 writes of trims alone, and of a missing file that it may not make
+    /// (`--allow_file_create=0`).
     #[test]
     fn trims_are_io_and_a_job_without_any_is_told() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,7 +1,9 @@
-//! The same runs once more in an open loop, at one rate for all engines: half of what the slowest of them reached.
+//! The same runs once more in an open loop, at one rate for all engines: half of what the slowest
+//! of them reached.
 //!
-//! Latencies at full load compare queues. At one absolute rate that every engine can serve they compare engines, and the longest one
-//! is the longest stall that a client met: it counts from when the operation was due.
+//! Latencies at full load compare queues. At one absolute rate that every engine can serve they
+//! compare engines, and the longest one is the longest stall that a client met: it counts from when
+//! the operation was due.
 
 use super::campaign::Case;
 use super::record::Record;
@@ -10,10 +12,11 @@ use crate::engine::{Callers, EngineKind};
 /// Share of the slowest engine's throughput that is offered.
 const SHARE: f64 = 0.5;
 
-/// The cases of each row that have most data, at half of the throughput that the slowest engine had over them in `records`. Beside the
-/// engines of a row stand, at the same rate, the benchmark without an engine and, where the row's data are on a drive, the drive alone:
-/// waits that they have too are not an engine's. Rows of which nothing is known, fills, and simulated drives, whose latencies are no
-/// measurements, are left out.
+/// The cases of each row that have most data, at half of the throughput that the slowest engine had
+/// over them in `records`. Beside the engines of a row stand, at the same rate, the benchmark
+/// without an engine and, where the row's data are on a drive, the drive alone: waits that they
+/// have too are not an engine's. Rows of which nothing is known, fills, and simulated drives, whose
+/// latencies are no measurements, are left out.
 #[must_use]
 pub fn at_half_rate(cases: &[Case], records: &[Record]) -> Vec<Case> {
     let may_run = |case: &&Case| {
@@ -52,7 +55,8 @@ pub fn at_half_rate(cases: &[Case], records: &[Record]) -> Vec<Case> {
 /// Sides from here on are baselines that were not asked for.
 const BASELINE_SIDE: usize = 1000;
 
-/// The runs of one row and round once more without an engine, and with the drive alone, unless they are among them.
+/// The runs of one row and round once more without an engine, and with the drive alone, unless they
+/// are among them.
 fn baselines(group: &[&Case]) -> Vec<Case> {
     let has_path = |case: &&&Case| case.plan.engine.path.is_some();
     let Some(case) = group.iter().find(has_path).or(group.first()) else {
@@ -90,7 +94,8 @@ fn heading(case: &Case) -> &str {
     case.row.as_deref().unwrap_or(&case.plan.workload.name)
 }
 
-/// The smallest throughput of an engine, the geometric mean of its repeats; of a baseline where no engine was run.
+/// The smallest throughput of an engine, the geometric mean of its repeats; of a baseline where no
+/// engine was run.
 fn slowest(records: &[Record], heading: &str, records_count: u64) -> Option<f64> {
     let of = |r: &&Record| {
         r.heading() == heading && r.records_count == records_count && r.operations_per_s > 0.0
@@ -116,7 +121,8 @@ pub(super) mod tests {
     use crate::Silent;
     use crate::bench::{Campaign, Outcome, Suite, SuiteChoice};
 
-    /// The cases of short runs of one row with these shares of its data, with no engine, and their records.
+    /// The cases of short runs of one row with these shares of its data, with no engine, and their
+    /// records.
     pub(crate) fn ran(sizes: &[f64], repeats: usize) -> (Vec<Case>, Vec<Record>) {
         let choice = SuiteChoice {
             full: false,
@@ -197,7 +203,8 @@ pub(super) mod tests {
             assert_eq!(record.setting.rate_per_s, at_rate[0].plan.rate_per_s);
             assert!(record.latency_us_p999 > 0.0 && record.latency_us_max > 0.0);
         }
-        // Engines that only null was asked of have no other baseline: it keeps nothing and has no file.
+        // Engines that only null was asked of have no other baseline: it keeps nothing and has no
+        // file.
         let fast = EngineKind::Isobath;
         let mut with_file = cases.clone();
         for case in &mut with_file {

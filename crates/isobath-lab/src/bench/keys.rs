@@ -8,7 +8,8 @@ use crate::engine::{KEY_BYTES_MAX, Key, Sorted};
 /// making and comparing values costs next to nothing beside a lookup.
 const NOISE_BYTES: usize = 16 << 10;
 
-/// Digits of YCSB's keys are made and read in two halves at a time: one division waits for the one before.
+/// Digits of YCSB's keys are made and read in two halves at a time: one division waits for the one
+/// before.
 const HALF_DIGITS: usize = 10;
 /// The least number that a half does not hold.
 const HALF: u64 = 10_000_000_000;
@@ -141,7 +142,8 @@ impl Records {
         &self.noise[at..at + self.value_bytes]
     }
 
-    /// All records in ascending order of their keys. Hashed ones take eight bytes of memory each while this lives.
+    /// All records in ascending order of their keys. Hashed ones take eight bytes of memory each
+    /// while this lives.
     pub(crate) fn sorted(&self) -> Box<Sorted<'_>> {
         if self.order == KeyOrder::Sequential {
             let record = |index| (self.key(index), Cow::Borrowed(self.value(index)));

@@ -1,7 +1,8 @@
-//! Latencies of an interval: what clients count while they run, and quantiles of what was counted between two looks.
+//! Latencies of an interval: what clients count while they run, and quantiles of what was counted
+//! between two looks.
 //!
-//! Not hdrhistogram's: its histograms that several threads share make the one who looks wait for the ones who count, and take a buffer from
-//! these at each look.
+//! Not hdrhistogram's: its histograms that several threads share make the one who looks wait for
+//! the ones who count, and take a buffer from these at each look.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -26,7 +27,8 @@ impl Counts {
 
     pub(super) fn add(&self, ns: u64) {
         let count = &self.0[bucket(ns)];
-        // One client writes, so nothing is lost between the two; a sum that wraps is subtracted as it wraps.
+        // One client writes, so nothing is lost between the two; a sum that wraps is subtracted as
+        // it wraps.
         count.store(
             count.load(Ordering::Relaxed).wrapping_add(1),
             Ordering::Relaxed,
@@ -62,8 +64,9 @@ impl Total {
         Total(total)
     }
 
-    /// Microseconds below which this share of the latencies since `before` lies; nothing where there is none. Within a bucket, which is
-    /// a sixteenth of an octave wide, latencies are taken to be spread evenly.
+    /// Microseconds below which this share of the latencies since `before` lies; nothing where
+    /// there is none. Within a bucket, which is a sixteenth of an octave wide, latencies are taken
+    /// to be spread evenly.
     pub(super) fn quantile_us_since(&self, before: &Total, share: f64) -> Option<f64> {
         let counts = self.0.iter().zip(&before.0);
         let counts: Vec<u32> = counts

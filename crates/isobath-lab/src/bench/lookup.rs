@@ -31,9 +31,11 @@ use crate::{LabError, Machine, Monitor, Stage, Unit, cpu_time};
 pub struct LookupPlan {
     /// The engine and its configuration.
     pub engine: EngineConfig,
-    /// The directory of the virtual SSD on which the engine's path lies, and whose counters are read.
+    /// The directory of the virtual SSD on which the engine's path lies, and whose counters are
+    /// read.
     pub virtual_ssd: Option<PathBuf>,
-    /// Bytes of the region of a drive on which the engine's path lies, where it can write nowhere else.
+    /// Bytes of the region of a drive on which the engine's path lies, where it can write nowhere
+    /// else.
     pub region_bytes: Option<u64>,
     /// Whether the pool holds everything and is filled before.
     pub in_pool: bool,
@@ -59,11 +61,13 @@ pub struct LookupPlan {
     pub sample_every: Duration,
     /// End before `duration` once throughput and write amplification are steady.
     pub until_steady: bool,
-    /// Calls of a client of which one is timed; `None` times all that may wait for a drive, and one in 16 of others.
+    /// Calls of a client of which one is timed; `None` times all that may wait for a drive, and one
+    /// in 16 of others.
     pub latency_every: Option<u32>,
     /// Whether `perf` says where the CPU time goes.
     pub components: bool,
-    /// What is not read though it could be: a pitfall, which the benchmark's test of itself commits.
+    /// What is not read though it could be: a pitfall, which the benchmark's test of itself
+    /// commits.
     pub left_out: LeftOut,
     /// Seed of keys and arrivals.
     pub seed: u64,
@@ -206,7 +210,8 @@ pub(super) fn check_plan(plan: &LookupPlan) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Bytes of its value that a client holds in a call: what it writes or has read, and the engine's copy.
+/// Bytes of its value that a client holds in a call: what it writes or has read, and the engine's
+/// copy.
 const VALUES_HELD: u64 = 2;
 
 /// Refuses clients that would hold more than half of the memory in values.
@@ -349,7 +354,8 @@ fn limit(
         Some(depth) if !plan.in_pool && plan.medium().is_drive() => {
             let threads = drive_threads(plan, depth);
             let time = plan.drive_duration;
-            // Of files smaller than a stripe the runner can read nothing, and the host of a few small ones may hold all.
+            // Of files smaller than a stripe the runner can read nothing, and the host of a few
+            // small ones may hold all.
             if longest(files) >= DRIVE_FILE_MIN {
                 return drive::random_reads(files, depth, threads, time, monitor).map(Some);
             }
@@ -383,7 +389,8 @@ fn drive_threads(plan: &LookupPlan, depth: u32) -> u32 {
     u32::try_from(threads).unwrap_or(1).clamp(1, depth)
 }
 
-/// Bytes of the longest file at least where the drive's own limit is measured: files of half of it are read, in stripes of 2 MiB.
+/// Bytes of the longest file at least where the drive's own limit is measured: files of half of it
+/// are read, in stripes of 2 MiB.
 const DRIVE_FILE_MIN: u64 = 4 << 20;
 
 fn longest(files: &[PathBuf]) -> u64 {
@@ -555,8 +562,9 @@ struct Measured {
 /// does not, reading the clock would be a good part of it.
 const LATENCY_EVERY_IN_MEMORY: u32 = 16;
 
-/// Keys that are drawn before a run in memory, by all clients together: 64 MiB with the numbers of their records, so that neither they
-/// nor the records that they lead to stay in a processor's caches. They are shared out, so that every engine's clients visit as many.
+/// Keys that are drawn before a run in memory, by all clients together: 64 MiB with the numbers of
+/// their records, so that neither they nor the records that they lead to stay in a processor's
+/// caches. They are shared out, so that every engine's clients visit as many.
 const KEYS_DRAWN: u64 = 1 << 20;
 /// Of few records that many suffice.
 const DRAWS_PER_RECORD: u64 = 8;

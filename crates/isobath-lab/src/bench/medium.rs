@@ -36,7 +36,8 @@ pub enum Medium {
     },
 }
 
-/// What has to be equal in runs that support one statement; drives of a class may differ, since a sweep varies them.
+/// What has to be equal in runs that support one statement; drives of a class may differ, since a
+/// sweep varies them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub(super) enum MediumClass {
@@ -52,7 +53,8 @@ pub(super) enum MediumClass {
 pub enum DriveKind {
     /// A simulated or virtual SSD.
     Profile(DriveProfile),
-    /// A disk by its model or name; nothing where the system does not say, which is one kind whatever it is.
+    /// A disk by its model or name; nothing where the system does not say, which is one kind
+    /// whatever it is.
     Disk(Option<String>),
 }
 

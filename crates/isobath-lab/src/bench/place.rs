@@ -1,4 +1,5 @@
-//! Where an engine's files are for one run: in one region of a drive, or on a virtual SSD that is made for it.
+//! Where an engine's files are for one run: in one region of a drive, or on a virtual SSD that is
+//! made for it.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -21,7 +22,8 @@ pub enum Place {
     VirtualSsd(VirtualSsdPlace),
 }
 
-/// Where virtual SSDs are made. Runs in one directory take turns, and what is there that no run made stays.
+/// Where virtual SSDs are made. Runs in one directory take turns, and what is there that no run
+/// made stays.
 #[derive(Debug, Clone)]
 pub struct VirtualSsdPlace {
     /// The directory in which each run makes its drive, and removes it again.
@@ -30,7 +32,8 @@ pub struct VirtualSsdPlace {
     pub serve: (PathBuf, Vec<String>),
 }
 
-/// Names in that directory: the drive, where it is mounted, and the file that says that both are a benchmark's.
+/// Names in that directory: the drive, where it is mounted, and the file that says that both are a
+/// benchmark's.
 const DRIVE: &str = "drive";
 const MOUNT_POINT: &str = "mounted";
 const MARK: &str = "bench-drive";
@@ -40,7 +43,8 @@ const CACHE_PAGES: u64 = 64;
 /// Pages of a superblock at least.
 const SUPERBLOCK_PAGES_MIN: u64 = 64;
 
-/// What a profile means for the shape of a drive: bytes of a superblock, and the policy by which the drive cleans.
+/// What a profile means for the shape of a drive: bytes of a superblock, and the policy by which
+/// the drive cleans.
 pub(crate) fn shape(drive: &SimulatedDrive) -> (u32, FlashPolicy) {
     let (units, policy) = match drive.profile {
         DriveProfile::Tlc => (256, FlashPolicy::Greedy),
@@ -194,7 +198,8 @@ impl MountedSsd {
                 mount_point: Some(path),
                 format: false,
                 discard: false,
-                // The drive's count of valid pages must be what this state implies, or it is refused.
+                // The drive's count of valid pages must be what this state implies, or it is
+                // refused.
                 expect: Some(state),
                 open_as: OpenAs::Declared,
             },
@@ -231,7 +236,8 @@ impl Drop for MountedSsd {
     }
 }
 
-/// Random writes of a preconditioned drive, in capacities, and their seed, as those in this process have.
+/// Random writes of a preconditioned drive, in capacities, and their seed, as those in this process
+/// have.
 const PRECONDITION_TIMES: f64 = 2.0;
 const PRECONDITION_SEED: u64 = 1;
 

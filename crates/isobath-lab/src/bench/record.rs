@@ -31,7 +31,8 @@ pub struct Record {
     pub config_hash: String,
     /// Round of repeats, from 0.
     pub round: usize,
-    /// Whether the campaign was interrupted before this run; its drive was brought into its state anew.
+    /// Whether the campaign was interrupted before this run; its drive was brought into its state
+    /// anew.
     pub after_gap: bool,
     /// Version of the laboratory.
     pub isobath_version: String,
@@ -76,7 +77,8 @@ pub struct Record {
     /// Calls of a client of which one is timed.
     #[serde(default)]
     pub latency_one_in: Option<u32>,
-    /// Keys that were drawn before the run, by all clients together, and are used in turn; nothing where each call draws its own.
+    /// Keys that were drawn before the run, by all clients together, and are used in turn; nothing
+    /// where each call draws its own.
     #[serde(default)]
     pub keys_drawn_before: Option<u64>,
     /// Points of the distribution of latencies: microseconds and share of calls at or below.
@@ -85,8 +87,9 @@ pub struct Record {
     pub cpu_us_per_operation: f64,
     /// Time per operation of the benchmark itself with no engine, nanoseconds.
     pub harness_ns_per_operation: Option<f64>,
-    /// Parts of that CPU time, microseconds: those that were sampled, the largest first, where they were asked for; otherwise what the
-    /// benchmark takes with no engine, what the drive's reads take with no engine, and the rest, unless one of them was not measured.
+    /// Parts of that CPU time, microseconds: those that were sampled, the largest first, where they
+    /// were asked for; otherwise what the benchmark takes with no engine, what the drive's reads
+    /// take with no engine, and the rest, unless one of them was not measured.
     #[serde(default)]
     pub cpu_by_component: Vec<(String, f64)>,
     /// Whether those parts were sampled.
@@ -100,8 +103,9 @@ pub struct Record {
     pub wa_d_unknown: Option<String>,
     /// Largest space amplification.
     pub space_amplification_max: Option<f64>,
-    /// Operations per second that the flash of a simulated or virtual SSD would allow: its sequential writes over WA-A times WA-D, in
-    /// other words over the flash bytes of an operation. Modelled from counts.
+    /// Operations per second that the flash of a simulated or virtual SSD would allow: its
+    /// sequential writes over WA-A times WA-D, in other words over the flash bytes of an operation.
+    /// Modelled from counts.
     #[serde(default)]
     pub modelled_operations_per_s: Option<f64>,
     /// Host writes over the capacity.
@@ -121,7 +125,8 @@ pub struct Record {
 }
 
 impl Record {
-    /// Whether the drive was a simulated or virtual one, so that rates and latencies are no measurements.
+    /// Whether the drive was a simulated or virtual one, so that rates and latencies are no
+    /// measurements.
     #[must_use]
     pub fn is_modelled(&self) -> bool {
         self.setting.medium.modelled().is_some()
@@ -150,8 +155,9 @@ impl Record {
         self.row.as_deref().unwrap_or(&self.setting.workload)
     }
 
-    /// The drive's own limit before and after, as far as it was measured: random reads per second, random writes per second and the
-    /// same flushed, sequential writes in megabytes per second and the same flushed.
+    /// The drive's own limit before and after, as far as it was measured: random reads per second,
+    /// random writes per second and the same flushed, sequential writes in megabytes per second and
+    /// the same flushed.
     #[must_use]
     pub fn drive_limits(&self) -> [Option<(f64, f64)>; 5] {
         let writes = |of: fn(&WriteLimit) -> f64| {
@@ -285,7 +291,8 @@ impl Record {
         (self.cpu_us_per_operation > 0.0).then(|| ns / 1e3 / self.cpu_us_per_operation)
     }
 
-    /// What the run's steadiness was judged with, and by what; nothing of records that do not know it.
+    /// What the run's steadiness was judged with, and by what; nothing of records that do not know
+    /// it.
     #[must_use]
     pub fn steady_line(&self) -> Option<String> {
         let judged = self.series.judged_by(self.writes_to_drive()).join(", ");
@@ -301,7 +308,8 @@ impl Record {
         levels.map(|(_, levels)| levels.as_str())
     }
 
-    /// How latencies were taken, where not of every call, and where the keys came from; nothing where there is nothing to say.
+    /// How latencies were taken, where not of every call, and where the keys came from; nothing
+    /// where there is nothing to say.
     #[must_use]
     pub fn sampling_line(&self) -> Option<String> {
         let latencies = match self.latency_one_in {

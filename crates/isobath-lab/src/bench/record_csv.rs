@@ -5,8 +5,8 @@ use std::path::Path;
 use super::record::Record;
 use crate::LabError;
 
-/// Writes `records.csv` (one row per run), `operations.csv` (one per run and kind of operation) and `series.csv` (one per sample)
-/// beside the records.
+/// Writes `records.csv` (one row per run), `operations.csv` (one per run and kind of operation) and
+/// `series.csv` (one per sample) beside the records.
 ///
 /// # Errors
 /// I/O errors.

@@ -1,8 +1,9 @@
 //! One region of a drive for all engines in turn.
 //!
-//! A virtual drive may serve one file at twice the rate of another (docs/benchmarks.md), so a comparison of engines that each write a
-//! file of their own compares files. Here every run writes to the same blocks: a file that is written in full once, with a loop
-//! device over it and a file system that is made anew for each run.
+//! A virtual drive may serve one file at twice the rate of another (docs/benchmarks.md), so a
+//! comparison of engines that each write a file of their own compares files. Here every run writes
+//! to the same blocks: a file that is written in full once, with a loop device over it and a file
+//! system that is made anew for each run.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -36,11 +37,12 @@ const INODES: &str = "65536";
 /// How long the kernel may take to release a file system whose last file was closed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Makes the file of a region: `bytes` bytes that no drive can shorten, all written. One that is there is taken as it is.
+/// Makes the file of a region: `bytes` bytes that no drive can shorten, all written. One that is
+/// there is taken as it is.
 ///
 /// # Errors
-/// [`LabError::Request`] where the machine lacks what regions need, or `bytes` is too few; [`LabError::Input`] for a file that is no
-/// region; I/O errors.
+/// [`LabError::Request`] where the machine lacks what regions need, or `bytes` is too few;
+/// [`LabError::Input`] for a file that is no region; I/O errors.
 pub fn make_region(path: &Path, bytes: u64, monitor: &dyn Monitor) -> Result<(), LabError> {
     let needs = lacks_for_loop_devices(true);
     if !needs.is_empty() {
@@ -104,7 +106,8 @@ fn check(path: &Path) -> Result<u64, LabError> {
     Ok(bytes)
 }
 
-/// Writes what the kernel has turned into holes since, where file systems zeroed ranges: a run would be the first to write them.
+/// Writes what the kernel has turned into holes since, where file systems zeroed ranges: a run
+/// would be the first to write them.
 fn fill_holes(path: &Path, bytes: u64) -> Result<(), LabError> {
     let write = |error| LabError::io("write", path)(error);
     let file = OpenOptions::new().write(true).open(path).map_err(write)?;
@@ -126,7 +129,8 @@ fn fill_holes(path: &Path, bytes: u64) -> Result<(), LabError> {
     file.sync_all().map_err(write)
 }
 
-/// The file of a region, which no second process may lock meanwhile: its file system is that process's.
+/// The file of a region, which no second process may lock meanwhile: its file system is that
+/// process's.
 fn lock(path: &Path) -> Result<File, LabError> {
     let file = File::open(path).map_err(LabError::io("open", path))?;
     match file.try_lock() {
@@ -139,7 +143,8 @@ fn lock(path: &Path) -> Result<File, LabError> {
     }
 }
 
-/// Takes away what a run that was killed has left mounted. The caller holds the lock of the region, so that no run goes on.
+/// Takes away what a run that was killed has left mounted. The caller holds the lock of the region,
+/// so that no run goes on.
 fn take_off_killed(path: &Path, directory: &Path) -> Result<(), LabError> {
     let associated = || {
         let args = ["--noheadings", "--output", "NAME", "--associated"];
@@ -163,8 +168,8 @@ fn take_off_killed(path: &Path, directory: &Path) -> Result<(), LabError> {
     }
 }
 
-/// Unmounts what is there, for as long as files may still be open: the kernel closes those of a run that has ended, and of its
-/// io_uring, a moment later.
+/// Unmounts what is there, for as long as files may still be open: the kernel closes those of a run
+/// that has ended, and of its io_uring, a moment later.
 fn unmount(directory: &Path) -> Result<(), Errno> {
     let began = Instant::now();
     loop {

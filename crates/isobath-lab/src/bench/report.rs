@@ -316,7 +316,8 @@ fn drive_limits(records: &[Record]) -> Markup {
     } }
 }
 
-/// Where the CPU time of an operation goes: what was sampled, or what follows from runs without an engine.
+/// Where the CPU time of an operation goes: what was sampled, or what follows from runs without an
+/// engine.
 fn cpu(records: &[Record]) -> Markup {
     let known: Vec<&Record> = records
         .iter()
@@ -429,7 +430,8 @@ pub struct Measured {
     pub value: f64,
 }
 
-/// The first engine's value over each other one's, row by row, as an SVG. Rows whose first engine is missing are left out.
+/// The first engine's value over each other one's, row by row, as an SVG. Rows whose first engine
+/// is missing are left out.
 #[must_use]
 pub fn ratio_chart(title: &str, first: &str, measured: &[Measured]) -> String {
     let names = |of: fn(&Measured) -> &String, keep: &dyn Fn(&Measured) -> bool| {
@@ -574,7 +576,8 @@ fn others(record: &Record, records: &[Record], except: &str) -> String {
     text
 }
 
-/// Throughput over what varies, one line per engine, drive, over-provisioning and whatever else varies, too.
+/// Throughput over what varies, one line per engine, drive, over-provisioning and whatever else
+/// varies, too.
 fn sweep((name, unit, of_run): Swept, records: &[Record]) -> Option<(Chart, Vec<(Ink, String)>)> {
     let engines: Vec<Record> = records
         .iter()
@@ -614,7 +617,8 @@ fn sweep((name, unit, of_run): Swept, records: &[Record]) -> Option<(Chart, Vec<
     Some((chart, keys))
 }
 
-/// The cost maps of each kind of drive: the first engine and each other one, and each engine with least and most over-provisioning.
+/// The cost maps of each kind of drive: the first engine and each other one, and each engine with
+/// least and most over-provisioning.
 fn costs(records: &[Record]) -> Markup {
     let drive = |r: &Record| r.setting.medium.to_string();
     let mut maps = Vec::new();
@@ -668,7 +672,8 @@ fn map(drive: &str, map: &CostMap) -> Markup {
     }
 }
 
-/// Runs that failed, which tables and charts lack: an engine may have run out of space (paper 002, Figures 6 and 7).
+/// Runs that failed, which tables and charts lack: an engine may have run out of space (paper 002,
+/// Figures 6 and 7).
 fn failures(failed: &[FailedRun]) -> Markup {
     let columns = [
         words("row"),

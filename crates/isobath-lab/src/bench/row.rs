@@ -147,10 +147,11 @@ pub struct Row {
     pub device_reads_per_s: f64,
     /// The same per operation of any kind.
     pub device_reads_per_operation: f64,
-    /// Bytes read from block devices per operation of any kind, as the kernel counts them for this process.
+    /// Bytes read from block devices per operation of any kind, as the kernel counts them for this
+    /// process.
     pub device_bytes_read_per_operation: f64,
-    /// Bytes written to block devices per operation of any kind, as the kernel counts them for this process: direct writes when they are
-    /// sent, buffered ones when they make a page dirty.
+    /// Bytes written to block devices per operation of any kind, as the kernel counts them for this
+    /// process: direct writes when they are sent, buffered ones when they make a page dirty.
     pub device_bytes_written_per_operation: f64,
     /// Whether the second half of the run was within 5% of the first.
     pub steady: String,
@@ -184,7 +185,8 @@ pub struct SpaceRow {
     pub segments_count: u64,
     /// Bytes of one.
     pub segment_bytes: u64,
-    /// Longest time that a change or a write waited for other writes or for cleaning, since the store was opened.
+    /// Longest time that a change or a write waited for other writes or for cleaning, since the
+    /// store was opened.
     pub stall_ms_max: f64,
 }
 

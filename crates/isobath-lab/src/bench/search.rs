@@ -1,8 +1,10 @@
-//! A search for settings: the same number of short trials for each engine, drawn at random from its knobs.
+//! A search for settings: the same number of short trials for each engine, drawn at random from its
+//! knobs.
 //!
-//! Random search covers the few knobs that matter better than a grid of equal cost. The first trial runs what was asked for, so a
-//! search never ends below it by its own trials. Trials are short: the winner may owe some of its lead to chance, which the
-//! measured runs that follow do not repeat.
+//! Random search covers the few knobs that matter better than a grid of equal cost. The first trial
+//! runs what was asked for, so a search never ends below it by its own trials. Trials are short:
+//! the winner may owe some of its lead to chance, which the measured runs that follow do not
+//! repeat.
 
 use std::time::Duration;
 
@@ -123,7 +125,8 @@ fn knobs(kind: EngineKind) -> Vec<Knob> {
 /// Tries settings of the plan's engine; `measure` answers operations per second of a trial.
 ///
 /// # Errors
-/// Those of `measure`; [`LabError::Request`] for a search without a trial, or of an open loop, whose rate is given.
+/// Those of `measure`; [`LabError::Request`] for a search without a trial, or of an open loop,
+/// whose rate is given.
 pub fn search(
     plan: &LookupPlan,
     wanted: &SearchPlan,

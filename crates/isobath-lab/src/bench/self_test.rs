@@ -1,8 +1,9 @@
 //! The benchmark tested on itself: each pitfall is committed on purpose, and must be caught.
 //!
-//! All runs are real: Isobath on small simulated drives, updated until they are steady. A control campaign avoids every pitfall. For
-//! each fault there is a campaign that commits it and nothing else, by runs of its own, and the verdicts are passed on its records alone.
-//! Seven faults are the pitfalls as they are; the others are campaigns that only look as if they avoided them.
+//! All runs are real: Isobath on small simulated drives, updated until they are steady. A control
+//! campaign avoids every pitfall. For each fault there is a campaign that commits it and nothing
+//! else, by runs of its own, and the verdicts are passed on its records alone. Seven faults are the
+//! pitfalls as they are; the others are campaigns that only look as if they avoided them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -31,7 +32,8 @@ pub struct Caught {
     pub verdict: Verdict,
     /// The verdict on it in the control campaign.
     pub control: Verdict,
-    /// Whether what the fault commits, and nothing else that the control avoids, was called violated.
+    /// Whether what the fault commits, and nothing else that the control avoids, was called
+    /// violated.
     pub is_caught: bool,
 }
 
@@ -326,7 +328,8 @@ pub fn self_test(longest: Duration, monitor: &dyn Monitor) -> Result<Vec<Caught>
     Ok(all)
 }
 
-/// A number of drives must follow from the control campaign, and none from one that commits a pitfall.
+/// A number of drives must follow from the control campaign, and none from one that commits a
+/// pitfall.
 fn cost_caught(
     records: &[Record],
     control_records: &[Record],

@@ -1,4 +1,5 @@
-//! Counters over the time of a run, and what follows from them: throughput, write amplification, space.
+//! Counters over the time of a run, and what follows from them: throughput, write amplification,
+//! space.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -28,8 +29,8 @@ pub struct Sample {
     pub operations: u64,
     /// Bytes of keys and values that the clients wrote.
     pub user_bytes: u64,
-    /// Bytes that were sent to the drive; of a file, what `/proc/self/io` says of this process, where buffered writes count when they make
-    /// a page dirty.
+    /// Bytes that were sent to the drive; of a file, what `/proc/self/io` says of this process,
+    /// where buffered writes count when they make a page dirty.
     pub host_bytes: u64,
     /// Bytes programmed into flash, where the drive reports them.
     pub nand_bytes: Option<u64>,
@@ -37,14 +38,15 @@ pub struct Sample {
     pub space_bytes: u64,
     /// CPU time of the process, seconds.
     pub cpu_s: f64,
-    /// 99th percentile of the latency of calls since the sample before, microseconds; nothing where none was timed.
+    /// 99th percentile of the latency of calls since the sample before, microseconds; nothing where
+    /// none was timed.
     #[serde(default)]
     pub latency_us_p99: Option<f64>,
 }
 
 impl Sample {
-    /// WA-A up to here: cumulative, as paper 002, section 4.1, asks. Nothing while no write has reached the drive: what the clients wrote
-    /// is still to come there.
+    /// WA-A up to here: cumulative, as paper 002, section 4.1, asks. Nothing while no write has
+    /// reached the drive: what the clients wrote is still to come there.
     #[must_use]
     pub fn wa_a(&self) -> Option<f64> {
         let is_known = self.user_bytes > 0 && self.host_bytes > 0;
@@ -97,7 +99,8 @@ impl Series {
         rates.map(|rate| rate.round() as u64).collect()
     }
 
-    /// What is judged together, by name: throughput and, for a run that writes to a drive, WA-A and WA-D; for others, latency.
+    /// What is judged together, by name: throughput and, for a run that writes to a drive, WA-A and
+    /// WA-D; for others, latency.
     fn judged(&self, to_drive: bool) -> Vec<(&'static str, Vec<f64>)> {
         // An interval without writes has no ratio; the cumulative one stands in for it.
         let ratio = |step: Sample, whole: &Sample, of: fn(&Sample) -> Option<f64>| {
@@ -121,7 +124,8 @@ impl Series {
         all
     }
 
-    /// The 99th percentile of each interval; one in which nothing was timed has that before it. Nothing where none was timed in any.
+    /// The 99th percentile of each interval; one in which nothing was timed has that before it.
+    /// Nothing where none was timed in any.
     fn latency(&self) -> Option<Vec<f64>> {
         let timed = || self.samples.iter().map(|sample| sample.latency_us_p99);
         let mut last = timed().flatten().next()?;
@@ -139,8 +143,9 @@ impl Series {
         judged.map(|(name, _)| name).collect()
     }
 
-    /// Where all that is judged is steady together. Few operations are none: their counts are noise, and series of nothing never change.
-    /// Nor are writes of which none has reached the drive.
+    /// Where all that is judged is steady together. Few operations are none: their counts are
+    /// noise, and series of nothing never change. Nor are writes of which none has reached the
+    /// drive.
     #[must_use]
     pub fn steady(&self, to_drive: bool) -> Steady {
         let judged = self.judged(to_drive);
@@ -326,7 +331,8 @@ pub(super) mod tests {
     use crate::bench::keys::Records;
     use crate::engine::{DriveProfile, DriveState, Session, SimulatedDrive};
 
-    /// A run of `samples` seconds whose throughput and amplification come from functions of the second.
+    /// A run of `samples` seconds whose throughput and amplification come from functions of the
+    /// second.
     pub(crate) fn made(
         samples: usize,
         rate: impl Fn(usize) -> f64,

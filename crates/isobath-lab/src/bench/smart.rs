@@ -1,8 +1,10 @@
-//! Bytes that a real drive was sent and wrote to flash, from its SMART logs: WA-D where the drive reports it.
+//! Bytes that a real drive was sent and wrote to flash, from its SMART logs: WA-D where the drive
+//! reports it.
 //!
-//! The host's bytes are in the standard log (NVMe base specification, log 02h, "Data Units Written": thousands of 512-byte
-//! units). The flash's bytes are in a vendor's log: the OCP data centre specification's C0h, Intel's CAh, Samsung's CAh
-//! or Micron's FBh. `nvme` (nvme-cli) fetches them; what it cannot fetch is unknown, never zero.
+//! The host's bytes are in the standard log (NVMe base specification, log 02h, "Data Units
+//! Written": thousands of 512-byte units). The flash's bytes are in a vendor's log: the OCP data
+//! centre specification's C0h, Intel's CAh, Samsung's CAh or Micron's FBh. `nvme` (nvme-cli)
+//! fetches them; what it cannot fetch is unknown, never zero.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +21,8 @@ pub struct DriveWrites {
 }
 
 impl DriveWrites {
-    /// WA-D between two readings (paper 002, section 2.2.3); `None` where the counters did not move.
+    /// WA-D between two readings (paper 002, section 2.2.3); `None` where the counters did not
+    /// move.
     #[must_use]
     pub fn wa_d_since(&self, earlier: &DriveWrites) -> Option<f64> {
         let host = self.host_bytes.checked_sub(earlier.host_bytes)?;
@@ -31,7 +34,8 @@ impl DriveWrites {
 /// A vendor's log with a counter of flash writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VendorLog {
-    /// Open Compute Project, "Datacenter NVMe SSD Specification", SMART / Health Information Extended (C0h).
+    /// Open Compute Project, "Datacenter NVMe SSD Specification", SMART / Health Information
+    /// Extended (C0h).
     Ocp,
     /// Intel and Solidigm, additional SMART attributes (CAh).
     Intel,
@@ -48,7 +52,8 @@ const LOGS: [VendorLog; 4] = [
     VendorLog::Samsung,
 ];
 
-/// The identifier at the end of the OCP log: AFD514C97C6F4F9CA4F2BFEA2810AFC5h, least significant byte first.
+/// The identifier at the end of the OCP log: AFD514C97C6F4F9CA4F2BFEA2810AFC5h, least significant
+/// byte first.
 const OCP_GUID: [u8; 16] = [
     0xc5, 0xaf, 0x10, 0x28, 0xea, 0xbf, 0xf2, 0xa4, 0x9c, 0x4f, 0x6f, 0x7c, 0xc9, 0x14, 0xd5, 0xaf,
 ];
@@ -100,7 +105,8 @@ impl VendorLog {
         (counted > 0).then_some(counted)
     }
 
-    /// Bytes that the host wrote, where the vendor's log counts them in units that go with its flash writes.
+    /// Bytes that the host wrote, where the vendor's log counts them in units that go with its
+    /// flash writes.
     fn host_bytes(self, log: &[u8]) -> Option<u128> {
         match self {
             VendorLog::Intel => intel(log, INTEL_HOST_WRITTEN),
@@ -117,7 +123,8 @@ fn number(log: &[u8], at: usize, len: usize) -> Option<u128> {
     Some(number.fold(0, |number, byte| number << 8 | u128::from(*byte)))
 }
 
-/// One of Intel's attributes: key, two reserved bytes, normalised value, a reserved byte, six bytes of raw value.
+/// One of Intel's attributes: key, two reserved bytes, normalised value, a reserved byte, six bytes
+/// of raw value.
 fn intel(log: &[u8], key: u8) -> Option<u128> {
     let item = log.chunks_exact(INTEL_ITEM).find(|item| item[0] == key)?;
     number(item, 5, 6)?.checked_mul(INTEL_UNIT)
@@ -243,8 +250,9 @@ mod tests {
         assert_eq!(VendorLog::Intel.nand_bytes(&[0; 512]), None);
     }
 
-    /// The readings of an Intel drive as nvme-cli decoded them in a public report of 2020 (linux-nvme/nvme-cli, issue 814), put back into
-    /// the places of the log: key, normalised value 100, raw value of six bytes.
+    /// The readings of an Intel drive as nvme-cli decoded them in a public report of 2020
+    /// (linux-nvme/nvme-cli, issue 814), put back into the places of the log: key, normalised value
+    /// 100, raw value of six bytes.
     #[test]
     fn the_published_readings_of_an_intel_drive() {
         let readings: [(u8, u128); 14] = [

@@ -1,10 +1,11 @@
-//! Whether a series of measurements has stopped changing: CUSUM for a change of the mean, with a variance that allows
-//! for autocorrelation.
+//! Whether a series of measurements has stopped changing: CUSUM for a change of the mean, with a
+//! variance that allows for autocorrelation.
 //!
-//! Paper 002, section 4.1, asks for CUSUM over throughput, WA-A and WA-D together. The statistic here is the largest
+//! Paper 002, section 4.1, asks for CUSUM over throughput, WA-A and WA-D together. The statistic
+//! here is the largest
 //! |S_k| / (σ √n), S_k being the sum of the first k deviations from the mean and σ² the long-run variance (Newey and
-//! West's, with Bartlett weights). For a stationary series it is distributed like the largest excursion of a Brownian
-//! bridge (Kolmogorov's distribution), whatever the autocorrelation.
+//! West's, with Bartlett weights). For a stationary series it is distributed like the largest
+//! excursion of a Brownian bridge (Kolmogorov's distribution), whatever the autocorrelation.
 
 use std::fmt;
 
@@ -104,7 +105,8 @@ fn changes(series: &[f64], parameters: &SteadyParameters) -> bool {
     if largest == 0.0 || at == 0 || at == series.len() {
         return false;
     }
-    // The variance is that around the means before and after the most likely change, so that a change does not hide in it.
+    // The variance is that around the means before and after the most likely change, so that a
+    // change does not hide in it.
     let (before, after) = series.split_at(at);
     let means = (self::mean(before), self::mean(after));
     let size = (means.1 - means.0).abs() / mean.abs().max(f64::MIN_POSITIVE);
@@ -121,7 +123,8 @@ fn mean(series: &[f64]) -> f64 {
     series.iter().sum::<f64>() / series.len().max(1) as f64
 }
 
-/// Newey and West's estimate with Bartlett weights; the bandwidth follows Andrews' rule for an autoregressive series.
+/// Newey and West's estimate with Bartlett weights; the bandwidth follows Andrews' rule for an
+/// autoregressive series.
 fn long_run_variance(residuals: &[f64]) -> f64 {
     let count = residuals.len();
     let covariance = |lag: usize| {

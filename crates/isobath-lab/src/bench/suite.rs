@@ -1,4 +1,5 @@
-//! Campaigns as files: named rows, each run on every engine with the same data, cache, durability and clients.
+//! Campaigns as files: named rows, each run on every engine with the same data, cache, durability
+//! and clients.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -163,7 +164,8 @@ pub struct SuiteChoice {
     pub warm_up: Option<Duration>,
     /// Bytes of data of every row, in place of the campaign's own.
     pub data_bytes: Option<u64>,
-    /// Shares of a row's data with which each engine runs it, with the cache and the drive of the whole; all of it where there are none.
+    /// Shares of a row's data with which each engine runs it, with the cache and the drive of the
+    /// whole; all of it where there are none.
     pub sizes: Vec<f64>,
     /// How often each engine runs each row.
     pub repeats: usize,
@@ -173,7 +175,8 @@ pub struct SuiteChoice {
     pub directory: PathBuf,
     /// The file in which a file system is made for each run; see [`super::make_region`].
     pub region: Option<PathBuf>,
-    /// Where virtual SSDs are made, so that every engine runs rows of simulated drives; without it only Isobath does, in this process.
+    /// Where virtual SSDs are made, so that every engine runs rows of simulated drives; without it
+    /// only Isobath does, in this process.
     pub virtual_ssd: Option<VirtualSsdPlace>,
     /// Whether the drive's own limit is measured.
     pub measures_drive: bool,
@@ -250,8 +253,8 @@ impl Suite {
     /// The runs, row by row; within a row the engines take turns, in a random order in each repeat.
     ///
     /// # Errors
-    /// [`LabError::NotBuilt`] for an engine that this build lacks; [`LabError::Request`] for sizes that are no shares, or that a cache
-    /// would hold out of memory; as for [`Suite::chosen`].
+    /// [`LabError::NotBuilt`] for an engine that this build lacks; [`LabError::Request`] for sizes
+    /// that are no shares, or that a cache would hold out of memory; as for [`Suite::chosen`].
     pub fn cases(&self, choice: &SuiteChoice) -> Result<Vec<Case>, LabError> {
         let is_share = |share: &f64| *share > 0.0 && *share <= 1.0;
         if !choice.sizes.iter().all(is_share) {

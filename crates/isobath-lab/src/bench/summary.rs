@@ -31,7 +31,8 @@ pub struct RowSummary {
     pub sizes_count: usize,
     /// Pitfalls that all its runs together commit; with one of them there is no headline number.
     pub violated: Vec<Pitfall>,
-    /// Pitfalls of which nothing is known here; with one of them the row is quoted only as ratios within its run.
+    /// Pitfalls of which nothing is known here; with one of them the row is quoted only as ratios
+    /// within its run.
     pub unknown: Vec<Pitfall>,
     /// Its engines; the one that the others are compared with comes first.
     pub engines: Vec<EngineSummary>,
@@ -76,7 +77,8 @@ pub struct EngineSummary {
     pub wa_d: Option<f64>,
     /// Space amplification, the largest of the repeats.
     pub space_amplification_max: Option<f64>,
-    /// Operations per second that the flash of a simulated or virtual SSD would allow, the smallest of the repeats: modelled.
+    /// Operations per second that the flash of a simulated or virtual SSD would allow, the smallest
+    /// of the repeats: modelled.
     pub modelled_operations_per_s: Option<f64>,
     /// The first engine's throughput over this one's, repeats of each size and drive in pairs.
     pub first_over_this: Option<Ratio>,
@@ -178,7 +180,8 @@ pub(super) mod tests {
     use super::*;
     use crate::bench::Medium;
 
-    /// Records of two engines: the second has half the throughput with the same data in the same round.
+    /// Records of two engines: the second has half the throughput with the same data in the same
+    /// round.
     pub(in crate::bench) fn both(sizes: &[f64]) -> Vec<Record> {
         let (_, records) = ran(sizes, 5);
         let of_two = |(at, record): (usize, &Record)| {

@@ -102,16 +102,19 @@ impl Shown {
 
 /// Latencies that a client keeps to itself before it shows them.
 const KEPT: usize = 32;
-/// For how long it keeps them, and its progress, to itself at most, unless an operation takes longer.
+/// For how long it keeps them, and its progress, to itself at most, unless an operation takes
+/// longer.
 const KEPT_TIME: Duration = Duration::from_millis(5);
 /// Bits of a latency that is kept beside its operation: more than [`LATENCY_NS_MAX`] has.
 const KEPT_BITS: u32 = 56;
 
-/// What one client has done. Histograms and what other threads look at are touched once for many operations: with a hundred clients they
-/// are in no processor's cache any more when a client comes back to them.
+/// What one client has done. Histograms and what other threads look at are touched once for many
+/// operations: with a hundred clients they are in no processor's cache any more when a client comes
+/// back to them.
 pub(super) struct Tally<'s> {
     shared: &'s Shown,
-    /// Whether progress is shown after each operation: where few are timed, the next that is may be far.
+    /// Whether progress is shown after each operation: where few are timed, the next that is may be
+    /// far.
     at_once: bool,
     results: Results,
     done: u64,

@@ -131,7 +131,8 @@ pub(super) enum Known<T> {
 pub(super) struct Length {
     /// Sample from which on all metrics are steady, and how many samples there are; none if not.
     pub steady: Option<(usize, usize)>,
-    /// Bytes that the host wrote, the load not counted, over the bytes that the engine may write to.
+    /// Bytes that the host wrote, the load not counted, over the bytes that the engine may write
+    /// to.
     pub capacities_written: Known<f64>,
 }
 
@@ -140,7 +141,8 @@ pub(super) struct Length {
 pub(super) enum StateEvidence {
     /// The benchmark brought it into this state, and the drive's counters agree.
     Set(String),
-    /// It was said to be in a state that its counters contradict, or an earlier run left it as it is.
+    /// It was said to be in a state that its counters contradict, or an earlier run left it as it
+    /// is.
     Dirty(String),
     /// It cannot be known; why.
     Unknown(String),
@@ -173,10 +175,12 @@ pub(super) struct Evidence {
     pub drives_available: usize,
 }
 
-/// Sizes that a sweep has at least, and how far apart the smallest and the largest are (paper 002 sweeps 0.25 to 0.88).
+/// Sizes that a sweep has at least, and how far apart the smallest and the largest are (paper 002
+/// sweeps 0.25 to 0.88).
 const SIZES_MIN: usize = 3;
 const SIZES_SPREAD_MIN: f64 = 2.0;
-/// Amounts of over-provisioning that are this close count as one: paper 002 compares none with a quarter of the drive.
+/// Amounts of over-provisioning that are this close count as one: paper 002 compares none with a
+/// quarter of the drive.
 const SPARE_STEP: f64 = 0.02;
 /// Host writes before which no run on a drive counts as steady (paper 002, section 4.1).
 pub const CAPACITIES_MIN: f64 = 3.0;
@@ -212,7 +216,8 @@ fn short_run(evidence: &Evidence) -> Verdict {
     if !evidence.writes || !evidence.drive {
         return Verdict::Controlled(steady);
     }
-    // What is steady for seconds may drift for minutes: a drive that cleans settles only once most of it has been written anew.
+    // What is steady for seconds may drift for minutes: a drive that cleans settles only once most
+    // of it has been written anew.
     match &evidence.length.capacities_written {
         Known::Is(times) if *times >= CAPACITIES_MIN => Verdict::Controlled(format!(
             "{steady}, and {times:.1} times the capacity was written"

@@ -1,5 +1,5 @@
-//! Engines that keep nothing: each answer is made up from its key. What a run over one of them costs is what the benchmark costs, and
-//! what lies below: nothing, or the drive alone.
+//! Engines that keep nothing: each answer is made up from its key. What a run over one of them
+//! costs is what the benchmark costs, and what lies below: nothing, or the drive alone.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -34,7 +34,8 @@ pub(super) trait Below: Send + Sync {
 
 /// One client's way to what lies below.
 pub(super) trait BelowIo {
-    /// Reads what holds record `index`, unless that holds record `before`, too, which was read just now.
+    /// Reads what holds record `index`, unless that holds record `before`, too, which was read just
+    /// now.
     fn read(&mut self, index: u64, before: Option<u64>) -> Result<(), LabError>;
 
     /// Writes record `index`.
@@ -141,7 +142,8 @@ impl<I: BelowIo> Session for MadeUp<'_, I> {
         Ok(())
     }
 
-    /// Every record is the first one again: what is measured is what the benchmark does with a record, not what making one up takes.
+    /// Every record is the first one again: what is measured is what the benchmark does with a
+    /// record, not what making one up takes.
     fn scan(
         &mut self,
         from: &Key,

@@ -1,11 +1,13 @@
 //! fjall under the benchmark's workloads.
 //!
-//! A log-structured merge tree per table, with blocks of 4 KiB and without compression; cache and memtables together have the pool's
-//! size, and memtables, files and levels scale with the data (`engine/lsm.rs`). fjall has no direct I/O: it reads through the page
-//! cache, which the settings say. Each synced commit is a flush of its own, under the journal's lock.
+//! A log-structured merge tree per table, with blocks of 4 KiB and without compression; cache and
+//! memtables together have the pool's size, and memtables, files and levels scale with the data
+//! (`engine/lsm.rs`). fjall has no direct I/O: it reads through the page cache, which the settings
+//! say. Each synced commit is a flush of its own, under the journal's lock.
 //!
-//! Transactions are those of its database with one writer. The optimistic ones are serializable, so that every row that was read may
-//! conflict, and a scan reads all keys from its beginning on; the workloads here would mostly run transactions again.
+//! Transactions are those of its database with one writer. The optimistic ones are serializable, so
+//! that every row that was read may conflict, and a scan reads all keys from its beginning on; the
+//! workloads here would mostly run transactions again.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,10 +31,12 @@ use crate::LabError;
 const BLOCK_BYTES: usize = 4096;
 /// Levels that fjall has.
 const LEVELS: usize = 7;
-/// fjall's own default for the files that it keeps open; more where the system allows it, as for RocksDB.
+/// fjall's own default for the files that it keeps open; more where the system allows it, as for
+/// RocksDB.
 const OPEN_FILES_MIN: u64 = 900;
 const OPEN_FILES_MAX: u64 = 100_000;
-/// How long nothing must be compacted before the data counts as at rest, and how long that is waited for at most.
+/// How long nothing must be compacted before the data counts as at rest, and how long that is
+/// waited for at most.
 const QUIET: Duration = Duration::from_millis(100);
 const QUIET_LOOK: Duration = Duration::from_millis(5);
 const QUIET_PATIENCE: Duration = Duration::from_secs(600);

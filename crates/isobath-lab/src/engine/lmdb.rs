@@ -1,7 +1,8 @@
 //! LMDB under the benchmark's workloads.
 //!
-//! A put is a transaction of its own, as in the other engines. LMDB has one writer at a time and maps its file: it reads
-//! through the page cache, whose size it cannot bound, which the settings say.
+//! A put is a transaction of its own, as in the other engines. LMDB has one writer at a time and
+//! maps its file: it reads through the page cache, whose size it cannot bound, which the settings
+//! say.
 
 use std::ops::Bound;
 use std::path::PathBuf;
@@ -63,10 +64,11 @@ impl LmdbEngine {
         options.max_dbs(u32::try_from(tables.len()).unwrap_or(u32::MAX));
         let readers = u32::try_from(config.threads).unwrap_or(u32::MAX);
         options.max_readers(readers.saturating_add(16));
-        // SAFETY: without syncing, a crash of the machine may corrupt the file; the benchmark removes it, and nothing
-        // reads it after a crash.
+        // SAFETY: without syncing, a crash of the machine may corrupt the file; the benchmark
+        // removes it, and nothing reads it after a crash.
         unsafe { options.flags(flags) };
-        // SAFETY: the benchmark made the file for this run, and no other process changes or truncates it.
+        // SAFETY: the benchmark made the file for this run, and no other process changes or
+        // truncates it.
         let env = unsafe { options.open(path) }.map_err(failed)?;
         let mut transaction = env.write_txn().map_err(failed)?;
         let tables = tables

@@ -36,7 +36,8 @@ pub(crate) type Work<'w> = dyn FnMut(&mut dyn Transaction) -> Result<Decision, L
 
 /// An open transaction. It sees its own changes. Tables are numbers: places in the schema's list.
 ///
-/// Each method may fail with [`LabError::Conflict`]; the transaction must end then. One that only reads has no changes of its own.
+/// Each method may fail with [`LabError::Conflict`]; the transaction must end then. One that only
+/// reads has no changes of its own.
 pub(crate) trait Transaction {
     /// Reads a record into `value`; `false` where the key is absent.
     fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError>;
@@ -51,7 +52,8 @@ pub(crate) trait Transaction {
         Err(read_only())
     }
 
-    /// Reads records in ascending order from `from` on, until `visit` returns `false` or there are no more.
+    /// Reads records in ascending order from `from` on, until `visit` returns `false` or there are
+    /// no more.
     fn scan(
         &mut self,
         table: usize,
@@ -64,7 +66,8 @@ fn read_only() -> LabError {
     LabError::Request("a transaction that only reads was asked to write".to_owned())
 }
 
-/// How `work` ended where every operation took effect alone: a conflict cannot be undone, only reported.
+/// How `work` ended where every operation took effect alone: a conflict cannot be undone, only
+/// reported.
 pub(super) fn ended(decided: Result<Decision, LabError>) -> Result<Ended, LabError> {
     match decided {
         Ok(Decision::Commit) => Ok(Ended::Committed),

@@ -61,7 +61,8 @@ type RowReader<'m> = csv::Reader<Terminated<BufReader<InputFile<'m>>>>;
 /// A row of its own, which a quote that is still open swallows.
 const LAST_ROW: &[u8] = b"\n.";
 
-/// What is read, and [`LAST_ROW`] behind its end: the reader of rows takes an open quote at the end for a closed one.
+/// What is read, and [`LAST_ROW`] behind its end: the reader of rows takes an open quote at the end
+/// for a closed one.
 struct Terminated<R> {
     input: R,
     handed_out: Rc<RefCell<HandedOut>>,
@@ -113,8 +114,8 @@ impl<R: Read> Read for Terminated<R> {
     }
 }
 
-/// The line that a row begins in, from where reading it has ended. The reader of rows says where it began to look for one, which may
-/// be the end of an earlier line, or an empty one.
+/// The line that a row begins in, from where reading it has ended. The reader of rows says where it
+/// began to look for one, which may be the end of an earlier line, or an empty one.
 fn first_line(row: &ByteRecord, end: &csv::Position, handed_out: &HandedOut) -> u64 {
     let inside = row.as_slice().iter().filter(|byte| **byte == b'\n').count() as u64;
     // The line feed behind a carriage return is read with the next row.
@@ -278,7 +279,8 @@ impl Rows<'_> {
     }
 }
 
-/// What column `at`, counted from 0, is called: as the header says, or by its number where that says nothing.
+/// What column `at`, counted from 0, is called: as the header says, or by its number where that
+/// says nothing.
 fn name_of(at: usize, name: &[u8]) -> String {
     match name.trim_ascii() {
         [] => format!("column {}", at + 1),

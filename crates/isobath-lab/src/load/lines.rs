@@ -17,7 +17,8 @@ pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 pub enum LineFormat {
     /// As they are: a key has no tab, neither has a line end.
     Raw,
-    /// As `scan` prints them: `\n`, `\t`, `\r`, `\\` and `\xNN` stand for bytes, so that they may have any.
+    /// As `scan` prints them: `\n`, `\t`, `\r`, `\\` and `\xNN` stand for bytes, so that they may
+    /// have any.
     Escaped,
     /// Both in hexadecimal, so that they may have any bytes.
     Hex,
@@ -65,12 +66,12 @@ impl<'m> Lines<'m> {
         self.total
     }
 
-    /// Loads lines of `key<TAB>value`. The first tab separates; a later line replaces an earlier one of the same key;
-    /// empty lines are ignored.
+    /// Loads lines of `key<TAB>value`. The first tab separates; a later line replaces an earlier
+    /// one of the same key; empty lines are ignored.
     ///
     /// # Errors
-    /// A line without a tab, with too long a key, or with what is no hexadecimal number or escape where it should be,
-    /// unless bad records are skipped; engine and I/O errors.
+    /// A line without a tab, with too long a key, or with what is no hexadecimal number or escape
+    /// where it should be, unless bad records are skipped; engine and I/O errors.
     pub fn load(self, tree: &Tree, format: LineFormat, on_bad: OnBad) -> Result<Loaded, LabError> {
         self.each(tree, on_bad, <[u8]>::is_empty, |line| {
             let at = line.iter().position(|b| *b == b'\t');
@@ -114,7 +115,8 @@ impl<'m> Lines<'m> {
         }
     }
 
-    /// Reads the next line without its end, and the first one without a byte order mark; `false` at the end of all.
+    /// Reads the next line without its end, and the first one without a byte order mark; `false` at
+    /// the end of all.
     fn next(&mut self) -> Result<bool, LabError> {
         self.monitor.check()?;
         self.line.clear();

@@ -25,7 +25,8 @@ impl Lines<'_> {
     ) -> Result<Loaded, LabError> {
         let blank = |line: &[u8]| line.iter().all(u8::is_ascii_whitespace);
         self.each(tree, on_bad, blank, |line| {
-            // Also before the first line of a file that was appended to others; it is part of no JSON.
+            // Also before the first line of a file that was appended to others; it is part of no
+            // JSON.
             let line = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line);
             Ok((key_of(line, key_field)?.into_bytes().into(), line.into()))
         })

@@ -59,7 +59,8 @@ impl Gauge<'_> {
             random_percent: (point.random_share * 100.0).round() as u32,
             threads,
             depth,
-            // As if every I/O in flight were a thread of the paper's: neighbours are not merged on their way.
+            // As if every I/O in flight were a thread of the paper's: neighbours are not merged on
+            // their way.
             streams: depth,
             // Few, so that what is in flight stays near k.
             wait_min: (depth / 8).clamp(1, 16),
@@ -120,7 +121,8 @@ impl Gauge<'_> {
             reruns: 0,
             disturbed: u32::from(disturbed),
             cpu_us_per_io: Some(result.cpu_us_per_io),
-            // Reads and writes of a mix have latencies of their own; one summary would describe neither.
+            // Reads and writes of a mix have latencies of their own; one summary would describe
+            // neither.
             latency_us: match point.read_share {
                 share if share >= 1.0 => Some(latency(&result.read_latency)),
                 share if share <= 0.0 => Some(latency(&result.write_latency)),

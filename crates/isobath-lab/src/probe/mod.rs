@@ -1,11 +1,13 @@
-//! Probing a drive: a plan of raw I/O points that ends in a device profile (paper 000, section 3.3, with O_DIRECT).
+//! Probing a drive: a plan of raw I/O points that ends in a device profile (paper 000, section 3.3,
+//! with O_DIRECT).
 //!
-//! Points are measured in several passes, each in a random order of its own, between sentinels: one fixed point that
-//! shows whether the drive is still the same. Where the sentinels around a repeat differ by more than 10%, or others
-//! used the drive or the CPU during it, it is thrown away and done again in a later pass; it is never rescaled. The
-//! profile is written after every group of points, whole or not at all, so an interrupted probe leaves what it has and
-//! can go on from there. A test file loses its name as soon as it is open: nothing stays behind, however the process
-//! ends.
+//! Points are measured in several passes, each in a random order of its own, between sentinels: one
+//! fixed point that shows whether the drive is still the same. Where the sentinels around a repeat
+//! differ by more than 10%, or others used the drive or the CPU during it, it is thrown away and
+//! done again in a later pass; it is never rescaled. The profile is written after every group of
+//! points, whole or not at all, so an interrupted probe leaves what it has and can go on from
+//! there. A test file loses its name as soon as it is open: nothing stays behind, however the
+//! process ends.
 
 mod measure;
 mod regimes;
@@ -55,7 +57,8 @@ impl Grid {
 /// What is to be probed and how.
 #[derive(Debug, Clone)]
 pub struct ProbePlan {
-    /// A directory or new file (a test file is made), an existing file (only read), or a block device.
+    /// A directory or new file (a test file is made), an existing file (only read), or a block
+    /// device.
     pub path: PathBuf,
     /// Where the profile is written.
     pub output: PathBuf,
@@ -65,7 +68,8 @@ pub struct ProbePlan {
     pub bytes: u64,
     /// Deepest queue tried, 32 at least.
     pub concurrency_max: u32,
-    /// Half width of the 95% confidence interval of a point's mean that repeats aim at, as a share of it.
+    /// Half width of the 95% confidence interval of a point's mean that repeats aim at, as a share
+    /// of it.
     pub confidence: f64,
     /// Least repeats of a point.
     pub repeats_min: u32,
@@ -75,7 +79,8 @@ pub struct ProbePlan {
     pub slice: Duration,
     /// Points between two sentinels.
     pub group: usize,
-    /// How many repeats of a point may be thrown away because its sentinels differ or others disturbed it.
+    /// How many repeats of a point may be thrown away because its sentinels differ or others
+    /// disturbed it.
     pub reruns_max: u32,
     /// After this time only points that have no repeat yet are measured.
     pub rerun_until: Duration,
@@ -87,8 +92,9 @@ pub struct ProbePlan {
     pub destroy: bool,
     /// Go on with the profile at `output`.
     pub resume: bool,
-    /// Levels of the sentinels at which the drive is to be measured: those of an earlier profile ([`DeviceProfile::levels`])
-    /// that this one is to be compared with. `None`: wherever most points lie.
+    /// Levels of the sentinels at which the drive is to be measured: those of an earlier profile
+    /// ([`DeviceProfile::levels`]) that this one is to be compared with. `None`: wherever most
+    /// points lie.
     pub levels: Levels,
 }
 
@@ -101,7 +107,8 @@ pub struct Estimate {
     pub action: String,
     /// Bytes of the file or range.
     pub bytes: u64,
-    /// Bytes that preparing writes; measured writes come on top, as many as the drive takes in `measuring_writes_s`.
+    /// Bytes that preparing writes; measured writes come on top, as many as the drive takes in
+    /// `measuring_writes_s`.
     pub prepare_writes_bytes: u64,
     /// Seconds of measured writes at least.
     pub measuring_writes_s: f64,
@@ -233,8 +240,8 @@ impl std::fmt::Debug for Prepared {
 /// Checks a plan against its path and output; writes nothing.
 ///
 /// # Errors
-/// [`LabError::Request`] where the plan contradicts itself or the output; [`LabError::Input`] for an unusable path or an
-/// earlier profile of another plan.
+/// [`LabError::Request`] where the plan contradicts itself or the output; [`LabError::Input`] for
+/// an unusable path or an earlier profile of another plan.
 pub fn prepare(plan: ProbePlan) -> Result<Prepared, LabError> {
     plan.check()?;
     let intent = intent(&plan.path)?;
@@ -266,7 +273,8 @@ pub fn prepare(plan: ProbePlan) -> Result<Prepared, LabError> {
     })
 }
 
-/// Refuses to go on with another path or, once they are known, other bytes: these may be of another drive, or in another cache.
+/// Refuses to go on with another path or, once they are known, other bytes: these may be of another
+/// drive, or in another cache.
 fn same_target(
     plan: &ProbePlan,
     earlier: &DeviceProfile,
@@ -380,8 +388,8 @@ impl Prepared {
     /// Measures. The profile at the plan's output grows with every group of points.
     ///
     /// # Errors
-    /// [`LabError::Interrupted`] after Ctrl-C, the partial profile being written; [`LabError::NoSpace`],
-    /// [`LabError::Volume`] and [`LabError::Raw`] otherwise.
+    /// [`LabError::Interrupted`] after Ctrl-C, the partial profile being written;
+    /// [`LabError::NoSpace`], [`LabError::Volume`] and [`LabError::Raw`] otherwise.
     pub fn run(self, monitor: &dyn Monitor) -> Result<DeviceProfile, LabError> {
         let opened = self.open()?;
         self.run_on(&opened, monitor)
@@ -393,7 +401,8 @@ impl Prepared {
         Opened::open(&self.intent, self.plan.bytes, self.plan.destroy)
     }
 
-    /// As [`Self::run`], on a target that may have been probed before: the same place of the same drive.
+    /// As [`Self::run`], on a target that may have been probed before: the same place of the same
+    /// drive.
     pub(crate) fn run_on(
         self,
         opened: &Opened,

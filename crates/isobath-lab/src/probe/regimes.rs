@@ -29,13 +29,15 @@ const STEADY: &str = "steady";
 const BURST: &str = "burst credits";
 const OTHER: &str = "another level";
 
-/// A sentinel that differs from the level by this much, and whose successor agrees with it, begins another regime.
+/// A sentinel that differs from the level by this much, and whose successor agrees with it, begins
+/// another regime.
 const LEVEL_CHANGE: f64 = 0.30;
 /// A level within this of the requested one is that one.
 const WANTED: f64 = 0.15;
 /// Two sentinels within this agree.
 const AGREE: f64 = 0.10;
-/// Two sentinels of writes within this agree: repeats of writes differ about twice as much as those of reads.
+/// Two sentinels of writes within this agree: repeats of writes differ about twice as much as those
+/// of reads.
 const AGREE_WRITES: f64 = 0.20;
 
 /// By how much two rates differ, as a share of the lower one.
@@ -50,8 +52,8 @@ fn is_large(point: &MeasuredPoint) -> bool {
     point.io_pages >= LARGE_PAGES_MIN
 }
 
-/// Whether the sentinels around a point differ: those that it resembles, for a drive may keep its I/Os per second and lose its
-/// bandwidth.
+/// Whether the sentinels around a point differ: those that it resembles, for a drive may keep its
+/// I/Os per second and lose its bandwidth.
 pub(super) fn drifted(before: &Sentinel, after: &Sentinel, point: &MeasuredPoint) -> bool {
     let small = (before.throughput_pages_per_s, after.throughput_pages_per_s);
     let large = before.large_pages_per_s.zip(after.large_pages_per_s);
@@ -118,7 +120,8 @@ fn series(sentinels: &[Sentinel], wanted: Levels) -> [Series; 3] {
     [small, large, write]
 }
 
-/// Where the level of a sentinel changes and stays changed: indices at which a new level begins, the first being 0.
+/// Where the level of a sentinel changes and stays changed: indices at which a new level begins,
+/// the first being 0.
 fn levels(sentinel: &Series) -> Vec<usize> {
     let series = &sentinel.rates;
     let rate = |i: usize| series[i].1;
@@ -141,7 +144,8 @@ fn at(regimes: &[Regime], time_s: f64) -> usize {
     begun.unwrap_or(0)
 }
 
-/// The stretches between changes of level. The requested level is the one that is fitted, else the one with most points.
+/// The stretches between changes of level. The requested level is the one that is fitted, else the
+/// one with most points.
 fn stretches(sentinel: &Series, points: &[&MeasuredPoint], ended_s: f64) -> Vec<Regime> {
     let series = &sentinel.rates;
     let begins = levels(sentinel);
@@ -204,8 +208,9 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Gives every point its regime. Where the bandwidth or the writes changed their level, large I/Os or writes have stretches of
-/// their own; `fill_cliff` is the time at which writing the file in full slowed down, if it did.
+/// Gives every point its regime. Where the bandwidth or the writes changed their level, large I/Os
+/// or writes have stretches of their own; `fill_cliff` is the time at which writing the file in
+/// full slowed down, if it did.
 pub(super) fn assign(
     sentinels: &[Sentinel],
     points: &[TakenPoint],
@@ -290,8 +295,9 @@ const CLIFF: f64 = 1.5;
 /// The slowest rate before it was at least this many times the fastest after.
 const GAP: f64 = 1.2;
 
-/// Where a series of rates falls and stays down: everything before the index is above everything from it on, by
-/// [`CLIFF`] on average. At least two rates must follow: one slow moment is no cliff.
+/// Where a series of rates falls and stays down: everything before the index is above everything
+/// from it on, by [`CLIFF`] on average. At least two rates must follow: one slow moment is no
+/// cliff.
 pub(super) fn cliff(rates: &[f64]) -> Option<usize> {
     let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
     (1..rates.len().saturating_sub(1))

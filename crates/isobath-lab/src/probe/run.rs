@@ -32,7 +32,8 @@ pub(super) const SENTINEL_SHARE: f64 = 0.5;
 const CACHE_GAIN: f64 = 1.3;
 /// Preconditioning writes this many times the range.
 const PRECONDITION_TIMES: u64 = 2;
-/// A point's median absolute difference of two repeats, in standard deviations, if these are normal.
+/// A point's median absolute difference of two repeats, in standard deviations, if these are
+/// normal.
 const DIFFERENCE_PER_SPREAD: f64 = 0.954;
 
 /// Flushes that are timed, fewer where they take longer than this together.
@@ -160,7 +161,8 @@ fn describe(plan: &ProbePlan, opened: &Opened) -> DeviceProfile {
     }
 }
 
-/// Puts the sentinels of an earlier session in front. Answers its points before cliffs and the time at which it ended.
+/// Puts the sentinels of an earlier session in front. Answers its points before cliffs and the time
+/// at which it ended.
 fn take_over(profile: &mut DeviceProfile, earlier: DeviceProfile) -> (Vec<TakenPoint>, f64) {
     let regimes = &earlier.regimes;
     let ended = regimes.iter().map(|r| r.ended_s).fold(0.0, f64::max);
@@ -212,7 +214,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Random 4 KiB writes of twice the range: what makes a drive collect garbage as it will in use.
+    /// Random 4 KiB writes of twice the range: what makes a drive collect garbage as it will in
+    /// use.
     fn precondition(&mut self, bytes: u64, monitor: &dyn Monitor) -> Result<(), LabError> {
         let total = PRECONDITION_TIMES * bytes;
         monitor.begin(Stage {
@@ -308,7 +311,8 @@ impl Session<'_> {
         more && (!late || visits.is_empty())
     }
 
-    /// Whether too many repeats of a point were taken at another level of the drive than the one that is fitted.
+    /// Whether too many repeats of a point were taken at another level of the drive than the one
+    /// that is fitted.
     fn elsewhere(&self, index: usize) -> bool {
         let point = self.visits[index].point;
         let usable = |p: &&MeasuredPoint| {

@@ -82,8 +82,8 @@ impl CpuTicks {
         CpuTicks::parse(&fs::read_to_string("/proc/stat").unwrap_or_default())
     }
 
-    /// The first line of /proc/stat: user nice system idle iowait irq softirq steal guest guest_nice. Guest time is part of
-    /// user time already.
+    /// The first line of /proc/stat: user nice system idle iowait irq softirq steal guest
+    /// guest_nice. Guest time is part of user time already.
     fn parse(stat: &str) -> CpuTicks {
         let line = stat.lines().next().unwrap_or_default();
         let ticks: Vec<u64> = line
@@ -162,7 +162,8 @@ impl Traffic {
 /// `USER_HZ`, the same on every Linux.
 const TICKS_PER_S: f64 = 100.0;
 
-/// Bytes read and written by a drive: the third and seventh field of its `stat`, in sectors of 512 bytes.
+/// Bytes read and written by a drive: the third and seventh field of its `stat`, in sectors of 512
+/// bytes.
 fn drive_bytes(stat: &str) -> Option<u64> {
     let fields: Vec<u64> = stat
         .split_ascii_whitespace()

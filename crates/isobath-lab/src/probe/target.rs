@@ -26,13 +26,15 @@ pub enum Intent {
 pub(super) const MIN_BYTES: u64 = 64 << 20;
 /// Space left on the file system for others.
 const SPARE_BYTES: u64 = 256 << 20;
-/// What is zeroed at the start of a device afterwards: our label, so that the device counts as empty again.
+/// What is zeroed at the start of a device afterwards: our label, so that the device counts as
+/// empty again.
 const LABEL_BYTES: usize = 1 << 20;
 
 /// Decides what to do with a path. Nothing is written.
 ///
 /// # Errors
-/// [`LabError::Input`] for what is neither file, directory nor block device, and for sparse or tiny files.
+/// [`LabError::Input`] for what is neither file, directory nor block device, and for sparse or tiny
+/// files.
 pub fn intent(path: &Path) -> Result<Intent, LabError> {
     let meta = match fs::metadata(path) {
         Ok(meta) => meta,
@@ -86,8 +88,8 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Opens the target. A test file has no name any more when this returns, so nothing is left behind however the
-    /// process ends.
+    /// Opens the target. A test file has no name any more when this returns, so nothing is left
+    /// behind however the process ends.
     pub(super) fn open(intent: &Intent, bytes: u64, destroy: bool) -> Result<Opened, LabError> {
         let options = VolumeOptions::new().direct(DirectMode::Required);
         match intent {

@@ -1,7 +1,8 @@
 //! The slices of one point, taken in several passes over the plan.
 //!
-//! Slices that follow each other at once share whatever the drive was doing at that moment, so their spread says too little.
-//! Slices of different passes lie minutes apart, and their median is what the drive does most of the time.
+//! Slices that follow each other at once share whatever the drive was doing at that moment, so
+//! their spread says too little. Slices of different passes lie minutes apart, and their median is
+//! what the drive does most of the time.
 
 use isobath_model::OperatingPoint;
 use isobath_model::profile::MeasuredPoint;
@@ -61,8 +62,8 @@ impl Visits {
         self.kept.push(earlier);
     }
 
-    /// Takes a slice, or throws it away. Load from other processes that never ends is accepted at last; a drive that
-    /// drifts is not.
+    /// Takes a slice, or throws it away. Load from other processes that never ends is accepted at
+    /// last; a drive that drifts is not.
     pub(super) fn take(&mut self, slice: MeasuredPoint, around: Around, enough: &Enough) {
         let spare = self.reruns < enough.reruns_max;
         match around {
@@ -101,7 +102,8 @@ impl Visits {
         }
     }
 
-    /// Whether the point may have further slices although it has enough: those that it has may be of another regime.
+    /// Whether the point may have further slices although it has enough: those that it has may be
+    /// of another regime.
     pub(super) fn may_go_on(&self, enough: &Enough) -> bool {
         self.reruns <= enough.reruns_max
             && self.repeats() + self.reruns < enough.repeats_max + enough.reruns_max
@@ -160,7 +162,8 @@ fn expanded(point: &MeasuredPoint) -> impl Iterator<Item = f64> {
     std::iter::repeat_n(point.throughput_pages_per_s, point.repeats.max(1) as usize)
 }
 
-/// Puts entries of the same point and the same stretch together. `same` says which regimes are the same drive.
+/// Puts entries of the same point and the same stretch together. `same` says which regimes are the
+/// same drive.
 pub(super) fn pool(
     points: &[MeasuredPoint],
     same: impl Fn(usize, usize) -> bool,

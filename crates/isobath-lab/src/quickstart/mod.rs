@@ -131,10 +131,12 @@ impl Prepared {
     }
 }
 
-/// Lists the files, compares what they need with what is free, and makes the store, empty: what is announced then begins.
+/// Lists the files, compares what they need with what is free, and makes the store, empty: what is
+/// announced then begins.
 ///
 /// # Errors
-/// A directory that is missing, a store that exists or cannot be made, too little space. There is no store then.
+/// A directory that is missing, a store that exists or cannot be made, too little space. There is
+/// no store then.
 pub fn prepare(plan: Plan, monitor: &dyn Monitor) -> Result<Prepared, LabError> {
     if plan.store.exists() {
         return Err(LabError::input(

@@ -16,7 +16,8 @@ pub(super) struct Cpu {
 impl Cpu {
     pub(super) fn now() -> Cpu {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        // The second field is the name in parentheses and may hold anything; utime and stime are fields 14 and 15.
+        // The second field is the name in parentheses and may hold anything; utime and stime are
+        // fields 14 and 15.
         let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
         let mut fields = rest.split_ascii_whitespace().skip(11);
         let mut next = || fields.next().and_then(|f| f.parse().ok()).unwrap_or(0.0);

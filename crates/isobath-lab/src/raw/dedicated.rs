@@ -1,5 +1,5 @@
-//! The model of dedicated I/O threads (paper 001, Figure 10a): threads that need I/Os send messages to threads that own
-//! the channels, and get messages back.
+//! The model of dedicated I/O threads (paper 001, Figure 10a): threads that need I/Os send messages
+//! to threads that own the channels, and get messages back.
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};

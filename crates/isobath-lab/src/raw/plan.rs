@@ -12,7 +12,8 @@ use crate::raw::RawError;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RawTarget {
-    /// New files (or block devices that hold no data), one per path, striped; files are removed afterwards.
+    /// New files (or block devices that hold no data), one per path, striped; files are removed
+    /// afterwards.
     Scratch(Vec<PathBuf>),
     /// Existing files or devices, as they are, for reading only.
     Files(Vec<PathBuf>),
@@ -66,14 +67,14 @@ pub enum IoModel {
     /// Every thread has its own channel to all drives (Figure 10c): what the engine does.
     #[default]
     AllToAll,
-    /// Threads send their I/Os to this many I/O threads and get messages back (Figure 10a). Those threads come on top of
-    /// [`RawPlan::threads`].
+    /// Threads send their I/Os to this many I/O threads and get messages back (Figure 10a). Those
+    /// threads come on top of [`RawPlan::threads`].
     DedicatedThreads {
         /// I/O threads.
         io_threads: u32,
     },
-    /// Thread *i* uses drive *i* mod *n* only (Figure 10b), as in microbenchmarks: no thread ever needs another drive, so
-    /// the messages that a real system would need do not occur.
+    /// Thread *i* uses drive *i* mod *n* only (Figure 10b), as in microbenchmarks: no thread ever
+    /// needs another drive, so the messages that a real system would need do not occur.
     Assigned,
 }
 
@@ -83,7 +84,8 @@ pub enum IoModel {
 pub struct RawPlan {
     /// Where the I/Os go; default a file `isobath-raw.scratch` in the current directory.
     pub target: RawTarget,
-    /// Bytes that are used, from the start; `None`: all there are (1 GiB of a scratch target). Rounded down to pages.
+    /// Bytes that are used, from the start; `None`: all there are (1 GiB of a scratch target).
+    /// Rounded down to pages.
     pub bytes: Option<u64>,
     /// Bytes on one drive before the next one follows, for targets of several files; default 2 MiB.
     pub stripe_unit_bytes: u32,
@@ -93,9 +95,9 @@ pub struct RawPlan {
     pub read_percent: u32,
     /// Share of randomly placed I/Os in percent, the rest being sequential; default 100.
     pub random_percent: u32,
-    /// Sequential streams of a thread, which take turns; default 1. With one, the kernel merges neighbours that are
-    /// submitted together into one larger I/O; with as many as I/Os are in flight, a thread does what that many threads
-    /// with one I/O each do.
+    /// Sequential streams of a thread, which take turns; default 1. With one, the kernel merges
+    /// neighbours that are submitted together into one larger I/O; with as many as I/Os are in
+    /// flight, a thread does what that many threads with one I/O each do.
     pub streams: u32,
     /// Whether each write is to be durable when it completes; default false.
     pub durable: bool,
@@ -103,11 +105,11 @@ pub struct RawPlan {
     pub threads: u32,
     /// I/Os in flight per thread; default 128.
     pub depth: u32,
-    /// Bytes of memory that the I/Os of all threads cycle through; default 0, a page for each I/O in flight, which the
-    /// processor's caches hold. The pool of an engine does not fit there.
+    /// Bytes of memory that the I/Os of all threads cycle through; default 0, a page for each I/O
+    /// in flight, which the processor's caches hold. The pool of an engine does not fit there.
     pub buffer_bytes: u64,
-    /// Completions that a thread waits for before it goes on (at most half of what is in flight); default 16. Fewer cost
-    /// more CPU per I/O.
+    /// Completions that a thread waits for before it goes on (at most half of what is in flight);
+    /// default 16. Fewer cost more CPU per I/O.
     pub wait_min: u32,
     /// Which threads use which drive.
     pub model: IoModel,
@@ -117,8 +119,8 @@ pub struct RawPlan {
     pub direct: bool,
     /// Register buffers with the kernel where the backend can; default true.
     pub register_buffers: bool,
-    /// Write the range in full and read it once in full before (scratch targets), or only read it once (others); default
-    /// true.
+    /// Write the range in full and read it once in full before (scratch targets), or only read it
+    /// once (others); default true.
     pub prepare: bool,
     /// Milliseconds before the measured window; default 500.
     pub warmup_ms: u32,

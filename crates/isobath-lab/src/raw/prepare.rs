@@ -58,7 +58,8 @@ pub(super) fn open(plan: &RawPlan) -> Result<(Volume, Scratch), RawError> {
     }
 }
 
-/// Writes the region of a scratch file or of memory in full; reads that of a file or device once in full.
+/// Writes the region of a scratch file or of memory in full; reads that of a file or device once in
+/// full.
 pub(super) fn fill_and_warm(
     plan: &RawPlan,
     volume: &Volume,
@@ -75,7 +76,8 @@ pub(super) fn fill_and_warm(
     Ok(())
 }
 
-/// Writes the first `region` bytes of a volume with incompressible data, in order, and makes them durable.
+/// Writes the first `region` bytes of a volume with incompressible data, in order, and makes them
+/// durable.
 ///
 /// # Errors
 /// [`RawError`]; the first failed I/O ends it.
@@ -135,8 +137,8 @@ fn pass(
                 true => Io::read(at, buffer.as_mut_ptr(), len, slot),
                 false => Io::write(at, buffer.as_ptr(), len, slot),
             };
-            // SAFETY: each I/O has a buffer of its own until its completion gives the slot back; the channel, declared
-            // after the buffers, is dropped before them.
+            // SAFETY: each I/O has a buffer of its own until its completion gives the slot back;
+            // the channel, declared after the buffers, is dropped before them.
             if unsafe { channel.submit(io) }.is_err() {
                 free.push(slot);
                 break;

@@ -6,7 +6,8 @@ use serde::Serialize;
 use crate::raw::Parts;
 use crate::raw::plan::RawPlan;
 
-/// Latencies of one kind of I/O, in microseconds, from the hand-over to the kernel until the completion was reaped.
+/// Latencies of one kind of I/O, in microseconds, from the hand-over to the kernel until the
+/// completion was reaped.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct LatencySummary {
     /// Mean.

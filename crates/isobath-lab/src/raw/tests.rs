@@ -63,7 +63,8 @@ fn every_model_and_mix_runs_and_cleans_up() {
                 "{share}% reads"
             );
             assert!(result.ios_per_s > 0.0 && result.cpu_us_per_io > 0.0);
-            // Each place in the queue is taken for the window at most, and for what an I/O that was in flight at its beginning took before.
+            // Each place in the queue is taken for the window at most, and for what an I/O that was
+            // in flight at its beginning took before.
             let longest_us = result.read_latency.max_us.max(result.write_latency.max_us);
             let places = f64::from(plan.threads * plan.depth);
             let most = places * (1.0 + longest_us / 1e6 / result.window_s);

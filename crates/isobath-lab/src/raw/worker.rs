@@ -38,12 +38,14 @@ impl Lane {
         let options = ChannelOptions::with_depth(plan.depth);
         let count = plan.buffers_per_thread();
         let bytes = page * count as usize;
-        // Always huge pages, as in an engine's pool: in scattered ones a large I/O has many segments, and is slower.
+        // Always huge pages, as in an engine's pool: in scattered ones a large I/O has many
+        // segments, and is slower.
         let mut buffers = AlignedBuf::new(bytes.next_multiple_of(HUGE_PAGE));
         super::prepare::fill_random(&mut buffers, seed);
         let mut channel = volume.channel(&options)?;
         if plan.register_buffers {
-            // SAFETY: `Lane` drops its channel before its buffers (field order), and the memory never moves.
+            // SAFETY: `Lane` drops its channel before its buffers (field order), and the memory
+            // never moves.
             unsafe { channel.register_buffers(&[(buffers.as_mut_ptr(), buffers.len())]) };
         }
         Ok(Lane {
@@ -83,8 +85,8 @@ impl Lane {
             false => Io::write(place.offset, buffer, self.page as u32, user_data),
         };
         let io = if self.durable { io.durable() } else { io };
-        // SAFETY: each I/O has a buffer of its own, which is not touched until its completion gives the slot back, and
-        // which outlives the channel.
+        // SAFETY: each I/O has a buffer of its own, which is not touched until its completion gives
+        // the slot back, and which outlives the channel.
         unsafe { self.channel.submit(io) }.is_ok()
     }
 

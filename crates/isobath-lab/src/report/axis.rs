@@ -24,7 +24,8 @@ impl Axis {
         Self::new(name, low, high, Scale::Log)
     }
 
-    /// Logarithmic over the finite positive values with a margin; one decade around 1 if there are none.
+    /// Logarithmic over the finite positive values with a margin; one decade around 1 if there are
+    /// none.
     pub(crate) fn log_over(name: &str, values: impl Iterator<Item = f64>) -> Self {
         match ends(values.filter(|v| *v > 0.0)) {
             Some((low, high)) => Self::log(name, low / 1.15, high * 1.15),
@@ -87,8 +88,8 @@ impl Axis {
         }
     }
 
-    /// The values that are written beside the axis: 1, 2, 5 per decade, decades alone where there are many, or steps of 1, 2
-    /// or 5 times a power of ten.
+    /// The values that are written beside the axis: 1, 2, 5 per decade, decades alone where there
+    /// are many, or steps of 1, 2 or 5 times a power of ten.
     pub(super) fn ticks(&self) -> Vec<f64> {
         let decades = match self.scale {
             Scale::Log => (self.high / self.low).log10(),

@@ -1,6 +1,6 @@
-//! The one drawer of charts: SVG inside a page. A chart is about as wide as a telephone's screen, so that its text is of
-//! the same size there and on a desk, where charts stand side by side. Colours are the style sheet's, so that they follow
-//! the reader's theme.
+//! The one drawer of charts: SVG inside a page. A chart is about as wide as a telephone's screen,
+//! so that its text is of the same size there and on a desk, where charts stand side by side.
+//! Colours are the style sheet's, so that they follow the reader's theme.
 
 use std::fmt::Write;
 
@@ -103,8 +103,8 @@ impl Chart {
         near.contains(&self.x.share(x)) && near.contains(&self.y.share(y))
     }
 
-    /// A curve through points; those that are not finite, or lie outside, break it. Of many points, the lowest and the
-    /// highest of each stretch are drawn.
+    /// A curve through points; those that are not finite, or lie outside, break it. Of many points,
+    /// the lowest and the highest of each stretch are drawn.
     pub(crate) fn curve(&mut self, points: &[(f64, f64)], ink: Ink, tooltip: &str) {
         let mut path = String::new();
         let mut is_drawing = false;
@@ -155,8 +155,8 @@ impl Chart {
         });
     }
 
-    /// A map of `f` between the axes, `columns` × `rows` cells, darker where it is larger, with lines where it equals one
-    /// of the levels.
+    /// A map of `f` between the axes, `columns` × `rows` cells, darker where it is larger, with
+    /// lines where it equals one of the levels.
     pub(crate) fn map(
         &mut self,
         cells: (usize, usize),
@@ -164,7 +164,8 @@ impl Chart {
         f: impl Fn(f64, f64) -> f64,
     ) {
         let (columns, rows) = cells;
-        // The values at the cells' corners, for the lines, and in their middles, for the colours: half a step apart.
+        // The values at the cells' corners, for the lines, and in their middles, for the colours:
+        // half a step apart.
         let at = |i: f64, j: f64| {
             let (x, y) = (
                 self.x.value(i / columns as f64),
@@ -320,7 +321,8 @@ mod tests {
         nowhere.map((20, 20), &[1e9], |x, y| x * y);
         assert_eq!(path(&nowhere.shapes, "contour"), None);
         assert_eq!(nowhere.shapes.matches("<rect").count(), 400);
-        // x·y = 100 is the falling diagonal: both shares together are the same for all of its points.
+        // x·y = 100 is the falling diagonal: both shares together are the same for all of its
+        // points.
         let mut diagonal = chart();
         diagonal.map((20, 20), &[100.0], |x, y| x * y);
         let points: Vec<f64> = path(&diagonal.shapes, "contour")

@@ -13,7 +13,8 @@ struct Element {
 }
 
 impl Page {
-    /// Reads a page: it is well-formed, has one body, loads nothing, runs nothing, and holds no number that is none.
+    /// Reads a page: it is well-formed, has one body, loads nothing, runs nothing, and holds no
+    /// number that is none.
     pub(crate) fn of(page: &str) -> Self {
         for foreign in ["http:", "https:", "<script", "src=", "url(", "@import"] {
             assert!(!page.contains(foreign), "{foreign}");

@@ -1,5 +1,6 @@
-//! The pages that the laboratory writes: one self-contained file each, light or dark as the reader's browser is, without a
-//! script and with nothing to load. Everything that stands in a page or a chart is escaped by `maud`.
+//! The pages that the laboratory writes: one self-contained file each, light or dark as the
+//! reader's browser is, without a script and with nothing to load. Everything that stands in a page
+//! or a chart is escaped by `maud`.
 
 mod axis;
 mod chart;
@@ -68,8 +69,9 @@ fn is_empty(cell: &Markup) -> bool {
     first.trim().is_empty() && parts.all(is_blank)
 }
 
-/// A table, whose rows become lists where the screen is narrow. The last cell of a short row takes the columns that are left. Rows and
-/// columns in which there is nothing beside their names are left out, and so is a table without rows.
+/// A table, whose rows become lists where the screen is narrow. The last cell of a short row takes
+/// the columns that are left. Rows and columns in which there is nothing beside their names are
+/// left out, and so is a table without rows.
 pub(crate) fn table(columns: &[Column], rows: impl IntoIterator<Item = Vec<Markup>>) -> Markup {
     let says = |row: &Vec<Markup>| row.len() == 1 || !row.iter().skip(1).all(is_empty);
     let rows: Vec<Vec<Markup>> = rows.into_iter().filter(says).collect();

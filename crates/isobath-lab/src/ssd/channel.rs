@@ -123,12 +123,14 @@ impl SsdChannel {
                     .check(io.op, io.offset, len, aligned)
                     .and_then(|()| {
                         if io.op == Op::Read {
-                            // SAFETY: by contract the memory is valid for `len` bytes and no other code's until the completion.
+                            // SAFETY: by contract the memory is valid for `len` bytes and no other
+                            // code's until the completion.
                             let out =
                                 unsafe { std::slice::from_raw_parts_mut(io.buf, len as usize) };
                             self.ssd.read_pages(io.offset, out)
                         } else {
-                            // SAFETY: by contract the memory is valid for `len` bytes and not written until the completion.
+                            // SAFETY: by contract the memory is valid for `len` bytes and not
+                            // written until the completion.
                             let from = unsafe { std::slice::from_raw_parts(io.buf, len as usize) };
                             self.ssd.write_pages(io.offset, from, io.durable)
                         }
@@ -144,7 +146,8 @@ impl SsdChannel {
                     .and_then(|()| {
                         let (mut at, mut done) = (io.offset, 0);
                         for range in &queued.ranges {
-                            // SAFETY: by contract every range is valid and not written until the completion.
+                            // SAFETY: by contract every range is valid and not written until the
+                            // completion.
                             let from = unsafe { std::slice::from_raw_parts(range.buf, range.len) };
                             done = self.ssd.write_pages(at, from, io.durable)?.max(done);
                             at += range.len as u64;
@@ -163,7 +166,8 @@ impl SsdChannel {
 
     fn start_queued(&mut self) {
         while let Some(queued) = self.queue.pop_front() {
-            // SAFETY: the submitter keeps the memory valid until it sees the completion, which comes after this.
+            // SAFETY: the submitter keeps the memory valid until it sees the completion, which
+            // comes after this.
             let (bytes, result) = unsafe { self.execute(&queued) };
             let stats = self.stats.of_mut(queued.io.op);
             stats.completed += 1;
@@ -202,7 +206,8 @@ impl Channel for SsdChannel {
         let Some(first) = self.pending.peek() else {
             return Ok(0);
         };
-        // A caller that polls and finds nothing done waits until something is: in virtual time, that is now.
+        // A caller that polls and finds nothing done waits until something is: in virtual time,
+        // that is now.
         self.ssd.advance(first.done.0.0);
         let now = self.ssd.modelled_ns();
         let before = out.len();

@@ -88,7 +88,8 @@ impl PageData for FileData {
     fn erase(&mut self, slots: Range<u32>) {
         let (start, end) = (self.at(slots.start), self.at(slots.end));
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        // A file system without holes only keeps more than it must: what is erased is not read before it is written.
+        // A file system without holes only keeps more than it must: what is erased is not read
+        // before it is written.
         let _ = rustix::fs::fallocate(&self.file, flags, start, end - start);
     }
 }

@@ -1,9 +1,11 @@
-//! The simulated SSD as a device of volumes, so that an engine runs on it unchanged and its flash writes are counted.
+//! The simulated SSD as a device of volumes, so that an engine runs on it unchanged and its flash
+//! writes are counted.
 //!
-//! [`SimulatedSsd`] puts [`FlashDevice`], a page-mapped translation layer with any of the cleaning policies, behind the
-//! [`Device`] trait. Reads, writes, discards and flushes of every channel reach one drive, in the order in which the
-//! channels are polled. With a timing model the drive has a clock of its own: it goes on to the next completion whenever
-//! a channel is polled that has nothing finished, and never sleeps. Rates over that clock are *modelled*.
+//! [`SimulatedSsd`] puts [`FlashDevice`], a page-mapped translation layer with any of the cleaning
+//! policies, behind the [`Device`] trait. Reads, writes, discards and flushes of every channel
+//! reach one drive, in the order in which the channels are polled. With a timing model the drive
+//! has a clock of its own: it goes on to the next completion whenever a channel is polled that has
+//! nothing finished, and never sleeps. Rates over that clock are *modelled*.
 
 mod channel;
 mod file;
@@ -92,7 +94,8 @@ pub struct SimulatedSsd {
     capacity: u64,
     /// Bytes that the volume on it has grown to.
     len: AtomicU64,
-    /// Flushes are acknowledged and not done: what an engine without its barriers asks for. Durable writes are done.
+    /// Flushes are acknowledged and not done: what an engine without its barriers asks for. Durable
+    /// writes are done.
     #[cfg(test)]
     forgets_flushes: std::sync::atomic::AtomicBool,
     /// Power fails at the first I/O once the host has written so many bytes.
@@ -110,13 +113,14 @@ impl SimulatedSsd {
     /// A fresh, trimmed drive whose contents live in memory, as much as is written to it.
     ///
     /// # Errors
-    /// [`LabError::Request`] if the configuration's numbers do not fit each other, or its pages are not 4 KiB.
+    /// [`LabError::Request`] if the configuration's numbers do not fit each other, or its pages are
+    /// not 4 KiB.
     pub fn in_memory(config: FlashConfig) -> Result<Arc<SimulatedSsd>, LabError> {
         SimulatedSsd::new(config, Contents::Memory(MemoryData::new()))
     }
 
-    /// A fresh, trimmed drive whose contents live in a new sparse file, which has no name: it goes with the drive. `near`
-    /// is a directory.
+    /// A fresh, trimmed drive whose contents live in a new sparse file, which has no name: it goes
+    /// with the drive. `near` is a directory.
     ///
     /// # Errors
     /// As for [`in_memory`](Self::in_memory), and [`LabError::Io`].
@@ -185,8 +189,8 @@ impl SimulatedSsd {
         drive.flash.trim_all().map_err(|error| refused(&error))
     }
 
-    /// Paper 002's second state: filled in order, then `times` × capacity of random page writes (the paper: 2). What the
-    /// drive held is zeros afterwards.
+    /// Paper 002's second state: filled in order, then `times` × capacity of random page writes
+    /// (the paper: 2). What the drive held is zeros afterwards.
     ///
     /// # Errors
     /// [`LabError::Request`] if cleaning finds no space.
@@ -198,7 +202,8 @@ impl SimulatedSsd {
             .map_err(|error| refused(&error))
     }
 
-    /// Neither state: about half of the pages, chosen at random, were written by other programs and still hold data.
+    /// Neither state: about half of the pages, chosen at random, were written by other programs and
+    /// still hold data.
     ///
     /// # Errors
     /// [`LabError::Request`] if cleaning finds no space.
@@ -220,7 +225,8 @@ impl SimulatedSsd {
         self.drive().flash.valid_pages()
     }
 
-    /// Power fails: any subset of what was not flushed is left, and every I/O fails until [`power_on`](Self::power_on).
+    /// Power fails: any subset of what was not flushed is left, and every I/O fails until
+    /// [`power_on`](Self::power_on).
     ///
     /// # Errors
     /// [`LabError::Request`] if cleaning finds no space.

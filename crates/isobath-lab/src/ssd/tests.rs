@@ -25,7 +25,8 @@ fn key(n: u32) -> Vec<u8> {
     format!("{n:08}").into_bytes()
 }
 
-/// An engine on the drive, updated until the drive has had to clean; every record is verified after reopening.
+/// An engine on the drive, updated until the drive has had to clean; every record is verified after
+/// reopening.
 fn engine_on(ssd: Arc<SimulatedSsd>) {
     let before = ssd.smart();
     let volume = Volume::from_device(ssd.clone());
@@ -159,8 +160,9 @@ fn more_in_flight_takes_less_of_the_drives_time() {
         .collect();
     let together = time_of(&ssd, &ios);
     let apart: u64 = ios.iter().map(|&io| time_of(&ssd, &[io])).sum();
-    // Alone each is sensed and sent. Together they queue on 64 dies: five of these draws meet on the busiest, one after the other, and six
-    // transfers of its channel's other dies are in their way. So it is 12.0 times as fast.
+    // Alone each is sensed and sent. Together they queue on 64 dies: five of these draws meet on
+    // the busiest, one after the other, and six transfers of its channel's other dies are in their
+    // way. So it is 12.0 times as fast.
     let one = timing.read_ns + timing.transfer_ns;
     assert_eq!(apart, 64 * one);
     assert_eq!(together, 5 * one + 6 * timing.transfer_ns);
@@ -202,7 +204,8 @@ fn a_power_cut_loses_what_was_not_flushed_and_nothing_else() {
 const WRITERS: u32 = 4;
 const KEYS: u32 = 4000;
 
-/// What a key may be found with: the version of the last commit that was acknowledged, or that of the one under way.
+/// What a key may be found with: the version of the last commit that was acknowledged, or that of
+/// the one under way.
 #[derive(Clone, Copy)]
 struct Known {
     acknowledged: u32,
@@ -216,7 +219,8 @@ fn record_of(key: u32, version: u32) -> Option<Vec<u8>> {
     (!version.is_multiple_of(5)).then(|| bytes.repeat(long))
 }
 
-/// Synced commits of a writer to its own keys, until power fails; afterwards `known` says what may be found.
+/// Synced commits of a writer to its own keys, until power fails; afterwards `known` says what may
+/// be found.
 fn write_until_off(tree: &isobath::Tree, keys: std::ops::Range<u32>, known: &mut [Known]) {
     let mut rng = Rng::new(u64::from(keys.start) + u64::from(known[0].asked));
     loop {
@@ -235,7 +239,8 @@ fn write_until_off(tree: &isobath::Tree, keys: std::ops::Range<u32>, known: &mut
     }
 }
 
-/// The first difference between a store and what its writers know; what is found is known from then on.
+/// The first difference between a store and what its writers know; what is found is known from then
+/// on.
 fn difference(store: &Store, known: &mut [Known]) -> Option<String> {
     let tree = match store.tree("t") {
         Ok(tree) => tree,
@@ -268,7 +273,8 @@ fn difference(store: &Store, known: &mut [Known]) -> Option<String> {
     }
 }
 
-/// Cuts power again and again while writers commit; the first difference that a reopened store shows.
+/// Cuts power again and again while writers commit; the first difference that a reopened store
+/// shows.
 fn cut_often(ssd: &Arc<SimulatedSsd>, cuts: u32) -> Option<String> {
     // Changed pages leave the pool between commits.
     let options = options().log_bytes(4 << 20).pool_bytes(1536 << 10);
@@ -315,7 +321,8 @@ fn torn_by_sectors() -> Arc<SimulatedSsd> {
     SimulatedSsd::in_memory(config).unwrap()
 }
 
-/// Whatever subset of unflushed pages a cut leaves, and whichever sectors of one: what was acknowledged is there, and the store is whole.
+/// Whatever subset of unflushed pages a cut leaves, and whichever sectors of one: what was
+/// acknowledged is there, and the store is whole.
 #[test]
 fn an_engine_survives_power_cuts_that_tear_pages() {
     let ssd = torn_by_sectors();

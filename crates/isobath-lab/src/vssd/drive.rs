@@ -32,13 +32,15 @@ pub struct NewDrive {
     pub capacity_bytes: u64,
     /// Share of the flash that the host does not see.
     pub over_provisioning: f64,
-    /// Bytes of a superblock; `None`: a 1,024th of the capacity as a power of two, 256 KiB to 8 MiB.
+    /// Bytes of a superblock; `None`: a 1,024th of the capacity as a power of two, 256 KiB to 8
+    /// MiB.
     pub superblock_bytes: Option<u32>,
     /// The cleaning policy.
     pub policy: PolicyKind,
     /// Bytes of the write cache.
     pub cache_bytes: u64,
-    /// Static wear levelling: erases by which a superblock may lag behind the most worn one; `None` levels nothing.
+    /// Static wear levelling: erases by which a superblock may lag behind the most worn one; `None`
+    /// levels nothing.
     pub wear_difference_max: Option<u32>,
 }
 
@@ -135,8 +137,8 @@ impl VirtualDrive {
     /// Makes a trimmed drive in a directory that does not exist, or is empty.
     ///
     /// # Errors
-    /// [`LabError::Request`] for a shape that cannot be, [`LabError::Input`] for a directory that is not empty,
-    /// [`LabError::Io`].
+    /// [`LabError::Request`] for a shape that cannot be, [`LabError::Input`] for a directory that
+    /// is not empty, [`LabError::Io`].
     pub fn create(directory: &Path, new: &NewDrive) -> Result<VirtualDrive, LabError> {
         let header = new.header()?;
         let config = header.config().map_err(LabError::Request)?;
@@ -176,8 +178,9 @@ impl VirtualDrive {
     /// Opens a drive. One whose process was killed is brought to where it was.
     ///
     /// # Errors
-    /// [`LabError::Input`] where the directory holds no drive, the drive is in use, a file of it is truncated or corrupt,
-    /// or the machine crashed while it was mounted and it is not taken [`OpenAs::AsIs`]; [`LabError::Io`].
+    /// [`LabError::Input`] where the directory holds no drive, the drive is in use, a file of it is
+    /// truncated or corrupt, or the machine crashed while it was mounted and it is not taken
+    /// [`OpenAs::AsIs`]; [`LabError::Io`].
     pub fn open(directory: &Path, open_as: OpenAs) -> Result<VirtualDrive, LabError> {
         check_is_drive(directory)?;
         let state_path = state_path(directory);
@@ -235,8 +238,9 @@ impl VirtualDrive {
         write_frequency_csv(&writes, CDF_POINTS)
     }
 
-    /// Checks that as many pages hold data as the declared state implies: none of a trimmed drive that was not used yet,
-    /// all of a preconditioned one. With [`OpenAs::AsIs`] a drive that fails declares no state any more.
+    /// Checks that as many pages hold data as the declared state implies: none of a trimmed drive
+    /// that was not used yet, all of a preconditioned one. With [`OpenAs::AsIs`] a drive that fails
+    /// declares no state any more.
     ///
     /// # Errors
     /// [`LabError::Input`] if not.
@@ -300,8 +304,8 @@ impl VirtualDrive {
         self.save_in(&mut core, false)
     }
 
-    /// Paper 002's second state: all pages written in order, then random ones, `times` × capacity (the paper: 2). What
-    /// the drive held is gone, it reads zeros. Sets the mark.
+    /// Paper 002's second state: all pages written in order, then random ones, `times` × capacity
+    /// (the paper: 2). What the drive held is gone, it reads zeros. Sets the mark.
     ///
     /// # Errors
     /// [`LabError::Io`]; [`LabError::Interrupted`], with the drive in no state.
@@ -344,7 +348,8 @@ impl VirtualDrive {
         self.save_in(&mut core, false)
     }
 
-    /// The drive is in use from now on, under a timing model if there is one: what it does is written to a journal.
+    /// The drive is in use from now on, under a timing model if there is one: what it does is
+    /// written to a journal.
     ///
     /// # Errors
     /// [`LabError::Io`].
@@ -406,7 +411,8 @@ impl VirtualDrive {
         }
         let journal = journal_path(&self.directory);
         if goes_on {
-            // As a process would find it that opens the drive: the same operations then give the same drive.
+            // As a process would find it that opens the drive: the same operations then give the
+            // same drive.
             let config = core.header.config().map_err(LabError::Request)?;
             core.flash = FlashDevice::switch_on(config, NoData, &saved.flash).map_err(failed)?;
             core.journal = Some(Journal::begin(&journal, core.header.number)?);

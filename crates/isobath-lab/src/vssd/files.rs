@@ -209,10 +209,11 @@ impl Files {
         }
     }
 
-    /// Discards a range, whether its contents are to be undefined or zeros: either way it reads zeros.
+    /// Discards a range, whether its contents are to be undefined or zeros: either way it reads
+    /// zeros.
     ///
-    /// A preconditioned drive does not know zeroed ranges, so that hosts write zeros: making a file system would discard
-    /// otherwise, and every page of it holds data.
+    /// A preconditioned drive does not know zeroed ranges, so that hosts write zeros: making a file
+    /// system would discard otherwise, and every page of it holds data.
     pub(super) fn fallocate(
         &self,
         node: Node,

@@ -1,4 +1,5 @@
-//! The machine's side of a mounted drive: its loop device, the file system on that, and taking both away again.
+//! The machine's side of a mounted drive: its loop device, the file system on that, and taking both
+//! away again.
 
 use std::ffi::OsString;
 use std::fs;
@@ -31,8 +32,8 @@ const MAX_USERS: usize = 5;
 /// How a drive is mounted.
 #[derive(Debug, Clone)]
 pub struct MountRequest<'r> {
-    /// The program and its arguments that call [`super::serve`] and print a line once that is ready; the drive's directory
-    /// follows.
+    /// The program and its arguments that call [`super::serve`] and print a line once that is
+    /// ready; the drive's directory follows.
     pub serve: (PathBuf, Vec<String>),
     /// Where its file system appears; `None`: only the block device.
     pub mount_point: Option<&'r Path>,
@@ -75,11 +76,13 @@ pub fn check_machine(formats: bool) -> Result<(), LabError> {
     }
 }
 
-/// Mounts a drive: starts the process that serves it, puts a loop device over its file, and a file system on that.
+/// Mounts a drive: starts the process that serves it, puts a loop device over its file, and a file
+/// system on that.
 ///
 /// # Errors
-/// [`LabError::CannotMount`]; [`LabError::Input`] for a mount point that is missing, not empty or in use, a drive that is
-/// mounted already, corrupt or not in its declared state, and for what system programs refuse. Nothing stays mounted then.
+/// [`LabError::CannotMount`]; [`LabError::Input`] for a mount point that is missing, not empty or
+/// in use, a drive that is mounted already, corrupt or not in its declared state, and for what
+/// system programs refuse. Nothing stays mounted then.
 pub fn mount(directory: &Path, request: &MountRequest<'_>) -> Result<MountedDrive, LabError> {
     check_machine(request.mount_point.is_some())?;
     let directory = canonical(directory)?;
@@ -229,8 +232,9 @@ fn check_mount_point(directory: &Path, mount_point: &Path) -> Result<(), LabErro
     Ok(())
 }
 
-/// Unmounts a drive, named by its directory or by where it is mounted, and cleans up after a serving process that was
-/// killed. With `force` also where that hangs or programs use the file system: they get errors.
+/// Unmounts a drive, named by its directory or by where it is mounted, and cleans up after a
+/// serving process that was killed. With `force` also where that hangs or programs use the file
+/// system: they get errors.
 ///
 /// A process whose working directory is on the file system keeps it busy, this one too.
 ///
@@ -291,7 +295,8 @@ fn drive_of(target: &Path) -> Result<PathBuf, LabError> {
 fn take_off(directory: &Path, force: bool) -> Result<(), LabError> {
     let fuse = fuse_directory(directory);
     if force && is_mount_point(&fuse) {
-        // Ends the connection, so that nothing waits for the serving process any more; what is busy goes lazily below.
+        // Ends the connection, so that nothing waits for the serving process any more; what is busy
+        // goes lazily below.
         let _ = rustix::mount::unmount(&fuse, UnmountFlags::FORCE);
     }
     let must_go = force || !is_in_use(directory)?;
@@ -378,7 +383,8 @@ fn mounts() -> Vec<Mount> {
     parse_mounts(&fs::read("/proc/self/mountinfo").unwrap_or_default())
 }
 
-/// The kernel's list is bytes: one mount point of any program that is not UTF-8 must not hide all others.
+/// The kernel's list is bytes: one mount point of any program that is not UTF-8 must not hide all
+/// others.
 fn parse_mounts(list: &[u8]) -> Vec<Mount> {
     let line = |line: &[u8]| {
         let mut fields = line.split(|byte| *byte == b' ');
@@ -458,7 +464,8 @@ pub fn where_mounted(directory: &Path) -> Vec<(PathBuf, Vec<PathBuf>)> {
 /// The counters of a drive, mounted or not.
 ///
 /// # Errors
-/// As for [`VirtualDrive::open`], and [`LabError::Input`] where the process that served it was killed.
+/// As for [`VirtualDrive::open`], and [`LabError::Input`] where the process that served it was
+/// killed.
 pub fn stats(directory: &Path) -> Result<DriveStats, LabError> {
     let directory = canonical(directory)?;
     match mounted_file(&directory, "stats")? {

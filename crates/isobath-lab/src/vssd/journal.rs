@@ -1,9 +1,10 @@
-//! What a mounted drive has done since its state was saved: the translation layer is deterministic, so the same
-//! operations after the same state give the same drive.
+//! What a mounted drive has done since its state was saved: the translation layer is deterministic,
+//! so the same operations after the same state give the same drive.
 //!
-//! A header of 40 bytes (magic `ISOVSSJ1`, the number of the state that it follows, the machine's boot id as 16 bytes,
-//! 4 zeros, CRC-32C of the 36 bytes before), then records of 24 bytes: kind (1 byte), 3 zeros, first page (4), pages (4),
-//! virtual time in ns (8), CRC-32C of the 20 bytes before. All numbers are little-endian.
+//! A header of 40 bytes (magic `ISOVSSJ1`, the number of the state that it follows, the machine's
+//! boot id as 16 bytes, 4 zeros, CRC-32C of the 36 bytes before), then records of 24 bytes: kind (1
+//! byte), 3 zeros, first page (4), pages (4), virtual time in ns (8), CRC-32C of the 20 bytes
+//! before. All numbers are little-endian.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -119,7 +120,8 @@ pub(super) struct Left {
 /// Reads the journal that follows the state of that number; `None` if there is none.
 ///
 /// # Errors
-/// [`LabError::Input`] where a record in the middle is corrupt. An incomplete one at the end was never acknowledged.
+/// [`LabError::Input`] where a record in the middle is corrupt. An incomplete one at the end was
+/// never acknowledged.
 pub(super) fn read(path: &Path, state_number: u64) -> Result<Option<Left>, LabError> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,

@@ -1,15 +1,18 @@
-//! The virtual SSD: the simulated flash translation layer as a block device, on which any program runs.
+//! The virtual SSD: the simulated flash translation layer as a block device, on which any program
+//! runs.
 //!
-//! A [`VirtualDrive`] is a directory. `image` holds the contents, a sparse file with every logical page at its own place;
-//! `state` holds mapping and counters of the translation layer, which sees every read, write, discard and flush but no
-//! contents. `serve` offers the drive as the file of a FUSE file system; [`host`] puts a loop device over it and mounts an
-//! ordinary file system on that.
+//! A [`VirtualDrive`] is a directory. `image` holds the contents, a sparse file with every logical
+//! page at its own place; `state` holds mapping and counters of the translation layer, which sees
+//! every read, write, discard and flush but no contents. `serve` offers the drive as the file of a
+//! FUSE file system; [`host`] puts a loop device over it and mounts an ordinary file system on
+//! that.
 //!
-//! Counters and write frequencies are measurements. Times are not, unless a [`Profile`] paces completions by the timing
-//! model; then they are *modelled*.
+//! Counters and write frequencies are measurements. Times are not, unless a [`Profile`] paces
+//! completions by the timing model; then they are *modelled*.
 //!
-//! A killed process loses nothing: the image has what was written, and a journal of operations brings the translation
-//! layer to where it was. Only a crash of the whole machine may lose a mounted drive, which its next opening refuses.
+//! A killed process loses nothing: the image has what was written, and a journal of operations
+//! brings the translation layer to where it was. Only a crash of the whole machine may lose a
+//! mounted drive, which its next opening refuses.
 
 mod drive;
 #[cfg(any(feature = "vssd", test))]
@@ -37,11 +40,12 @@ use crate::LabError;
 /// Bytes of a logical page, and of a sector of the block device.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Serves a drive as a file system of FUSE until that is unmounted, then saves its state. `ready` is called once the file
-/// system is there.
+/// Serves a drive as a file system of FUSE until that is unmounted, then saves its state. `ready`
+/// is called once the file system is there.
 ///
 /// # Errors
-/// As for [`VirtualDrive::open`]; [`LabError::Io`] where FUSE refuses; [`LabError::NotBuilt`] without the feature `vssd`.
+/// As for [`VirtualDrive::open`]; [`LabError::Io`] where FUSE refuses; [`LabError::NotBuilt`]
+/// without the feature `vssd`.
 pub fn serve(
     directory: &Path,
     open_as: OpenAs,

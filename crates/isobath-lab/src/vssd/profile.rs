@@ -21,7 +21,8 @@ pub struct Profile {
     pub dies_per_channel: u32,
     /// Sensing a page of 4 KiB, ns.
     pub read_ns: u64,
-    /// Programming a page of 4 KiB, ns; dies × 4 KiB ÷ this is the rate at which the write cache drains.
+    /// Programming a page of 4 KiB, ns; dies × 4 KiB ÷ this is the rate at which the write cache
+    /// drains.
     pub program_ns: u64,
     /// Erasing a block, ns.
     pub erase_ns: u64,
@@ -34,8 +35,8 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// The profiles that have names: enterprise flash, consumer flash with a large cache and slow programs, and a
-    /// low-latency medium.
+    /// The profiles that have names: enterprise flash, consumer flash with a large cache and slow
+    /// programs, and a low-latency medium.
     pub const NAMES: [&str; 3] = ["enterprise-tlc", "consumer-qlc", "low-latency"];
 
     /// A profile by name.
@@ -85,7 +86,8 @@ impl Profile {
     /// A profile by name, or from a JSON file with the fields of this type.
     ///
     /// # Errors
-    /// [`LabError::Request`] for an unknown name, [`LabError::Input`] for a file that is no profile.
+    /// [`LabError::Request`] for an unknown name, [`LabError::Input`] for a file that is no
+    /// profile.
     pub fn named_or_file(text: &str) -> Result<Profile, LabError> {
         if let Some(profile) = Profile::named(text) {
             return Ok(profile);

@@ -20,7 +20,8 @@ pub struct Counters {
     pub flash_written_bytes: u64,
     /// Bytes that cleaning moved; part of `flash_written_bytes`.
     pub flash_relocated_bytes: u64,
-    /// Bytes that wear levelling moved; part of `flash_relocated_bytes`. 0 for what drives moved before it was counted.
+    /// Bytes that wear levelling moved; part of `flash_relocated_bytes`. 0 for what drives moved
+    /// before it was counted.
     #[serde(default)]
     pub flash_levelled_bytes: u64,
     /// Bytes read from flash, for the host and by cleaning.
@@ -30,7 +31,8 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// WA-D: bytes programmed into flash per byte that the host wrote; `None` where it wrote nothing.
+    /// WA-D: bytes programmed into flash per byte that the host wrote; `None` where it wrote
+    /// nothing.
     pub fn wa_d(&self) -> Option<f64> {
         let host = self.host_written_bytes;
         (host > 0).then(|| self.flash_written_bytes as f64 / host as f64)
@@ -115,7 +117,8 @@ pub struct DriveStats {
     pub kills: u64,
     /// The process that serves it, where it is mounted.
     pub pid: Option<u32>,
-    /// The timing model that paces completions. Rates with one are modelled; without one they mean nothing.
+    /// The timing model that paces completions. Rates with one are modelled; without one they mean
+    /// nothing.
     pub profile: Option<String>,
     /// Time that the timing model has paced, ns.
     pub modelled_ns: u64,
@@ -125,7 +128,8 @@ pub struct DriveStats {
     pub late: u64,
 }
 
-/// The columns of `history.csv`, one line per second in which something changed. Bytes are those of the drive's life.
+/// The columns of `history.csv`, one line per second in which something changed. Bytes are those of
+/// the drive's life.
 #[cfg(feature = "vssd")]
 pub(super) const HISTORY_HEADER: &str = "unix_s,host_written_bytes,flash_written_bytes,flash_relocated_bytes,\
      host_trimmed_bytes,host_read_bytes,erases,valid_pages,wa_d_since_mark,wa_d_of_line\n";
@@ -152,9 +156,9 @@ impl DriveStats {
     }
 }
 
-/// The write frequency of logical pages as a CDF, like paper 002's Fig. 4: of the pages, sorted by how often they were
-/// written, the first share of them, and the share of all writes that they got. CSV with a header and at most `points`
-/// lines behind it, beginning at 0 and ending at 1.
+/// The write frequency of logical pages as a CDF, like paper 002's Fig. 4: of the pages, sorted by
+/// how often they were written, the first share of them, and the share of all writes that they got.
+/// CSV with a header and at most `points` lines behind it, beginning at 0 and ending at 1.
 pub fn write_frequency_csv(writes: &[u32], points: usize) -> String {
     let mut sorted = writes.to_vec();
     sorted.sort_unstable_by(|a, b| b.cmp(a));

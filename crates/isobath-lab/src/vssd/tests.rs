@@ -40,7 +40,8 @@ fn shape() -> NewDrive {
     }
 }
 
-/// Data that never changes keeps its superblocks from wearing, unless the drive levels: then also after it was saved and opened.
+/// Data that never changes keeps its superblocks from wearing, unless the drive levels: then also
+/// after it was saved and opened.
 #[test]
 fn wear_is_levelled_on_a_drive_that_was_made_so() {
     let spread = |wear_difference_max| {
@@ -339,7 +340,8 @@ fn a_killed_process_loses_neither_data_nor_counts() {
         assert_eq!(after.life.host_flushes, before.life.host_flushes);
         assert_eq!(after.valid_pages, before.valid_pages);
         assert!(before.life.erases > 0);
-        // What was in the write cache is on flash now; what was there was written by the same decisions.
+        // What was in the write cache is on flash now; what was there was written by the same
+        // decisions.
         let more = after.life.flash_written_bytes - before.life.flash_written_bytes;
         assert!(
             more <= before.cache_bytes + after.life.flash_relocated_bytes

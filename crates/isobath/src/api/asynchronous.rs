@@ -1,11 +1,11 @@
 //! Operations as futures and streams, for any async runtime.
 //!
-//! Each runs as a task of the store's workers and is done when its future is ready. Nothing here needs a
-//! particular runtime, and nothing blocks the polling thread.
+//! Each runs as a task of the store's workers and is done when its future is ready. Nothing here
+//! needs a particular runtime, and nothing blocks the polling thread.
 //!
-//! All of them are *cancellation-safe*: a future may be dropped at any point, as `select!` and timeouts do. What only reads is
-//! given up without a trace. What changes something goes on to its end as a task: it happens as a whole or not at all
-//! ([`Tree::clear_async`]: in parts).
+//! All of them are *cancellation-safe*: a future may be dropped at any point, as `select!` and
+//! timeouts do. What only reads is given up without a trace. What changes something goes on to its
+//! end as a task: it happens as a whole or not at all ([`Tree::clear_async`]: in parts).
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -20,8 +20,9 @@ use crate::bounds::KeyRange;
 use crate::engine::OperationFuture;
 use crate::{Error, Range, Store, Transaction, TransactionOptions};
 
-/// Records that a task of a [`RangeStream`] fetches at a time, and bytes of these after which it fetches no more: the first task
-/// about a leaf's, so that a stream that is left early has read little more than it gave, each later one twice as many.
+/// Records that a task of a [`RangeStream`] fetches at a time, and bytes of these after which it
+/// fetches no more: the first task about a leaf's, so that a stream that is left early has read
+/// little more than it gave, each later one twice as many.
 const FETCHED_AT_ONCE: usize = 256;
 const FETCHED_BYTES: std::ops::RangeInclusive<usize> = 4 << 10..=256 << 10;
 
@@ -58,8 +59,9 @@ impl Tree {
         self.future(move |tree| tree.get_many(&keys))
     }
 
-    /// [`Tree::insert`] as a future. Cancellation-safe: the change, which begins with this call and not with the first poll, goes
-    /// on where the future is dropped; it happens as a whole or not at all, and reading says which.
+    /// [`Tree::insert`] as a future. Cancellation-safe: the change, which begins with this call and
+    /// not with the first poll, goes on where the future is dropped; it happens as a whole or not
+    /// at all, and reading says which.
     pub fn insert_async(
         &self,
         key: impl AsRef<[u8]>,
@@ -70,14 +72,14 @@ impl Tree {
         self.future(move |tree| tree.insert(&key, &value))
     }
 
-    /// [`Tree::remove`] as a future. Cancellation-safe: the change goes on where the future is dropped, as that of
-    /// [`Tree::insert_async`].
+    /// [`Tree::remove`] as a future. Cancellation-safe: the change goes on where the future is
+    /// dropped, as that of [`Tree::insert_async`].
     pub fn remove_async(&self, key: impl AsRef<[u8]>) -> OperationFuture<bool> {
         self.key_future(key.as_ref().to_vec(), |tree, key| tree.remove(key))
     }
 
-    /// [`Tree::clear`] as a future. Where it is dropped, the removal goes on until each record of that time is gone, or one of its
-    /// commits fails: each takes some hundred records as a whole.
+    /// [`Tree::clear`] as a future. Where it is dropped, the removal goes on until each record of
+    /// that time is gone, or one of its commits fails: each takes some hundred records as a whole.
     pub fn clear_async(&self) -> OperationFuture<u64> {
         self.future(Tree::clear)
     }
@@ -87,8 +89,8 @@ impl Tree {
         RangeStream::new(self.iter())
     }
 
-    /// [`Tree::range`] as a stream. Cancellation-safe: it may be dropped at any time, and a future of its next record, too: the
-    /// record comes with the next one.
+    /// [`Tree::range`] as a stream. Cancellation-safe: it may be dropped at any time, and a future
+    /// of its next record, too: the record comes with the next one.
     pub fn range_async(&self, bounds: impl KeyRange) -> RangeStream {
         RangeStream::new(self.range(bounds))
     }
@@ -115,9 +117,10 @@ impl Tree {
 }
 
 impl Store {
-    /// [`Store::transact`] as a future: `work` runs in a task of a worker, where reading overlaps with other
-    /// tasks. Cancellation-safe: the transaction, which begins with this call and not with the first poll, goes on where the future
-    /// is dropped; it commits as a whole or not at all, and reading says which.
+    /// [`Store::transact`] as a future: `work` runs in a task of a worker, where reading overlaps
+    /// with other tasks. Cancellation-safe: the transaction, which begins with this call and not
+    /// with the first poll, goes on where the future is dropped; it commits as a whole or not at
+    /// all, and reading says which.
     pub fn transact_async<T, E, W>(
         &self,
         options: TransactionOptions,
@@ -140,8 +143,8 @@ type Item<V> = Result<(Vec<u8>, V), Error>;
 /// What a task of a stream comes back with: the range, and what it has fetched.
 type Fetched<V> = (Range<V>, VecDeque<Item<V>>);
 
-/// Records in key order, from [`Tree::range_async`] or [`Tree::prefix_async`], or their keys with the lengths of their values, from
-/// [`Tree::keys_async`].
+/// Records in key order, from [`Tree::range_async`] or [`Tree::prefix_async`], or their keys with
+/// the lengths of their values, from [`Tree::keys_async`].
 #[must_use = "a stream does nothing until it is polled"]
 pub struct RangeStream<V = Vec<u8>> {
     /// `None` while a task has it, and at the end.

@@ -13,8 +13,8 @@ use crate::page::PAGE_SIZE;
 use crate::{BackupOptions, BackupReport, Error, Options, RestoreReport, Store, Watch};
 
 impl Store {
-    /// Writes a full backup of the store to the file `to`, which must not exist, and reads it back: [`Store::backup`] with its
-    /// defaults.
+    /// Writes a full backup of the store to the file `to`, which must not exist, and reads it back:
+    /// [`Store::backup`] with its defaults.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -37,15 +37,18 @@ impl Store {
         self.backup(to.as_ref(), &BackupOptions::new(), go_on)
     }
 
-    /// Writes a backup of the whole store to the file `to`, while the store is in use: a state in which everything is
-    /// that was acknowledged before the call, and of each transaction all or nothing.
+    /// Writes a backup of the whole store to the file `to`, while the store is in use: a state in
+    /// which everything is that was acknowledged before the call, and of each transaction all or
+    /// nothing.
     ///
-    /// Copies the pages as they are on the volume, then those that changed meanwhile, and in the end the little log that
-    /// brings them to one point. Writers go on; only if they change pages faster than these can be copied, the last
-    /// round slows them, as a full log does. Room for 24 bytes per page is needed beside `to`. Blocks the calling
-    /// thread; a task should leave it to an ordinary one, because writing the file blocks its worker.
+    /// Copies the pages as they are on the volume, then those that changed meanwhile, and in the
+    /// end the little log that brings them to one point. Writers go on; only if they change pages
+    /// faster than these can be copied, the last round slows them, as a full log does. Room for 24
+    /// bytes per page is needed beside `to`. Blocks the calling thread; a task should leave it to
+    /// an ordinary one, because writing the file blocks its worker.
     ///
-    /// The file gets its name when it is complete and on the drive; until then, `.partial` is behind it.
+    /// The file gets its name when it is complete and on the drive; until then, `.partial` is
+    /// behind it.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -74,9 +77,10 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`BackupError::FileExists`], [`BackupError::OutputIsStore`], [`BackupError::File`] (as where its file system is full),
-    /// [`BackupError::BackupNeedsLog`], [`BackupError::BackupRunning`]; with a base [`BackupError::BadBackup`] and
-    /// [`BackupError::BackupChain`]; [`BackupError::Storage`] where the store cannot be read, is poisoned or closed;
+    /// [`BackupError::FileExists`], [`BackupError::OutputIsStore`], [`BackupError::File`] (as where
+    /// its file system is full), [`BackupError::BackupNeedsLog`], [`BackupError::BackupRunning`];
+    /// with a base [`BackupError::BadBackup`] and [`BackupError::BackupChain`];
+    /// [`BackupError::Storage`] where the store cannot be read, is poisoned or closed;
     /// [`BackupError::BadOption`], [`BackupError::Interrupted`]. There is no file then.
     pub fn backup(
         &self,
@@ -87,18 +91,21 @@ impl Store {
         backup::take(self.runtime(), to, options, watch).map_err(of_kind)
     }
 
-    /// Makes a store on `paths`, files that do not exist yet or block devices that hold no data, from a full backup
-    /// and the incremental ones that follow it, in order. Everything in them is verified. The restored store is a store of
-    /// its own: backups of it do not add to those of the first one.
+    /// Makes a store on `paths`, files that do not exist yet or block devices that hold no data,
+    /// from a full backup and the incremental ones that follow it, in order. Everything in them is
+    /// verified. The restored store is a store of its own: backups of it do not add to those of the
+    /// first one.
     ///
-    /// `options` as for [`Store::create`]; the sizes of segments and log are those of the backup, and the log lies on the
-    /// store's own volume, wherever that of the first store did. Takes 8 bytes of memory per page beside the pool.
+    /// `options` as for [`Store::create`]; the sizes of segments and log are those of the backup,
+    /// and the log lies on the store's own volume, wherever that of the first store did. Takes 8
+    /// bytes of memory per page beside the pool.
     ///
     /// # Errors
     ///
-    /// [`RestoreError::BadBackup`], [`RestoreError::BackupChain`], [`RestoreError::File`], [`RestoreError::Interrupted`], and in
-    /// [`RestoreError::Open`] what [`Store::create`] and [`Store::open`] fail with. Files that were made are removed, and on block
-    /// devices is nothing that opens.
+    /// [`RestoreError::BadBackup`], [`RestoreError::BackupChain`], [`RestoreError::File`],
+    /// [`RestoreError::Interrupted`], and in [`RestoreError::Open`] what [`Store::create`] and
+    /// [`Store::open`] fail with. Files that were made are removed, and on block devices is nothing
+    /// that opens.
     pub fn restore<B: AsRef<Path>, P: AsRef<Path>>(
         backups: &[B],
         paths: &[P],
@@ -163,7 +170,8 @@ fn restore_chain(
     watch: Watch<'_>,
 ) -> Result<RestoreReport, Error> {
     let report = restore::build(chain, &volume, watch)?;
-    // Recovery reads the log and every page that it concerns; a store that cannot be opened is none.
+    // Recovery reads the log and every page that it concerns; a store that cannot be opened is
+    // none.
     let opened = Store::open_on(volume.clone(), paths, options).and_then(Store::close);
     if let Err(error) = opened {
         // On a volume of the caller's it would stay.

@@ -11,8 +11,8 @@ type Change = Option<Vec<u8>>;
 /// visible and lasting at once, or none.
 ///
 /// A batch reads nothing and meets no conflict: of two that change the same key, the later one
-/// wins. Within a batch the last change of a key counts. [`Transaction`](crate::Transaction)s read as well, and see their own
-/// changes.
+/// wins. Within a batch the last change of a key counts. [`Transaction`](crate::Transaction)s read
+/// as well, and see their own changes.
 ///
 /// ```
 /// # fn main() -> Result<(), isobath::Error> {

@@ -51,9 +51,10 @@ pub(crate) fn load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     feed.finish(batch)
 }
 
-/// A load whose records come from outside of tasks. Each batch gets a task of its own, once it is complete: no task waits
-/// for the caller's iterator, which may take as long as it likes, and may wait for tasks itself. Dropped before the end,
-/// by an error or a panic of that iterator, it gives the load up.
+/// A load whose records come from outside of tasks. Each batch gets a task of its own, once it is
+/// complete: no task waits for the caller's iterator, which may take as long as it likes, and may
+/// wait for tasks itself. Dropped before the end, by an error or a panic of that iterator, it gives
+/// the load up.
 struct Feed<'t> {
     tree: &'t Tree,
     /// The store does not close before the load has ended.
@@ -62,7 +63,8 @@ struct Feed<'t> {
     task: Option<TaskHandle<Result<Step, Error>>>,
 }
 
-/// What a task leaves behind: the load, unless it is over; its records, once they are there; the batch, to be filled again.
+/// What a task leaves behind: the load, unless it is over; its records, once they are there; the
+/// batch, to be filled again.
 struct Step {
     paused: Option<Paused>,
     loaded: u64,
@@ -391,7 +393,8 @@ mod tests {
     use crate::sync::atomic::{AtomicBool, Ordering};
     use crate::{Options, Store};
 
-    /// A load frees the pages of a tree without records, and those are not its own while a large commit rewrites the tree.
+    /// A load frees the pages of a tree without records, and those are not its own while a large
+    /// commit rewrites the tree.
     #[test]
     fn a_load_does_not_begin_while_its_tree_is_rewritten() {
         let store = Store::in_memory(&Options::new().pool_bytes(8 << 20).workers(2)).unwrap();

@@ -116,7 +116,8 @@ pub(crate) fn check(local: &WorkerState, progress: Progress<'_>) -> Result<Check
 }
 
 impl CheckReport {
-    /// Notes a problem of `what`; none of the store's is that a writer overtakes a reader, which ends the check.
+    /// Notes a problem of `what`; none of the store's is that a writer overtakes a reader, which
+    /// ends the check.
     fn add(&mut self, what: &str, error: Error) -> Result<(), Error> {
         if matches!(error, Error::ReaderOverrun { .. }) {
             return Err(error);
@@ -240,8 +241,8 @@ fn check_summaries(local: &WorkerState, report: &mut CheckReport) {
 
 /// The live bytes of every segment are those of the pages that lie in it.
 ///
-/// Beside writers a page's last place still counts for a moment when no page names it any more. So a segment is
-/// reported only if every look finds it wrong.
+/// Beside writers a page's last place still counts for a moment when no page names it any more. So
+/// a segment is reported only if every look finds it wrong.
 ///
 /// # Errors
 ///
@@ -272,7 +273,8 @@ fn check_accounts(local: &WorkerState, report: &mut CheckReport) -> Result<(), E
     Ok(())
 }
 
-/// Segments whose live bytes are not those of the pages that the mapping table has there, and what is wrong.
+/// Segments whose live bytes are not those of the pages that the mapping table has there, and what
+/// is wrong.
 fn wrong_accounts(local: &WorkerState) -> BTreeMap<usize, String> {
     let engine = &local.engine;
     let high_water = engine.pagestore.high_water();

@@ -14,7 +14,8 @@ use crate::{Options, Store, StorePaths};
 pub enum StoreState {
     /// It was closed.
     Closed,
-    /// The process that had it open for writing has ended without closing it. The next one that opens it for writing recovers it.
+    /// The process that had it open for writing has ended without closing it. The next one that
+    /// opens it for writing recovers it.
     NotClosed,
     /// A process has it open for writing.
     InUse {
@@ -34,7 +35,8 @@ pub struct StoreInfo {
 }
 
 impl Store {
-    /// What the store on `paths` is like, without opening it: takes a read of its first bytes, also beside a writer.
+    /// What the store on `paths` is like, without opening it: takes a read of its first bytes, also
+    /// beside a writer.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -14,19 +14,22 @@ use crate::{Error, PAGE_SIZE, Record, TaskHandle, Watch};
 
 /// Bytes that are sorted in memory: a quarter of the pool, between these.
 const SORTED_BYTES: std::ops::RangeInclusive<u64> = 16 << 20..=512 << 20;
-/// Records, and bytes of these, that one commit inserts into a tree that has records already; fewer with a small log.
+/// Records, and bytes of these, that one commit inserts into a tree that has records already; fewer
+/// with a small log.
 const COMMIT_RECORDS: usize = 256;
 const COMMIT_BYTES: usize = 64 << 10;
-/// Commits of each worker that are in flight: half of its tasks, within these bounds. They share flushes of the log.
+/// Commits of each worker that are in flight: half of its tasks, within these bounds. They share
+/// flushes of the log.
 const COMMITS_PER_WORKER: std::ops::RangeInclusive<usize> = 4..=32;
 /// Records between two reports of progress.
 const REPORTED: u64 = 4096;
 
 /// Takes records in any order and stores them sorted, from [`Tree::loader`].
 ///
-/// Up to a quarter of the buffer pool's size, and 16 to 512 MiB, is sorted in memory; what is more waits in a
-/// temporary file beside the store (in the system's directory for temporary files, for a store in memory) that
-/// takes as much space as the records. Dropping it before [`Loader::finish`] leaves the tree as it is.
+/// Up to a quarter of the buffer pool's size, and 16 to 512 MiB, is sorted in memory; what is more
+/// waits in a temporary file beside the store (in the system's directory for temporary files, for a
+/// store in memory) that takes as much space as the records. Dropping it before [`Loader::finish`]
+/// leaves the tree as it is.
 #[must_use = "nothing is stored before finish"]
 pub struct Loader {
     tree: Tree,
@@ -45,11 +48,13 @@ impl std::fmt::Debug for Loader {
 
 impl Tree {
     /// Stores records in any order; of several with the same key the last one counts. Returns how
-    /// many there are now of those. Much faster than inserting them one by one, as every page is written once.
+    /// many there are now of those. Much faster than inserting them one by one, as every page is
+    /// written once.
     ///
-    /// Where all keys lie above those of the tree, or it is empty, they appear together at the end, as those of
-    /// [`Tree::bulk_load`]. Elsewhere they are inserted by key, some hundred in a commit: where that fails,
-    /// a first part of them is stored, and loading them all again completes it.
+    /// Where all keys lie above those of the tree, or it is empty, they appear together at the end,
+    /// as those of [`Tree::bulk_load`]. Elsewhere they are inserted by key, some hundred in a
+    /// commit: where that fails, a first part of them is stored, and loading them all again
+    /// completes it.
     ///
     /// ```
     /// # fn main() -> Result<(), isobath::Error> {
@@ -65,7 +70,8 @@ impl Tree {
     ///
     /// # Errors
     ///
-    /// Any [`LoadError`] but [`LoadError::Interrupted`]; [`LoadError::Sort`] where there is no space for the temporary file.
+    /// Any [`LoadError`] but [`LoadError::Interrupted`]; [`LoadError::Sort`] where there is no
+    /// space for the temporary file.
     pub fn load<K, V, I>(&self, records: I) -> Result<u64, LoadError>
     where
         K: AsRef<[u8]>,
@@ -83,7 +89,8 @@ impl Tree {
     ///
     /// # Errors
     ///
-    /// [`LoadError::ReadOnly`], [`LoadError::TreeDropped`], [`StorageError::Poisoned`](crate::StorageError::Poisoned),
+    /// [`LoadError::ReadOnly`], [`LoadError::TreeDropped`],
+    /// [`StorageError::Poisoned`](crate::StorageError::Poisoned),
     /// [`StorageError::Closed`](crate::StorageError::Closed).
     pub fn loader(&self) -> Result<Loader, LoadError> {
         let ready = self.alive().and_then(|()| self.runtime.engine());
@@ -111,7 +118,8 @@ impl Loader {
     ///
     /// # Errors
     ///
-    /// [`LoadError::KeyTooLong`], [`LoadError::ValueTooLong`], after which others can be pushed; [`LoadError::Sort`].
+    /// [`LoadError::KeyTooLong`], [`LoadError::ValueTooLong`], after which others can be pushed;
+    /// [`LoadError::Sort`].
     pub fn push(
         &mut self,
         key: impl AsRef<[u8]>,
@@ -120,7 +128,8 @@ impl Loader {
         self.push_numbered(self.pushed, key, value)
     }
 
-    /// Takes one record that the caller calls `number`, such as the line that it comes from; without that they are counted from 0.
+    /// Takes one record that the caller calls `number`, such as the line that it comes from;
+    /// without that they are counted from 0.
     ///
     /// # Errors
     ///
@@ -142,17 +151,17 @@ impl Loader {
         self.sorter.push(number, key, value)
     }
 
-    /// Calls `told` with the numbers of two records of the same key, of which the second one stays, once or more for
-    /// each that is replaced; see [`Loader::push_numbered`].
+    /// Calls `told` with the numbers of two records of the same key, of which the second one stays,
+    /// once or more for each that is replaced; see [`Loader::push_numbered`].
     pub fn on_replaced(mut self, told: impl Fn(u64, u64) + Send + Sync + 'static) -> Loader {
         self.sorter.on_replaced(Arc::new(told));
         self
     }
 
-    /// Stores all records and returns how many there are, those of the same key counted once. `watch` is called with
-    /// how many of those that were pushed have been passed: in the stage `storing`, of which all or none are stored at
-    /// the end, or in the stage `inserting`, where so many, in the order of their keys, are stored already whatever
-    /// happens.
+    /// Stores all records and returns how many there are, those of the same key counted once.
+    /// `watch` is called with how many of those that were pushed have been passed: in the stage
+    /// `storing`, of which all or none are stored at the end, or in the stage `inserting`, where so
+    /// many, in the order of their keys, are stored already whatever happens.
     ///
     /// # Errors
     ///
@@ -199,8 +208,8 @@ impl Loader {
         }))
     }
 
-    /// Inserts the records by key, those that lie close to each other together; `stored` counts those of commits before the
-    /// first one that failed.
+    /// Inserts the records by key, those that lie close to each other together; `stored` counts
+    /// those of commits before the first one that failed.
     fn insert_all(&self, watch: Watch<'_>, stored: &mut u64) -> Result<(), Error> {
         let engine = self.tree.runtime.engine()?;
         let config = &engine.shared.config;
@@ -257,7 +266,8 @@ impl InFlight {
         self.0.push_back((records, task));
     }
 
-    /// Waits until at most `most` are left, and for all where one fails; counts the records of those before that.
+    /// Waits until at most `most` are left, and for all where one fails; counts the records of
+    /// those before that.
     fn wait(&mut self, most: usize, stored: &mut u64) -> Result<(), Error> {
         let mut failed = None;
         while self.0.len() > most || failed.is_some() {

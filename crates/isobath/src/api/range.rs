@@ -11,7 +11,8 @@ use crate::api::tree::Tree;
 use crate::btree::Direction;
 use crate::engine::Runtime;
 
-/// What a range gives of each value: all of it (`Vec<u8>`), or its length in bytes (`u64`), for which no large value is read.
+/// What a range gives of each value: all of it (`Vec<u8>`), or its length in bytes (`u64`), for
+/// which no large value is read.
 pub trait Part: sealed::Part {}
 
 impl Part for Vec<u8> {}
@@ -177,11 +178,11 @@ impl Ends {
     }
 }
 
-/// Records in key order, from [`Tree::range`] or [`Tree::prefix`], or their keys with the lengths of their values, from
-/// [`Tree::keys`].
+/// Records in key order, from [`Tree::range`] or [`Tree::prefix`], or their keys with the lengths
+/// of their values, from [`Tree::keys`].
 ///
-/// It reads a leaf or a few at a time, and a large value as it is given; between two calls it holds nothing. After
-/// an error it ends.
+/// It reads a leaf or a few at a time, and a large value as it is given; between two calls it holds
+/// nothing. After an error it ends.
 pub struct Range<V = Vec<u8>> {
     tree: Tree,
     ends: Ends,

@@ -1,8 +1,9 @@
-//! Opening for reading: beside a writer in another process, after one that was killed, or a store that was closed
-//! (docs/decisions/0029).
+//! Opening for reading: beside a writer in another process, after one that was killed, or a store
+//! that was closed (docs/decisions/0029).
 //!
-//! A store that was closed is read as it is. For any other one the log is kept in memory and replayed there, by an ordinary
-//! recovery on a volume that takes all writes into memory; what results is read like a store that was closed.
+//! A store that was closed is read as it is. For any other one the log is kept in memory and
+//! replayed there, by an ordinary recovery on a volume that takes all writes into memory; what
+//! results is read like a store that was closed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,8 +17,8 @@ use crate::shared::Counters;
 use crate::{Error, Options};
 use crate::{checkpoint, recovery};
 
-/// Openings that are tried while a writer overtakes each: it uses the log's space again, or a place that was to be
-/// read.
+/// Openings that are tried while a writer overtakes each: it uses the log's space again, or a place
+/// that was to be read.
 const ATTEMPTS: u32 = 10;
 /// Bytes of what is replayed that are kept in memory at most; the rest goes to a temporary file.
 const MEMORY_BYTES: u64 = 64 << 20;
@@ -43,14 +44,16 @@ pub(crate) fn open(
         };
         let newest = recovery::read_superblock(&volume, paths);
         let has_moved = newest.is_ok_and(|newest| newest.sequence != sequence);
-        // A store that was closed needs no recovery: what its log says more comes from a writer that has opened it since.
+        // A store that was closed needs no recovery: what its log says more comes from a writer
+        // that has opened it since.
         let is_opened = is_closed && matches!(error, Error::NeedsRecovery { .. });
         let is_overtaken = may_be_overtaken(&error) || is_opened;
         if !is_overtaken || !has_moved && !volume.has_writer() {
             return Err(error);
         }
         if attempt == ATTEMPTS {
-            // Where no superblock was written since the log and the checkpoint were left as they are.
+            // Where no superblock was written since the log and the checkpoint were left as they
+            // are.
             return Err(match has_moved {
                 true => Error::ReaderOverrun {
                     paths: paths.to_vec(),

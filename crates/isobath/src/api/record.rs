@@ -18,7 +18,8 @@ pub(crate) fn get_in_task(
     value: &mut Vec<u8>,
 ) -> Result<bool, Error> {
     let transactions = &local.engine.transactions;
-    // What nearly every lookup finds: a value in its leaf, or none, and no commit beside that changes it.
+    // What nearly every lookup finds: a value in its leaf, or none, and no commit beside that
+    // changes it.
     let found = tree.get(&TaskContext { local }, key, value)?;
     if found != Some(ValueKind::Extent) {
         local.worker.preemption_point();
@@ -74,11 +75,12 @@ pub(crate) fn read_newest(
     })
 }
 
-/// What was read of a key: nothing, a value in the leaf, or what `large` made of a large value, with its descriptor.
+/// What was read of a key: nothing, a value in the leaf, or what `large` made of a large value,
+/// with its descriptor.
 type Read<T> = Option<Option<(Vec<u8>, T)>>;
 
-/// What the leaf of `key` has, in `value`, and what `large` makes of a large value's descriptor. Starts over where the value was
-/// replaced in between.
+/// What the leaf of `key` has, in `value`, and what `large` makes of a large value's descriptor.
+/// Starts over where the value was replaced in between.
 pub(crate) fn newest_with<T>(
     local: &WorkerState,
     tree: btree::Tree,

@@ -21,7 +21,8 @@ pub(crate) struct Scan<'t> {
     shown: usize,
     /// A record of the cursor's leaf was shown.
     has_shown: bool,
-    /// The leaves hold changes that are not visible yet: behind `last` the version store has to be read, too.
+    /// The leaves hold changes that are not visible yet: behind `last` the version store has to be
+    /// read, too.
     pub(crate) needs_versions: bool,
     wanted: Wanted,
 }
@@ -62,9 +63,10 @@ impl<'t> Scan<'t> {
         self.shown
     }
 
-    /// Shows record after record to `visit`, with the length of its value, until that says that it is enough, the range ends, or versions are
-    /// needed. Outside a task, tasks read the pages that are missing, some at a time: `visit` is the caller's, may take as
-    /// long as it likes, and is called where the caller is.
+    /// Shows record after record to `visit`, with the length of its value, until that says that it
+    /// is enough, the range ends, or versions are needed. Outside a task, tasks read the pages that
+    /// are missing, some at a time: `visit` is the caller's, may take as long as it likes, and is
+    /// called where the caller is.
     pub(crate) fn leaves(
         &mut self,
         visit: &mut (impl FnMut(&[u8], &[u8], u64) -> bool + Send),
@@ -121,8 +123,8 @@ impl<'t> Scan<'t> {
         }
     }
 
-    /// Hands the records of at most `leaves` leaves, as far as `ctx` reads them, to `show`, which says whether to go on, and
-    /// finds large values unread. Whether there may be more to show.
+    /// Hands the records of at most `leaves` leaves, as far as `ctx` reads them, to `show`, which
+    /// says whether to go on, and finds large values unread. Whether there may be more to show.
     fn pass<C: ReadContext>(
         &mut self,
         ctx: &C,
@@ -139,7 +141,8 @@ impl<'t> Scan<'t> {
                 self.last = Some(self.cursor.key().to_vec());
             }
             let found = self.cursor.next_records(ctx)?;
-            // A leaf says what all of it had when it was read, and the range's end says that nothing was behind.
+            // A leaf says what all of it had when it was read, and the range's end says that
+            // nothing was behind.
             if tree.needs_versions()? {
                 self.needs_versions = true;
                 return Ok(Ok(false));

@@ -31,14 +31,16 @@ pub struct Stat {
 
 macro_rules! stats {
     ($($(#[doc = $doc:literal])+ $name:ident: $kind:ident,)+) => {
-        /// Counters since the store was opened, and gauges of now. Sizes are bytes. Printed, it is one name and number per
-        /// line; [`Stats::to_openmetrics`] makes a page for Prometheus of it, with the same names.
+        /// Counters since the store was opened, and gauges of now. Sizes are bytes. Printed, it is
+        /// one name and number per line; [`Stats::to_openmetrics`] makes a page for Prometheus of
+        /// it, with the same names.
         #[derive(Debug, Clone, Default, PartialEq, Eq)]
         #[cfg_attr(feature = "serde", derive(serde::Serialize))]
         #[non_exhaustive]
         pub struct Stats {
             $($(#[doc = $doc])+ pub $name: u64,)+
-            /// Full segments by the share of them that is obsolete: bin i counts i·10% to (i+1)·10%.
+            /// Full segments by the share of them that is obsolete: bin i counts i·10% to
+            /// (i+1)·10%.
             pub segment_emptiness: [u64; 10],
             /// Which I/O backend is in use, and what was refused.
             pub backend: String,
@@ -127,9 +129,11 @@ stats! {
     commits: Counter,
     /// Commits that failed because of other transactions.
     conflicts: Counter,
-    /// Of `commits`, those of transactions larger than memory may hold, which rewrote the leaves that they changed.
+    /// Of `commits`, those of transactions larger than memory may hold, which rewrote the leaves
+    /// that they changed.
     large_commits: Counter,
-    /// Bytes of changes that transactions wrote to temporary files, merging included; no part of `bytes_written`.
+    /// Bytes of changes that transactions wrote to temporary files, merging included; no part of
+    /// `bytes_written`.
     spilled_bytes: Counter,
     /// Snapshots and transactions that are open now.
     open_snapshots: Gauge,
@@ -248,7 +252,8 @@ impl Stats {
         )
     }
 
-    /// What `to_text` wrote, and the process that wrote it. Unknown names are left out, missing ones are 0.
+    /// What `to_text` wrote, and the process that wrote it. Unknown names are left out, missing
+    /// ones are 0.
     fn from_text(text: &str) -> Option<(Stats, u32)> {
         let mut lines = text.lines();
         if lines.next() != Some(FORMAT) {
@@ -275,13 +280,13 @@ impl Stats {
         Some((stats, pid?))
     }
 
-    /// The statistics of a store that another process (or this one) has open for writing, as of a moment ago, without
-    /// opening it: `path` is the store's first file or device.
+    /// The statistics of a store that another process (or this one) has open for writing, as of a
+    /// moment ago, without opening it: `path` is the store's first file or device.
     ///
     /// # Errors
     ///
-    /// [`Error::NotPublished`] where no such file exists, no process has the store open for writing, or its owner does not
-    /// publish statistics.
+    /// [`Error::NotPublished`] where no such file exists, no process has the store open for
+    /// writing, or its owner does not publish statistics.
     pub fn of_store_in_use(path: &Path) -> Result<Stats, Error> {
         let missing = |reason: &'static str| Error::NotPublished {
             path: path.to_owned(),
@@ -313,9 +318,10 @@ impl std::fmt::Display for Stats {
 }
 
 impl Stats {
-    /// All numbers as a text of the OpenMetrics format, which Prometheus and others read: the number `x` is the metric
-    /// `isobath_x` (of a counter, the sample `isobath_x_total`). Every sample gets `labels`, such as the store's name;
-    /// their names have letters, digits and underscores only.
+    /// All numbers as a text of the OpenMetrics format, which Prometheus and others read: the
+    /// number `x` is the metric `isobath_x` (of a counter, the sample `isobath_x_total`). Every
+    /// sample gets `labels`, such as the store's name; their names have letters, digits and
+    /// underscores only.
     ///
     /// ```
     /// # use isobath::{Options, Store};
@@ -435,7 +441,8 @@ mod tests {
         assert_eq!(Stats::from_text(&text[..20]), None);
     }
 
-    /// Name and value of every sample of a page, its suffix removed. Fails where the page breaks a rule of the format.
+    /// Name and value of every sample of a page, its suffix removed. Fails where the page breaks a
+    /// rule of the format.
     fn samples(page: &str) -> Vec<(String, u64)> {
         let mut found = Vec::new();
         let mut family = (String::new(), String::new());

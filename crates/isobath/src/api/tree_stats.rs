@@ -15,8 +15,8 @@ const ESTIMATE_PAGES: MostPages = MostPages {
     inner: 64,
 };
 
-/// What a tree holds: exact where `is_exact` says so, which a tree of up to 256 leaves is; else estimated from 256 leaves,
-/// spread evenly over the keys, and 4,096 inner pages of each level.
+/// What a tree holds: exact where `is_exact` says so, which a tree of up to 256 leaves is; else
+/// estimated from 256 leaves, spread evenly over the keys, and 4,096 inner pages of each level.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -67,9 +67,10 @@ impl TreeStats {
 }
 
 impl Tree {
-    /// What the tree holds: records, pages, bytes, how full its leaves are. Reads at most 256 leaves, and 4,096 inner pages of
-    /// each level, one for some hundred leaves: milliseconds, some more where they are not in memory; the error of what is estimated is typically below a twentieth.
-    /// Others may change the tree during that.
+    /// What the tree holds: records, pages, bytes, how full its leaves are. Reads at most 256
+    /// leaves, and 4,096 inner pages of each level, one for some hundred leaves: milliseconds, some
+    /// more where they are not in memory; the error of what is estimated is typically below a
+    /// twentieth. Others may change the tree during that.
     ///
     /// ```
     /// # use isobath::{Options, Store};
@@ -90,9 +91,10 @@ impl Tree {
             .map(|sample| TreeStats::of(&sample))
     }
 
-    /// About how many records the tree has: exact up to 64 leaves (some thousand small records), else from 64 of them, spread
-    /// evenly over the keys. The error is typically below a tenth; it is larger where a few stretches of the keys have
-    /// records of quite another size. [`Tree::count`] is exact, and reads every leaf.
+    /// About how many records the tree has: exact up to 64 leaves (some thousand small records),
+    /// else from 64 of them, spread evenly over the keys. The error is typically below a tenth; it
+    /// is larger where a few stretches of the keys have records of quite another size.
+    /// [`Tree::count`] is exact, and reads every leaf.
     ///
     /// # Errors
     ///

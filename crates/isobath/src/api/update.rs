@@ -57,11 +57,11 @@ impl Read {
 }
 
 impl Tree {
-    /// Gives `key` what `change` makes of its value, in one atomic step: `None` stands for no value.
-    /// Returns what `change` has returned last.
+    /// Gives `key` what `change` makes of its value, in one atomic step: `None` stands for no
+    /// value. Returns what `change` has returned last.
     ///
-    /// `change` runs on the calling thread, holds no lock, and is called again where another change of
-    /// the key came first; what it is shown may not be durable yet, but is when this returns.
+    /// `change` runs on the calling thread, holds no lock, and is called again where another change
+    /// of the key came first; what it is shown may not be durable yet, but is when this returns.
     ///
     /// ```
     /// # fn main() -> Result<(), isobath::Error> {
@@ -99,8 +99,8 @@ impl Tree {
         }
     }
 
-    /// Gives `key` the value `new` if it has the value `old`, in one atomic step; `None` stands for no
-    /// value.
+    /// Gives `key` the value `new` if it has the value `old`, in one atomic step; `None` stands for
+    /// no value.
     ///
     /// # Errors
     ///
@@ -146,8 +146,8 @@ impl Tree {
         self.range(..).next_back().transpose()
     }
 
-    /// Removes the first record by key and returns it; `None` if there is none. Of several callers each
-    /// gets another record.
+    /// Removes the first record by key and returns it; `None` if there is none. Of several callers
+    /// each gets another record.
     ///
     /// # Errors
     ///
@@ -182,11 +182,13 @@ impl Tree {
         Ok(None)
     }
 
-    /// Keeps those records within `bounds` for which `keep` returns `true`, and removes the others; returns how many it has removed.
-    /// Each commit takes some hundred records: this is not atomic as a whole, but a record goes only while it has the value that
-    /// `keep` was shown. [`Transaction::retain`](crate::Transaction::retain) is atomic.
+    /// Keeps those records within `bounds` for which `keep` returns `true`, and removes the others;
+    /// returns how many it has removed. Each commit takes some hundred records: this is not atomic
+    /// as a whole, but a record goes only while it has the value that `keep` was shown.
+    /// [`Transaction::retain`](crate::Transaction::retain) is atomic.
     ///
-    /// `keep` runs on the calling thread, holds no lock, and is called again for some records where others have changed one of them.
+    /// `keep` runs on the calling thread, holds no lock, and is called again for some records where
+    /// others have changed one of them.
     ///
     /// ```
     /// # use isobath::{Options, Store};
@@ -229,8 +231,9 @@ impl Tree {
         }
     }
 
-    /// The records within `bounds` for which `is_extracted` returns `true`, by ascending keys: each is removed, in a commit of its own,
-    /// as the iterator gives it, and only while it has the value that `is_extracted` was shown. Of many records
+    /// The records within `bounds` for which `is_extracted` returns `true`, by ascending keys: each
+    /// is removed, in a commit of its own, as the iterator gives it, and only while it has the
+    /// value that `is_extracted` was shown. Of many records
     /// [`Transaction::extract_if`](crate::Transaction::extract_if) makes one commit.
     ///
     /// ```
@@ -257,8 +260,9 @@ impl Tree {
         }
     }
 
-    /// Counts the records whose keys lie within `bounds`. Reads every leaf of the range: in memory some 100 ns each, by what it
-    /// says of itself, unless commits are under way. [`Tree::estimate_len`] takes microseconds.
+    /// Counts the records whose keys lie within `bounds`. Reads every leaf of the range: in memory
+    /// some 100 ns each, by what it says of itself, unless commits are under way.
+    /// [`Tree::estimate_len`] takes microseconds.
     ///
     /// # Errors
     ///
@@ -277,9 +281,10 @@ impl Tree {
         Ok(self.keys(..).next().transpose()?.is_none())
     }
 
-    /// Removes the records whose keys lie within `bounds` and returns how many there were. Each commit
-    /// takes some hundred records: this is not atomic as a whole, and where it fails, a first part of the range is
-    /// gone. Records that are inserted during that may stay. [`Transaction::remove_range`](crate::Transaction::remove_range) is atomic.
+    /// Removes the records whose keys lie within `bounds` and returns how many there were. Each
+    /// commit takes some hundred records: this is not atomic as a whole, and where it fails, a
+    /// first part of the range is gone. Records that are inserted during that may stay.
+    /// [`Transaction::remove_range`](crate::Transaction::remove_range) is atomic.
     ///
     /// # Errors
     ///
@@ -304,9 +309,10 @@ impl Tree {
         }
     }
 
-    /// Removes all records and returns how many there were, as [`Tree::remove_range`] of `..`: not atomic as a whole, and what is
-    /// inserted during that may stay. Each key is logged; [`Store::drop_tree`](crate::Store::drop_tree) logs none of them, and gives
-    /// the pages back afterwards.
+    /// Removes all records and returns how many there were, as [`Tree::remove_range`] of `..`: not
+    /// atomic as a whole, and what is inserted during that may stay. Each key is logged;
+    /// [`Store::drop_tree`](crate::Store::drop_tree) logs none of them, and gives the pages back
+    /// afterwards.
     ///
     /// ```
     /// # use isobath::{Options, Store};
@@ -375,7 +381,8 @@ impl Tree {
     }
 }
 
-/// Records that are removed as they are taken, from [`Tree::extract_if`]. After an error it ends; dropping it leaves the rest.
+/// Records that are removed as they are taken, from [`Tree::extract_if`]. After an error it ends;
+/// dropping it leaves the rest.
 pub struct ExtractIf<P> {
     tree: Tree,
     range: Range,

@@ -1,5 +1,5 @@
-//! Backup files: blocks one after another, the last of which says where the others are. The byte diagram is in
-//! docs/format.md.
+//! Backup files: blocks one after another, the last of which says where the others are. The byte
+//! diagram is in docs/format.md.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -87,8 +87,9 @@ pub(crate) struct Header {
 const HEADER_PAYLOAD: usize = 80;
 
 impl Header {
-    /// Segments of a restored store's log that has `length` bytes at first. Where the log has grown after the backup had
-    /// begun, they may be more than it had then: a recovery needs some of the area for itself.
+    /// Segments of a restored store's log that has `length` bytes at first. Where the log has grown
+    /// after the backup had begun, they may be more than it had then: a recovery needs some of the
+    /// area for itself.
     pub(super) fn restored_log(&self, length: u64) -> u32 {
         let bytes = u64::from(self.log_segments) * u64::from(self.segment_bytes);
         match length > bytes / 2 {
@@ -218,7 +219,8 @@ fn checksum(seed: u32, header: &[u8], payload: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(seed, &header[..20]), payload)
 }
 
-/// What the checksums of a backup's blocks are seeded with, so that no other backup's blocks pass for its own.
+/// What the checksums of a backup's blocks are seeded with, so that no other backup's blocks pass
+/// for its own.
 fn seed_of(id: &[u8; 16]) -> u32 {
     crc32c::crc32c(id)
 }
@@ -418,7 +420,8 @@ impl BackupFile {
 #[allow(unsafe_code)]
 fn drop_cached(file: &File) {
     use std::os::fd::AsRawFd;
-    // SAFETY: the descriptor is open for as long as `file` is borrowed; the call touches no memory of ours.
+    // SAFETY: the descriptor is open for as long as `file` is borrowed; the call touches no memory
+    // of ours.
     unsafe {
         libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED);
     }
@@ -556,7 +559,8 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// An empty one beside the output; in the system's place for such files where the output is a FIFO or a device.
+    /// An empty one beside the output; in the system's place for such files where the output is a
+    /// FIFO or a device.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! The log between the beginning and the end of a backup's last round: which copies it names that the backup lacks,
-//! and its records as a restored store can use them.
+//! The log between the beginning and the end of a backup's last round: which copies it names that
+//! the backup lacks, and its records as a restored store can use them.
 
 use isobath_io::Volume;
 
@@ -61,7 +61,8 @@ impl LogPart<'_> {
         Ok(())
     }
 
-    /// Copies that the log names, that live at its end, and that `map` does not have: where they are.
+    /// Copies that the log names, that live at its end, and that `map` does not have: where they
+    /// are.
     pub(super) fn missing(&self, map: &Scratch) -> Result<Vec<(PageId, MapEntry)>, Error> {
         let mut lives: HashMap<PageId, Life> = HashMap::default();
         self.records(|lsn, _, _, body| {
@@ -88,8 +89,8 @@ impl LogPart<'_> {
         Ok(missing)
     }
 
-    /// Writes the records as blocks. What they say of copies becomes what is true of the backup's own; bytes of the
-    /// records.
+    /// Writes the records as blocks. What they say of copies becomes what is true of the backup's
+    /// own; bytes of the records.
     pub(super) fn write(&self, map: &Scratch, into: &mut BlockWriter) -> Result<u64, Error> {
         let mut block: Vec<u8> = Vec::with_capacity(BLOCK_BYTES);
         let mut total = 0;
@@ -144,9 +145,10 @@ enum Newest {
     Ended,
 }
 
-/// Whether an entry says nothing that the round has not seen. What a page held before the log's start was on the volume
-/// then, and the round has copied that or something newer; unless the page had ended while it was written: then the record
-/// of its end is older than the start, and only that of the copy is not.
+/// Whether an entry says nothing that the round has not seen. What a page held before the log's
+/// start was on the volume then, and the round has copied that or something newer; unless the page
+/// had ended while it was written: then the record of its end is older than the start, and only
+/// that of the copy is not.
 fn is_old_news(copy: &Mapped, start: Lsn) -> bool {
     copy.what == Copied::Page && copy.version < start
 }
@@ -189,7 +191,8 @@ fn note_copy(life: &mut Life, lsn: Lsn, copy: &Mapped) {
         (Copied::MovedChunk, Newest::Copy { at: before, .. }) if before.version == at.version => {
             life.newest = Newest::Copy { at, is_chunk: true };
         }
-        // It existed when the round began, which has seen it; or it ended while it was moved, and its id may be another's.
+        // It existed when the round began, which has seen it; or it ended while it was moved, and
+        // its id may be another's.
         (Copied::MovedChunk, _) => {}
         (Copied::Page, Newest::Image) => {}
         // It ended while it was written, and its id may be a chunk's by now.
@@ -205,7 +208,8 @@ fn note_copy(life: &mut Life, lsn: Lsn, copy: &Mapped) {
     }
 }
 
-/// The body of a mapping record that names the backup's copies, without their places; empty where it has none.
+/// The body of a mapping record that names the backup's copies, without their places; empty where
+/// it has none.
 fn own_copies(token: u64, copies: &[Mapped], map: &Scratch, start: Lsn) -> Result<Vec<u8>, Error> {
     let mut own = Vec::with_capacity(copies.len());
     for copy in copies.iter().filter(|copy| !is_old_news(copy, start)) {

@@ -1,23 +1,27 @@
 //! Backups: a consistent copy of a store that is in use, in one file, and stores made of such files
 //! (docs/decisions/0016).
 //!
-//! A restored store is recovered from the last round's map, the provisional allocations and the log. What these say of a page has to be
-//! what the mapping table said at one point, so a round keeps this order:
+//! A restored store is recovered from the last round's map, the provisional allocations and the
+//! log. What these say of a page has to be what the mapping table said at one point, so a round
+//! keeps this order:
 //!
-//! 1. [`Source::begin_pass`](source::Source::begin_pass) writes what is dirty and finds the log's start. A change, an
-//!    end or a confirmation before it is complete, and in the mapping table and the list of provisional allocations; so is the end of
-//!    whatever a later record names a copy of.
-//! 2. The provisional allocations are listed, then the highest id is read. A token that is confirmed after 1 has its record in the log,
-//!    and so has a page with a higher id.
-//! 3. Each id is looked at once. What ends before the look has its record before the round's end, what ends after it has it
-//!    in the log, and what begins after it is an image in the log or a copy that the log names.
-//! 4. The round waits until every word that it has seen has its record: a task yields between the two only where it frees
-//!    chunks or moves pages, and says so meanwhile. Then the log is made durable. That is the round's end.
-//! 5. Copies that only the log names are read while no segment is filled again. An entry that is older than the page's last
-//!    beginning or end is none: the id may be another's by then.
+//! 1. [`Source::begin_pass`](source::Source::begin_pass) writes what is dirty and finds the log's
+//!    start. A change, an end or a confirmation before it is complete, and in the mapping table and
+//!    the list of provisional allocations; so is the end of whatever a later record names a copy
+//!    of.
+//! 2. The provisional allocations are listed, then the highest id is read. A token that is
+//!    confirmed after 1 has its record in the log, and so has a page with a higher id.
+//! 3. Each id is looked at once. What ends before the look has its record before the round's end,
+//!    what ends after it has it in the log, and what begins after it is an image in the log or a
+//!    copy that the log names.
+//! 4. The round waits until every word that it has seen has its record: a task yields between the
+//!    two only where it frees chunks or moves pages, and says so meanwhile. Then the log is made
+//!    durable. That is the round's end.
+//! 5. Copies that only the log names are read while no segment is filled again. An entry that is
+//!    older than the page's last beginning or end is none: the id may be another's by then.
 //!
-//! Without any record between start and end nothing has to be repeated, but provisional allocations still have to be canceled: the restored
-//! store is recovered unless there are neither.
+//! Without any record between start and end nothing has to be repeated, but provisional allocations
+//! still have to be canceled: the restored store is recovered unless there are neither.
 
 pub(crate) mod file;
 mod log;
@@ -31,9 +35,10 @@ pub(crate) use take::take;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-/// Watches long work: called with the name of its stage, how much of it is done, and how much it is, 0 where it is not
-/// knows. The amounts are bytes of backup files while these are verified or restored, bytes of the volume while it is
-/// searched, and pages otherwise. [`ControlFlow::Break`] ends the work with the error `Interrupted`.
+/// Watches long work: called with the name of its stage, how much of it is done, and how much it
+/// is, 0 where it is not knows. The amounts are bytes of backup files while these are verified or
+/// restored, bytes of the volume while it is searched, and pages otherwise. [`ControlFlow::Break`]
+/// ends the work with the error `Interrupted`.
 pub type Watch<'w> = &'w mut (dyn FnMut(&'static str, u64, u64) -> ControlFlow<()> + Send);
 
 /// How a backup is made.
@@ -51,8 +56,8 @@ impl BackupOptions {
         BackupOptions::default()
     }
 
-    /// Only what has changed since the backup `base` of the same store, full or incremental. Restoring then needs
-    /// that one too, and whatever it adds to.
+    /// Only what has changed since the backup `base` of the same store, full or incremental.
+    /// Restoring then needs that one too, and whatever it adds to.
     pub fn since(mut self, base: impl Into<PathBuf>) -> BackupOptions {
         self.since = Some(base.into());
         self
@@ -64,8 +69,8 @@ impl BackupOptions {
         self
     }
 
-    /// Whether the file is read once more from the drive, and every checksum verified, before it gets its name; by
-    /// default it is.
+    /// Whether the file is read once more from the drive, and every checksum verified, before it
+    /// gets its name; by default it is.
     pub fn verify(mut self, verify: bool) -> BackupOptions {
         self.unverified = !verify;
         self

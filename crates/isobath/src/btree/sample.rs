@@ -16,8 +16,8 @@ const MAX_ROUNDS: u32 = 16;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MostPages {
     pub(crate) leaves: usize,
-    /// Where keys are of different length, inner pages differ much in how many leaves they have: the more of them are read, the
-    /// more evenly leaves are chosen.
+    /// Where keys are of different length, inner pages differ much in how many leaves they have:
+    /// the more of them are read, the more evenly leaves are chosen.
     pub(crate) inner: usize,
 }
 
@@ -44,8 +44,8 @@ pub(crate) struct Sample {
 }
 
 impl Tree {
-    /// Reads at most `most` pages of each level, spread over the tree, and says what all of it looks like. Others may
-    /// change the tree during that.
+    /// Reads at most `most` pages of each level, spread over the tree, and says what all of it
+    /// looks like. Others may change the tree during that.
     ///
     /// # Errors
     ///
@@ -177,7 +177,8 @@ impl Sample {
     }
 }
 
-/// At most `most` of `pages`: one of each of as many parts of equal length, at places that no pattern of the pages follows.
+/// At most `most` of `pages`: one of each of as many parts of equal length, at places that no
+/// pattern of the pages follows.
 fn spread(pages: &[PageId], most: usize) -> Vec<PageId> {
     if pages.len() <= most {
         return pages.to_vec();

@@ -173,7 +173,8 @@ impl<V: Visitor> Walk<'_, V> {
         Ok(image)
     }
 
-    /// Asks for children of `top` before the walk comes to them, so that the drive's queue stays full.
+    /// Asks for children of `top` before the walk comes to them, so that the drive's queue stays
+    /// full.
     fn read_ahead<C: ReadContext>(&mut self, ctx: &C, top: &Visit) {
         let at = top.next - 1;
         if !at.is_multiple_of(AHEAD / 2) {

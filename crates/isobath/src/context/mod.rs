@@ -26,8 +26,8 @@ pub(crate) trait ReadContext {
     /// caller holds no latch, guard or borrow.
     fn resolve(&self, why: Restart) -> Result<(), Self::Error>;
 
-    /// Starts reading pages that will be needed soon, neighbours with one I/O, as far as frames, buffers and
-    /// queue depth allow, without waiting for them; `false` if some are not read.
+    /// Starts reading pages that will be needed soon, neighbours with one I/O, as far as frames,
+    /// buffers and queue depth allow, without waiting for them; `false` if some are not read.
     fn read_ahead(&self, pages: &[PageId]) -> bool;
 
     /// About how many records a leaf of `tree` has, as far as that is known.

@@ -115,8 +115,8 @@ impl Engine {
         self.log.discard();
     }
 
-    /// A worker has panicked outside its tasks, or one of the engine's own tasks has. What its tasks hold is never
-    /// given back, so all workers end, and their tasks' waiters get an error.
+    /// A worker has panicked outside its tasks, or one of the engine's own tasks has. What its
+    /// tasks hold is never given back, so all workers end, and their tasks' waiters get an error.
     pub(crate) fn die(&self, payload: &(dyn Any + Send)) {
         self.shared.poison(Error::TaskPanicked {
             message: format!("a worker: {}", panic_message(payload)),

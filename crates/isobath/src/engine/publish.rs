@@ -1,4 +1,5 @@
-//! What others may see of a store that is in use: its statistics, in a small file in memory (decision 0053).
+//! What others may see of a store that is in use: its statistics, in a small file in memory
+//! (decision 0053).
 
 use std::fs;
 use std::io::Write;
@@ -54,7 +55,8 @@ impl Publisher {
         })
     }
 
-    /// Whether something has happened since the last time: `activity` is any number that changes with it.
+    /// Whether something has happened since the last time: `activity` is any number that changes
+    /// with it.
     pub(crate) fn is_behind(&self, activity: u64) -> bool {
         self.activity.load(Ordering::Relaxed) != activity
     }

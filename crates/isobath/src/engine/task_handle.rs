@@ -35,7 +35,8 @@ impl TaskPanic {
 /// A task that [`Store::spawn`](crate::Store::spawn) started.
 ///
 /// Await it on any runtime, or [`join`](TaskHandle::join) it. Dropping the
-/// handle lets the task run on. A task that waits for another one before that has begun runs it in its place.
+/// handle lets the task run on. A task that waits for another one before that has begun runs it in
+/// its place.
 #[must_use = "dropping the handle lets the task run on unobserved"]
 pub struct TaskHandle<T>(OfProcess<Awaited<T>>);
 
@@ -56,7 +57,8 @@ impl<T> std::fmt::Debug for TaskHandle<T> {
 }
 
 impl<T> TaskHandle<T> {
-    /// The result of a task of `engine` comes from `done`; `work`, if given, is what a waiting task of that engine may run.
+    /// The result of a task of `engine` comes from `done`; `work`, if given, is what a waiting task
+    /// of that engine may run.
     pub(crate) fn new(
         done: oneshot::AsyncReceiver<Result<T, TaskPanic>>,
         work: Option<Arc<dyn Work>>,
@@ -83,12 +85,13 @@ impl<T> TaskHandle<T> {
         }))
     }
 
-    /// Waits for the task: blocks an ordinary thread; inside a task, runs it if it has not begun, and else yields.
+    /// Waits for the task: blocks an ordinary thread; inside a task, runs it if it has not begun,
+    /// and else yields.
     ///
     /// # Errors
     ///
-    /// [`TaskPanic`] if it panicked, or was not run to its end: because the store was closed, a worker died, or the process was
-    /// forked.
+    /// [`TaskPanic`] if it panicked, or was not run to its end: because the store was closed, a
+    /// worker died, or the process was forked.
     pub fn join(self) -> Result<T, TaskPanic> {
         block_on(self)
     }
@@ -104,7 +107,8 @@ impl<T> Awaited<T> {
             .unwrap_or(Error::Closed)
     }
 
-    /// Runs the work here if it has not begun, and this is a task that could keep it from beginning.
+    /// Runs the work here if it has not begun, and this is a task that could keep it from
+    /// beginning.
     fn run_here(&self) {
         let Some(work) = &self.work else {
             return;
@@ -134,8 +138,8 @@ impl<T, E> TaskHandle<Result<T, E>> {
     }
 }
 
-/// An operation that runs as a task, for any async runtime. It runs whether this is polled or not; dropping
-/// this lets it run on.
+/// An operation that runs as a task, for any async runtime. It runs whether this is polled or not;
+/// dropping this lets it run on.
 #[must_use = "without it the operation's result is not known"]
 pub struct OperationFuture<T, E = Error>(TaskHandle<Result<T, E>>);
 

@@ -51,9 +51,10 @@ impl Drop for Admitted {
     }
 }
 
-/// Lent to a task: what its work borrows must stay until the task has ended. The lender holds this meanwhile and ends
-/// it afterwards. Were the lender's stack unwound before, by a panic or because the fiber that it waits in is dropped,
-/// the task would work on what is gone: so the process ends first.
+/// Lent to a task: what its work borrows must stay until the task has ended. The lender holds this
+/// meanwhile and ends it afterwards. Were the lender's stack unwound before, by a panic or because
+/// the fiber that it waits in is dropped, the task would work on what is gone: so the process ends
+/// first.
 struct Lent {
     /// After a panic the workers of a simulation are not stepped again.
     simulated: bool,
@@ -115,7 +116,8 @@ impl<R: Send, W: FnOnce() -> R + Send> Work for Piece<R, W> {
     }
 }
 
-/// What a worker does takes longer than this where it is busy with other tasks: a commit waits for the drive for less.
+/// What a worker does takes longer than this where it is busy with other tasks: a commit waits for
+/// the drive for less.
 const PROMPT: Duration = Duration::from_millis(1);
 /// No worker's index.
 const NONE: usize = usize::MAX;
@@ -203,8 +205,9 @@ impl Runtime {
                     engine.die(&*payload);
                 }
                 if engine.workers.has_died() {
-                    // No worker resumes the tasks any more. They keep their latches, so that no other task reads what one has
-                    // changed in part, and the buffers of I/O in flight.
+                    // No worker resumes the tasks any more. They keep their latches, so that no
+                    // other task reads what one has changed in part, and the buffers of I/O in
+                    // flight.
                     local.worker.give_up();
                     std::mem::forget(local);
                 }
@@ -275,8 +278,9 @@ impl Runtime {
         self.next_worker.fetch_add(1, Ordering::Relaxed) % self.engine.shared.config.workers
     }
 
-    /// The worker for what the calling thread hands over: the last one again, which may still be awake, unless another thread waits for
-    /// that, or its last result took so long that it seems to be busy.
+    /// The worker for what the calling thread hands over: the last one again, which may still be
+    /// awake, unless another thread waits for that, or its last result took so long that it seems
+    /// to be busy.
     fn pick_for_thread(&self) -> usize {
         let last = LAST.get();
         let handle = self.workers.handles().get(last);
@@ -480,16 +484,18 @@ impl Runtime {
             })
         };
         let task: Arc<dyn Work + '_> = Arc::new(Piece::new(work, tell, admitted));
-        // SAFETY: only the lifetime changes. The caller keeps the borrows valid until the receiver has answered, and
-        // then the work is gone: it has run, or was cancelled, or is suspended in a task that is never resumed.
+        // SAFETY: only the lifetime changes. The caller keeps the borrows valid until the receiver
+        // has answered, and then the work is gone: it has run, or was cancelled, or is suspended in
+        // a task that is never resumed.
         let task: Arc<dyn Work + 'static> = unsafe { std::mem::transmute(task) };
         let may_block = !self.simulated && !self.is_in_task();
         self.workers.handles()[worker].run(task, urgency, may_block);
         done
     }
 
-    /// Runs `work` as a task of worker `worker`, or of the next one in turn. A task that waits for it before it has
-    /// begun runs it itself: otherwise all tasks that there can be could wait for work that none is left for.
+    /// Runs `work` as a task of worker `worker`, or of the next one in turn. A task that waits for
+    /// it before it has begun runs it itself: otherwise all tasks that there can be could wait for
+    /// work that none is left for.
     pub(crate) fn spawn<T: Send + 'static>(
         &self,
         worker: Option<usize>,
@@ -499,8 +505,8 @@ impl Runtime {
         self.start_task(worker, Urgency::Ordinary, admitted, work)
     }
 
-    /// As [`Self::spawn`], on that worker, whichever task waits for it, and although every task that there may be waits for
-    /// what this does.
+    /// As [`Self::spawn`], on that worker, whichever task waits for it, and although every task
+    /// that there may be waits for what this does.
     pub(crate) fn spawn_there<T: Send + 'static>(
         &self,
         worker: usize,
@@ -556,7 +562,8 @@ impl Runtime {
         WorkerState::with_current(&self.engine, |local| local.is_some())
     }
 
-    /// Counts what the caller does in memory, if it is a task of this engine; see [`Worker::count_operations`].
+    /// Counts what the caller does in memory, if it is a task of this engine; see
+    /// [`Worker::count_operations`].
     ///
     /// [`Worker::count_operations`]: super::worker::Worker::count_operations
     #[inline]
@@ -568,7 +575,8 @@ impl Runtime {
         });
     }
 
-    /// As [`Runtime::count_operations`], of so many records that follow one another: a leaf of them counts as one operation.
+    /// As [`Runtime::count_operations`], of so many records that follow one another: a leaf of them
+    /// counts as one operation.
     pub(crate) fn count_records(&self, records: usize) {
         self.count_operations(1 + records as u32 / 32);
     }

@@ -113,7 +113,8 @@ fn without_memory_for_stacks_work_waits_for_other_work() {
     simulation.close().unwrap();
 }
 
-/// A task that is made ready again and again while its read is under way goes on when that has ended.
+/// A task that is made ready again and again while its read is under way goes on when that has
+/// ended.
 #[test]
 fn a_waiter_for_io_is_not_woken_by_anything_else() {
     let device = FaultDevice::new(0, FaultPlan::new(1).latency_us(500..=500));

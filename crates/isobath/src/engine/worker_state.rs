@@ -139,8 +139,8 @@ impl WorkerState {
         self.spawn_counted(|local| &local.system_tasks, work);
     }
 
-    /// Runs a system task that `counter` counts while it lives. Where one has panicked, pages are written or segments freed no
-    /// longer: the store closes, as where a worker has.
+    /// Runs a system task that `counter` counts while it lives. Where one has panicked, pages are
+    /// written or segments freed no longer: the store closes, as where a worker has.
     fn spawn_counted(
         self: &Rc<Self>,
         counter: fn(&WorkerState) -> &Cell<usize>,

@@ -1,5 +1,6 @@
-//! An error for each kind of operation: the variants of [`Error`] that its operations can fail with, under the same names, and what
-//! any operation may meet as one group (docs/decisions/0065). Messages are in [`Error`] alone.
+//! An error for each kind of operation: the variants of [`Error`] that its operations can fail
+//! with, under the same names, and what any operation may meet as one group (docs/decisions/0065).
+//! Messages are in [`Error`] alone.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,7 +14,8 @@ use crate::trace;
 
 /// An error of one kind of operation, or a group of such errors.
 pub(crate) trait Kind: Sized + fmt::Debug {
-    /// The same error as one of this kind. One that is not known to belong to it goes into the innermost group, so none is lost.
+    /// The same error as one of this kind. One that is not known to belong to it goes into the
+    /// innermost group, so none is lost.
     fn of(error: Error) -> Self;
 
     /// The same error as one of all.
@@ -23,7 +25,8 @@ pub(crate) trait Kind: Sized + fmt::Debug {
     fn is_unexpected(&self) -> bool;
 }
 
-/// The error of a public function, of the kind that it says. Tests and simulations end at one that does not belong to the kind.
+/// The error of a public function, of the kind that it says. Tests and simulations end at one that
+/// does not belong to the kind.
 pub(crate) fn of_kind<K: Kind>(error: Error) -> K {
     let kind = K::of(error);
     if kind.is_unexpected() {
@@ -50,9 +53,11 @@ impl Kind for Arc<Error> {
     }
 }
 
-/// Defines the error of a kind of operation from some variants of [`Error`] and, after `else`, a group that has all others.
+/// Defines the error of a kind of operation from some variants of [`Error`] and, after `else`, a
+/// group that has all others.
 macro_rules! kind {
-    // The cause of a variant: its field `source`, which is the last one, or that of the error that it stands for.
+    // The cause of a variant: its field `source`, which is the last one, or that of the error that
+    // it stands for.
     (@source) => { None };
     (@source source $source:ident) => { Some($source) };
     (@source transparent $inner:ident) => { std::error::Error::source($inner) };
@@ -159,7 +164,8 @@ group! {
 kind! {
     /// What any operation of a store may fail with: the drive, the memory, the state of the store.
     ///
-    /// A part of the errors of each kind of operation, such as [`OpenError`]; [`Error`] has the same variants.
+    /// A part of the errors of each kind of operation, such as [`OpenError`]; [`Error`] has the
+    /// same variants.
     pub enum StorageError {
         /// There is no space for more pages on the volume.
         VolumeFull { used: u64, limit: u64, reason: Arc<VolumeError> },
@@ -183,7 +189,8 @@ kind! {
         Closed,
         /// The store was opened by the process that has forked this one: its workers are there.
         Forked,
-        /// A process that writes the store has used space again that this reader, which was opened earlier, still needs.
+        /// A process that writes the store has used space again that this reader, which was opened
+        /// earlier, still needs.
         ReaderOverrun { paths: Vec<PathBuf> },
         /// One read or write failed.
         Io(source: IoError),
@@ -194,7 +201,8 @@ kind! {
         /// A task panicked.
         TaskPanicked { message: String },
     }
-    /// An error that the operation is not known to have: a defect of the engine's, please report it. The message is that error's own.
+    /// An error that the operation is not known to have: a defect of the engine's, please report
+    /// it. The message is that error's own.
     else Unexpected(Arc<Error>)
 }
 
@@ -214,7 +222,8 @@ kind! {
         SuperblockCorrupt { paths: Vec<PathBuf> },
         /// The store is shorter than its superblock says.
         Truncated { paths: Vec<PathBuf>, found: u64, expected: u64 },
-        /// The store was not closed and is to be read only, but there is not enough memory or temporary space to replay its log.
+        /// The store was not closed and is to be read only, but there is not enough memory or
+        /// temporary space to replay its log.
         NeedsRecovery { paths: Vec<PathBuf> },
         /// The store was not closed and keeps no log, so that its newest state is incomplete.
         NotClosedCleanly { paths: Vec<PathBuf> },
@@ -233,19 +242,23 @@ kind! {
         /// A log device is shorter than the log.
         LogTruncated { path: PathBuf, found: u64, expected: u64 },
     }
-    /// What any operation may fail with; here also where the volume cannot be opened, and where recovery fails.
+    /// What any operation may fail with; here also where the volume cannot be opened, and where
+    /// recovery fails.
     else Storage(StorageError)
 }
 
 kind! {
     /// Why a transaction could not begin or commit: [`Store::begin`](crate::Store::begin),
-    /// [`Store::snapshot`](crate::Store::snapshot) and [`Transaction::commit`](crate::Transaction::commit).
+    /// [`Store::snapshot`](crate::Store::snapshot) and
+    /// [`Transaction::commit`](crate::Transaction::commit).
     pub enum TransactionError {
-        /// Another transaction changed what this one writes, or, if it is serializable, what it has read.
+        /// Another transaction changed what this one writes, or, if it is serializable, what it has
+        /// read.
         Conflict { tree: String, key: Vec<u8> },
         /// So much was changed since the snapshot began that what it would see is kept no longer.
         SnapshotTooOld,
-        /// The transaction replaces so many pages that the log has no space for the record that names them.
+        /// The transaction replaces so many pages that the log has no space for the record that
+        /// names them.
         TransactionTooLarge { bytes: u64, limit: u64 },
         /// The transaction's writes could not be kept in temporary files.
         Sort { directory: PathBuf, source: Arc<std::io::Error> },
@@ -267,8 +280,8 @@ impl TransactionError {
 }
 
 kind! {
-    /// Why records could not be loaded: [`Tree::bulk_load`](crate::Tree::bulk_load), [`Tree::load`](crate::Tree::load) and
-    /// [`Loader`](crate::Loader).
+    /// Why records could not be loaded: [`Tree::bulk_load`](crate::Tree::bulk_load),
+    /// [`Tree::load`](crate::Tree::load) and [`Loader`](crate::Loader).
     pub enum LoadError {
         /// The input of a bulk load is not in order.
         LoadOrder { record: u64, reason: &'static str },
@@ -278,9 +291,11 @@ kind! {
         ValueTooLong { length: u64, limit: u64 },
         /// Records could not be sorted in temporary files.
         Sort { directory: PathBuf, source: Arc<std::io::Error> },
-        /// Records that are inserted together take more space in the log than a transaction may have.
+        /// Records that are inserted together take more space in the log than a transaction may
+        /// have.
         TransactionTooLarge { bytes: u64, limit: u64 },
-        /// So much was changed during the load that what the load reads of the tree is kept no longer.
+        /// So much was changed during the load that what the load reads of the tree is kept no
+        /// longer.
         SnapshotTooOld,
         /// The tree was dropped.
         TreeDropped { name: String },
@@ -302,7 +317,8 @@ kind! {
         BackupNeedsLog,
         /// An option has a value that cannot work.
         BadOption { option: &'static str, reason: String },
-        /// The backup that this one is to add to is not what it should be, or this one is not when it is read back.
+        /// The backup that this one is to add to is not what it should be, or this one is not when
+        /// it is read back.
         BadBackup { path: PathBuf, offset: u64, error: BackupFileError },
         /// The backup that this one is to add to does not fit.
         BackupChain { path: PathBuf, reason: &'static str },

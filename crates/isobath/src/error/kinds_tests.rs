@@ -268,7 +268,8 @@ fn cause(error: &dyn std::error::Error) -> Option<String> {
     error.source().map(ToString::to_string)
 }
 
-/// Every error becomes one of the kind `name` and itself again; only those that belong to it are known to it.
+/// Every error becomes one of the kind `name` and itself again; only those that belong to it are
+/// known to it.
 fn check<K: Kind + Clone + std::error::Error + Into<Error>>(name: &str) {
     for error in all() {
         let kind = K::of(error.clone());

@@ -11,7 +11,8 @@ use crate::engine::WorkerState;
 use crate::page::PageId;
 use crate::{Error, Options, Simulation};
 
-/// Whether a value uses the id of a chunk again that it gave back because there was no space for the next one.
+/// Whether a value uses the id of a chunk again that it gave back because there was no space for
+/// the next one.
 fn uses_an_id_twice() -> bool {
     let options = Options::new()
         .pool_bytes(1200 << 10)

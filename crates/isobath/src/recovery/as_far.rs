@@ -2,8 +2,8 @@
 
 use crate::Error;
 
-/// What a reading has found, and the error that ended it early, if one did. The one cannot be had without a word on the other:
-/// a part that is taken for the whole is a wrong answer.
+/// What a reading has found, and the error that ended it early, if one did. The one cannot be had
+/// without a word on the other: a part that is taken for the whole is a wrong answer.
 #[must_use]
 pub(crate) struct AsFar<T> {
     found: T,

@@ -154,8 +154,8 @@ pub(crate) fn create(
     })
 }
 
-/// Refuses a limit in which no store has space, however little is in it. One below what this store takes already keeps it from
-/// growing.
+/// Refuses a limit in which no store has space, however little is in it. One below what this store
+/// takes already keeps it from growing.
 fn check_limit(limit: u64, superblock: &Superblock) -> Result<(), Error> {
     let sizes = superblock.sizes;
     let log = u64::from(superblock.log_segments) * u64::from(sizes.used_by(1));
@@ -174,8 +174,9 @@ fn limit_segments(bytes: Option<u64>, sizes: SegmentSizes) -> u32 {
     bytes.map_or(0, |bytes| sizes.whole_in(bytes).max(1))
 }
 
-/// Bytes that the log may take of a volume that is limited to `limit` bytes: a sixteenth. Where the least log could not double
-/// within that, it stays as it is: for less than a doubling, data would lack the room of two areas while the log moves.
+/// Bytes that the log may take of a volume that is limited to `limit` bytes: a sixteenth. Where the
+/// least log could not double within that, it stays as it is: for less than a doubling, data would
+/// lack the room of two areas while the log moves.
 fn log_share(limit: u64) -> u64 {
     match limit / 16 {
         share if share < 2 * MIN_AREA_BYTES => MIN_AREA_BYTES,
@@ -183,8 +184,8 @@ fn log_share(limit: u64) -> u64 {
     }
 }
 
-/// Bytes that the log of a store may grow to: of a limit, also one that the store got later, a sixteenth at most, unless
-/// transactions were asked for that need more.
+/// Bytes that the log of a store may grow to: of a limit, also one that the store got later, a
+/// sixteenth at most, unless transactions were asked for that need more.
 fn max_log_bytes(config: &Config, superblock: &Superblock) -> u64 {
     let sizes = superblock.sizes;
     let most = u64::from(superblock.max_log_segments) * u64::from(sizes.large);
@@ -212,9 +213,9 @@ fn log_of(config: &Config, superblock: &Superblock, end: Lsn) -> Log {
     }
 }
 
-/// Makes a new store's log begin small where its size was not given; returns the large segments that it may grow to, 0 for a
-/// log that does not grow. The log's segments, large ones until then, are those that the volume begins with: small ones, if
-/// there are enough.
+/// Makes a new store's log begin small where its size was not given; returns the large segments
+/// that it may grow to, 0 for a log that does not grow. The log's segments, large ones until then,
+/// are those that the volume begins with: small ones, if there are enough.
 fn begin_log_small(config: &mut Config) -> u32 {
     let large = u64::from(config.sizes.large);
     let least = MIN_AREA_BYTES.div_ceil(large) as u32;
@@ -405,7 +406,8 @@ pub(crate) fn open(
         allocated_bytes: mapped.bytes,
         reserved_bytes: mapped.worst_case_bytes,
         current,
-        // Of a store that was closed as well: no superblock is written before those that say that it is open.
+        // Of a store that was closed as well: no superblock is written before those that say that
+        // it is open.
         recovering: is_written && !canary::is_on(Canary::CheckpointBeforeOpen) || !plan.is_empty(),
         plan,
     })

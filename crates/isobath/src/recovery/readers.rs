@@ -1,5 +1,5 @@
-//! Reading beside a writer in another process: what a reader pins and keeps of the store when it is opened, and what it
-//! means if it reads something else later (docs/decisions/0029).
+//! Reading beside a writer in another process: what a reader pins and keeps of the store when it is
+//! opened, and what it means if it reads something else later (docs/decisions/0029).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -37,8 +37,8 @@ pub(crate) struct Beside {
 
 /// Pins the newest superblock for as long as `volume` is open, and answers it.
 ///
-/// The pin is there before the superblock is read for the last time: if the writer finds no pin, it frees only what a
-/// durable superblock or record before that says is obsolete.
+/// The pin is there before the superblock is read for the last time: if the writer finds no pin, it
+/// frees only what a durable superblock or record before that says is obsolete.
 ///
 /// # Errors
 ///
@@ -57,16 +57,18 @@ pub(crate) fn pin_newest(volume: &Volume, paths: &[PathBuf]) -> Result<Superbloc
     }
 }
 
-/// Copies the log of `superblock` from the volume below into `overlay`, up to what is durable by now at least, and with it
-/// the superblock itself. A recovery of the overlay sees nothing of what a writer does from here on, but for pages that it
-/// puts over others.
+/// Copies the log of `superblock` from the volume below into `overlay`, up to what is durable by
+/// now at least, and with it the superblock itself. A recovery of the overlay sees nothing of what
+/// a writer does from here on, but for pages that it puts over others.
 ///
-/// The end of a log that is being written looks like a corrupt record: what lies behind the end may know already
-/// that the log was durable beyond it. So it is read twice. The first reading finds what the second one has to find.
+/// The end of a log that is being written looks like a corrupt record: what lies behind the end may
+/// know already that the log was durable beyond it. So it is read twice. The first reading finds
+/// what the second one has to find.
 ///
 /// # Errors
 ///
-/// [`Error::LogCorrupt`] where the log could not be read up to there: it is corrupt, or a writer has used its space again.
+/// [`Error::LogCorrupt`] where the log could not be read up to there: it is corrupt, or a writer
+/// has used its space again.
 pub(crate) fn keep_log(
     overlay: &OverlayDevice,
     superblock: &Superblock,
@@ -99,8 +101,9 @@ pub(crate) fn keep_log(
     let mut kept = superblock.clone();
     kept.log_durable = durable;
     keep_superblock(overlay, &kept)?;
-    // Nothing up to where the log seemed to end was overwritten before it was read: the writer keeps what the newest
-    // superblock needs. Otherwise the end may have been newer records in the place of older ones.
+    // Nothing up to where the log seemed to end was overwritten before it was read: the writer
+    // keeps what the newest superblock needs. Otherwise the end may have been newer records in the
+    // place of older ones.
     let newest = read_superblock(volume, paths)?;
     if newest.log_start > durable && !canary::is_on(Canary::TrustLiveLogEnd) {
         return Err(overrun);
@@ -117,11 +120,13 @@ fn keep_superblock(overlay: &OverlayDevice, superblock: &Superblock) -> Result<(
         .try_for_each(|&offset| volume.write_at(offset, &bytes[..]))
 }
 
-/// Where the newest state of the store has page `id`, and the sequence number of the segment; `None` where it has no copy.
+/// Where the newest state of the store has page `id`, and the sequence number of the segment;
+/// `None` where it has no copy.
 ///
 /// # Errors
 ///
-/// Those of reading; [`Error::ReaderOverrun`] where a writer goes on faster than the state can be read.
+/// Those of reading; [`Error::ReaderOverrun`] where a writer goes on faster than the state can be
+/// read.
 fn find_copy(volume: &Volume, id: PageId) -> Result<Option<(Address, u64)>, Error> {
     for _ in 0..ATTEMPTS {
         let superblock = read_superblock(volume, &[])?;
@@ -131,8 +136,9 @@ fn find_copy(volume: &Volume, id: PageId) -> Result<Option<(Address, u64)>, Erro
         tests::overtake();
         let found = copy_in(volume, &superblock, id);
         let newest = read_superblock(volume, &[])?;
-        // What the newest superblock needs of the log is still there. Where the log ended before that, newer records have taken
-        // the place of older ones, and the state that was put together lacks what they said.
+        // What the newest superblock needs of the log is still there. Where the log ended before
+        // that, newer records have taken the place of older ones, and the state that was put
+        // together lacks what they said.
         let is_whole = match &found {
             Ok((_, end)) => newest.log_start <= end.0,
             Err(_) => newest.sequence == superblock.sequence,
@@ -147,7 +153,8 @@ fn find_copy(volume: &Volume, id: PageId) -> Result<Option<(Address, u64)>, Erro
 /// A place of a page, with the sequence number of its segment.
 type Copy = (Address, u64);
 
-/// Where the state that `superblock` and its log make up has page `id`, and where the log ends, as far as it can be read.
+/// Where the state that `superblock` and its log make up has page `id`, and where the log ends, as
+/// far as it can be read.
 fn copy_in(
     volume: &Volume,
     superblock: &Superblock,
@@ -164,7 +171,8 @@ fn copy_in(
             provisional: &loaded.provisional,
             has: &|page| pool.mapping.place(page) != Place::Free,
         };
-        // Twice, as in `keep_log`: the second reading has to find what was durable when the first one ended.
+        // Twice, as in `keep_log`: the second reading has to find what was durable when the first
+        // one ended.
         let reached = find_end(volume, &area, superblock)?;
         let durable = reached.max(Lsn(superblock.log_durable));
         let scan = LogScan::read_until(volume, &area, superblock, &base, durable).whole()?;
@@ -186,7 +194,8 @@ fn copy_in(
 }
 
 impl Opening {
-    /// This store reads `volume`, or what was replayed over it, while another process may write there.
+    /// This store reads `volume`, or what was replayed over it, while another process may write
+    /// there.
     pub(crate) fn reads_beside(&self, volume: Volume, paths: &[PathBuf], replayed: bool) {
         *self.beside.lock() = Some(Beside {
             volume,
@@ -196,14 +205,15 @@ impl Opening {
         });
     }
 
-    /// Whether the log was replayed in this process alone: page versions and places that came of that mean something else
-    /// in the store of a writer.
+    /// Whether the log was replayed in this process alone: page versions and places that came of
+    /// that mean something else in the store of a writer.
     pub(crate) fn was_replayed(&self) -> bool {
         self.shared.config.read_only && self.beside.lock().as_ref().is_some_and(|b| b.replayed)
     }
 
-    /// What it means that page `id` could not be read at `address`, with this error. For a reader: if the page is in another
-    /// place by now, a writer has used that one again. If it still has to be there, it is corrupt.
+    /// What it means that page `id` could not be read at `address`, with this error. For a reader:
+    /// if the page is in another place by now, a writer has used that one again. If it still has to
+    /// be there, it is corrupt.
     pub(crate) fn judge_read(&self, id: PageId, address: Address, error: Error) -> Error {
         if !self.shared.config.read_only {
             return error;
@@ -217,7 +227,8 @@ impl Opening {
         if !beside.is_overrun {
             beside.is_overrun = match find_copy(&beside.volume, id) {
                 Ok(found) => found != expected,
-                // Without the newest state no one knows whether the page is there still. The next opening says what is wrong.
+                // Without the newest state no one knows whether the page is there still. The next
+                // opening says what is wrong.
                 Err(_) => true,
             };
         }
@@ -230,8 +241,8 @@ impl Opening {
     }
 }
 
-/// A volume that reads `volume` and keeps what is written to it: `memory_bytes` bytes in memory, more than that in a
-/// temporary file.
+/// A volume that reads `volume` and keeps what is written to it: `memory_bytes` bytes in memory,
+/// more than that in a temporary file.
 pub(crate) fn overlay(volume: Volume, memory_bytes: u64) -> Arc<OverlayDevice> {
     Arc::new(OverlayDevice::new(volume, memory_bytes))
 }
@@ -257,7 +268,8 @@ mod tests {
         }
     }
 
-    /// The writer makes the volume longer, and moves the log and pages behind the end that it had for the reader.
+    /// The writer makes the volume longer, and moves the log and pages behind the end that it had
+    /// for the reader.
     #[test]
     fn a_look_finds_what_lies_behind_the_end_that_the_volume_had() {
         let directory = tempfile::tempdir().unwrap();

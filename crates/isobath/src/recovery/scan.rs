@@ -71,7 +71,8 @@ pub(crate) struct Scan {
     dropped: HashSet<TreeId>,
     loads: Loads,
     commits: u64,
-    /// Records of copies that are older than what the log says of their pages before: what that is, and the record.
+    /// Records of copies that are older than what the log says of their pages before: what that is,
+    /// and the record.
     late: Vec<(Lsn, Lsn)>,
     /// Chunks that may not have reached the drive.
     unflushed: UnflushedChunks,
@@ -168,7 +169,8 @@ impl Scan {
     }
 
     /// Reads the log from where `superblock` says to its end, on top of the
-    /// checkpoint's `base`. The end is before the first record that names a chunk which is not there, though it has to be.
+    /// checkpoint's `base`. The end is before the first record that names a chunk which is not
+    /// there, though it has to be.
     pub(crate) fn read(
         volume: &Volume,
         area: &LogArea,
@@ -192,7 +194,8 @@ impl Scan {
         Ok(Scan { end, ..shorter })
     }
 
-    /// As [`Scan::read`], up to where the log cannot be read any further; whatever it says of chunks is taken for true.
+    /// As [`Scan::read`], up to where the log cannot be read any further; whatever it says of
+    /// chunks is taken for true.
     pub(crate) fn read_as_far(
         volume: &Volume,
         area: &LogArea,
@@ -202,8 +205,8 @@ impl Scan {
         Scan::read_with(&mut reader(volume, area, superblock), superblock, base)
     }
 
-    /// As [`Scan::read_as_far`], but no further than to `end`, where an earlier reading has found the log's end: a writer may
-    /// be writing what lies behind it.
+    /// As [`Scan::read_as_far`], but no further than to `end`, where an earlier reading has found
+    /// the log's end: a writer may be writing what lies behind it.
     pub(crate) fn read_until(
         volume: &Volume,
         area: &LogArea,

@@ -1,5 +1,5 @@
-//! Chunks that the log names and that were not flushed before it did: which of them a recovery finds, and where the log
-//! ends for it if one is missing (docs/decisions/0086).
+//! Chunks that the log names and that were not flushed before it did: which of them a recovery
+//! finds, and where the log ends for it if one is missing (docs/decisions/0086).
 
 use isobath_io::{AlignedBuf, IoError, Volume};
 
@@ -28,8 +28,8 @@ struct Named {
 pub(crate) struct UnflushedChunks {
     /// Those that exist at the reading's end.
     live: HashMap<PageId, Named>,
-    /// Tokens that records have confirmed. What belongs to others no commit has named: a recovery frees it at once, and
-    /// uses its place before the record that says so is durable.
+    /// Tokens that records have confirmed. What belongs to others no commit has named: a recovery
+    /// frees it at once, and uses its place before the record that says so is durable.
     confirmed: HashSet<Token>,
 }
 
@@ -55,7 +55,8 @@ impl UnflushedChunks {
     }
 
     fn end(&mut self, ids: &[PageId]) {
-        // The place of one that has ended may hold something else by now, if the record of its end was durable.
+        // The place of one that has ended may hold something else by now, if the record of its end
+        // was durable.
         if !canary::is_on(Canary::VerifyEndedChunks) {
             for id in ids {
                 self.live.remove(id);
@@ -87,8 +88,9 @@ impl UnflushedChunks {
         }
     }
 
-    /// The record of the oldest chunk, of those that some commit has, that is not where `log`, which was read to its end, says. `None` if all of
-    /// them are there, or what is not was durable once: that is corrupt, and its reader will find it so.
+    /// The record of the oldest chunk, of those that some commit has, that is not where `log`,
+    /// which was read to its end, says. `None` if all of them are there, or what is not was durable
+    /// once: that is corrupt, and its reader will find it so.
     ///
     /// # Errors
     ///
@@ -133,8 +135,8 @@ impl UnflushedChunks {
     }
 }
 
-/// Whether the whole chunk lies at its place. No other bytes match: its segment's sequence number is never given again,
-/// and in one use of a segment each place is written once.
+/// Whether the whole chunk lies at its place. No other bytes match: its segment's sequence number
+/// is never given again, and in one use of a segment each place is written once.
 fn is_there(volume: &Volume, superblock: &Superblock, chunk: &Mapped) -> Result<bool, IoError> {
     let (at, length) = (chunk.address, chunk.address.length());
     let start = superblock.sizes.start_of(at.segment()) + u64::from(at.offset());
@@ -146,11 +148,12 @@ fn is_there(volume: &Volume, superblock: &Superblock, chunk: &Mapped) -> Result<
     Ok(page::is_chunk(&image, chunk.page, chunk.version, chunk.seq))
 }
 
-/// Where the log of `superblock` ends for a reader of its store: before the first record that names a chunk which is not
-/// there, though it has to be. Where a record behind a gap knows that the log was durable beyond the gap, up to there.
+/// Where the log of `superblock` ends for a reader of its store: before the first record that names
+/// a chunk which is not there, though it has to be. Where a record behind a gap knows that the log
+/// was durable beyond the gap, up to there.
 ///
-/// A writer may go on beside this. Where it has used a chunk's place again, it had a durable record before of the chunk's
-/// end; so the log is read once more before it is cut off.
+/// A writer may go on beside this. Where it has used a chunk's place again, it had a durable record
+/// before of the chunk's end; so the log is read once more before it is cut off.
 ///
 /// # Errors
 ///

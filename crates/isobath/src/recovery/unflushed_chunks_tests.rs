@@ -104,10 +104,12 @@ fn value(task: usize, number: u64) -> Vec<u8> {
     value
 }
 
-/// What a power cut may leave: a drive, and how often each task had replaced a value and been told so.
+/// What a power cut may leave: a drive, and how often each task had replaced a value and been told
+/// so.
 type Cut = (Arc<FaultDevice>, Vec<u64>);
 
-/// Power cuts of a store whose tasks replace large values; `is_separate`, of one whose log has a device of its own.
+/// Power cuts of a store whose tasks replace large values; `is_separate`, of one whose log has a
+/// device of its own.
 fn cuts(seed: u64, is_separate: bool) -> Vec<Cut> {
     let plan = FaultPlan::new(seed).latency_us(0..=300);
     let plan = match is_separate {
@@ -243,8 +245,8 @@ fn write_until(
     drop(simulation);
 }
 
-/// What a store has after two power cuts: one took a commit from the log and left its chunk; one, in the opening after it,
-/// took the chunk of another commit and left that in the log.
+/// What a store has after two power cuts: one took a commit from the log and left its chunk; one,
+/// in the opening after it, took the chunk of another commit and left that in the log.
 fn found_after_two_cuts(seed: u64) -> Vec<Option<u8>> {
     let device = closed_store(seed);
     let mut first = None;

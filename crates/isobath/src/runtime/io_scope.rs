@@ -1,5 +1,5 @@
-//! I/O of a task that borrows its memory, as threads of [`std::thread::scope`] do: when the scope ends, all of it has completed. So
-//! code that reads and writes needs no `unsafe`.
+//! I/O of a task that borrows its memory, as threads of [`std::thread::scope`] do: when the scope
+//! ends, all of it has completed. So code that reads and writes needs no `unsafe`.
 
 #![allow(unsafe_code)]
 
@@ -10,8 +10,8 @@ use isobath_io::{AlignedBuf, Io, IoError};
 
 use super::Worker;
 
-/// What [`Worker::io_scope`] lends to the code that starts I/O. Memory that is read or written is borrowed for `'scope`, which ends
-/// when every I/O has completed.
+/// What [`Worker::io_scope`] lends to the code that starts I/O. Memory that is read or written is
+/// borrowed for `'scope`, which ends when every I/O has completed.
 pub(crate) struct IoScope<'scope, 'env: 'scope> {
     worker: &'env Worker,
     /// Buffers that were handed over.
@@ -39,7 +39,8 @@ impl Drop for NoUnwinding {
 }
 
 impl<'scope> IoScope<'scope, '_> {
-    /// Starts to write `bytes` at byte `at` of the volume. Both are multiples of the device's block, and so is the address in memory.
+    /// Starts to write `bytes` at byte `at` of the volume. Both are multiples of the device's
+    /// block, and so is the address in memory.
     pub(crate) fn write(&'scope self, at: u64, bytes: &'scope [u8]) {
         self.start(Io::write(at, bytes.as_ptr(), length(bytes), 0));
     }
@@ -57,8 +58,8 @@ impl<'scope> IoScope<'scope, '_> {
         self.start(Io::read(at, into.as_mut_ptr(), length(into), 0));
     }
 
-    /// Starts to read `bytes` bytes from byte `at` of the volume, of which those behind the first `skipped` are copied to `into` when
-    /// the scope ends.
+    /// Starts to read `bytes` bytes from byte `at` of the volume, of which those behind the first
+    /// `skipped` are copied to `into` when the scope ends.
     pub(crate) fn read_within(
         &'scope self,
         at: u64,
@@ -87,8 +88,8 @@ impl<'scope> IoScope<'scope, '_> {
     }
 
     fn start(&self, io: Io) {
-        // SAFETY: what it reads or writes is borrowed for `'scope` or the scope's own, and `io_scope` does not return before
-        // `wait_io` has, nor does it unwind.
+        // SAFETY: what it reads or writes is borrowed for `'scope` or the scope's own, and
+        // `io_scope` does not return before `wait_io` has, nor does it unwind.
         unsafe { self.worker.start_io(io) };
     }
 }
@@ -99,8 +100,8 @@ fn length(bytes: &[u8]) -> u32 {
 }
 
 impl Worker {
-    /// Runs `start`, which may start any number of I/Os of the running task, and waits until all of them have completed. A panic
-    /// of `start` ends the process.
+    /// Runs `start`, which may start any number of I/Os of the running task, and waits until all of
+    /// them have completed. A panic of `start` ends the process.
     ///
     /// # Errors
     ///

@@ -2,8 +2,9 @@
 
 use crate::Error;
 
-/// A value of the process that made it. A child that was forked since has a copy of it, whose locks other threads of the
-/// parent may hold and whose workers do not exist: the child cannot reach it, and forgets it instead of dropping it.
+/// A value of the process that made it. A child that was forked since has a copy of it, whose locks
+/// other threads of the parent may hold and whose workers do not exist: the child cannot reach it,
+/// and forgets it instead of dropping it.
 pub(crate) struct OfProcess<T> {
     /// `None` only after it was dropped.
     value: Option<T>,

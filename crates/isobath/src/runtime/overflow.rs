@@ -1,8 +1,9 @@
 //! A task that overflows its stack is named as such before the process ends.
 //!
-//! Each stack ends with a page that no access may touch. The kernel answers with SIGSEGV, whose default message names neither
-//! the task nor what to do. The handler here looks whether the address lies in that page of the task that runs on the thread,
-//! says so, and lets the default action follow; everything else goes to whichever handler was there before.
+//! Each stack ends with a page that no access may touch. The kernel answers with SIGSEGV, whose
+//! default message names neither the task nor what to do. The handler here looks whether the
+//! address lies in that page of the task that runs on the thread, says so, and lets the default
+//! action follow; everything else goes to whichever handler was there before.
 
 #![allow(unsafe_code)]
 
@@ -17,11 +18,13 @@ const HANDLER_BYTES: usize = 64 << 10;
 const MESSAGE: &str = "\nstack overflow in an Isobath task: it needs more than its stack has (Options::task_stack_bytes)\n";
 
 thread_local! {
-    /// The end of the stack of the task that runs on this thread: its page is not to be touched. 0 outside tasks.
+    /// The end of the stack of the task that runs on this thread: its page is not to be touched. 0
+    /// outside tasks.
     static LIMIT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// What handled the signal before, and the bytes of a page: written once, before the handler is installed.
+/// What handled the signal before, and the bytes of a page: written once, before the handler is
+/// installed.
 struct Previous(UnsafeCell<MaybeUninit<(libc::sigaction, usize)>>);
 
 // SAFETY: written by one thread before anything can read it, only read afterwards.
@@ -55,7 +58,8 @@ impl Watch {
         let mut watch = Watch {
             stack: ptr::null_mut(),
         };
-        // SAFETY: queries and sets this thread's alternate stack; the memory stays mapped until `drop`, on this thread.
+        // SAFETY: queries and sets this thread's alternate stack; the memory stays mapped until
+        // `drop`, on this thread.
         unsafe {
             let mut present: libc::stack_t = std::mem::zeroed();
             let asked = libc::sigaltstack(ptr::null(), &raw mut present);
@@ -105,7 +109,8 @@ impl Drop for Watch {
 }
 
 fn install() {
-    // SAFETY: the handler does what a handler may; what was there before is kept before it can be asked for.
+    // SAFETY: the handler does what a handler may; what was there before is kept before it can be
+    // asked for.
     unsafe {
         let page = libc::sysconf(libc::_SC_PAGESIZE);
         let page = usize::try_from(page).unwrap_or(4096);
@@ -124,7 +129,8 @@ fn install() {
 
 /// Only calls that a signal handler may make.
 extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel gives a valid `info`; `PREVIOUS` was written before this handler was installed.
+    // SAFETY: the kernel gives a valid `info`; `PREVIOUS` was written before this handler was
+    // installed.
     unsafe {
         let address = (*info).si_addr().addr();
         let limit = LIMIT.get();

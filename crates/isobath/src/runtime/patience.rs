@@ -9,7 +9,8 @@ const YIELDS: u32 = 64;
 /// How long it sleeps between two looks.
 const SLEEP: Duration = Duration::from_millis(1);
 
-/// How long a task has waited: at first it lets others run, later it sleeps, so that it does not keep a worker busy.
+/// How long a task has waited: at first it lets others run, later it sleeps, so that it does not
+/// keep a worker busy.
 #[derive(Default)]
 pub(crate) struct Patience(u32);
 

@@ -14,17 +14,19 @@ struct Own<T> {
     value: T,
 }
 
-/// A `T` for each worker, which only that worker's thread reaches: so it needs no lock, whatever `T` is.
+/// A `T` for each worker, which only that worker's thread reaches: so it needs no lock, whatever
+/// `T` is.
 pub(crate) struct PerWorker<T> {
     own: Box<[Own<T>]>,
     /// Held by the thread that looks at what workers have left.
     ended: Mutex<()>,
 }
 
-// SAFETY: a value is reached through `of`, with the worker of its handle in hand. There is one for each handle
-// (`WorkerHandle::claim`), and it is not `Sync`: so one thread at a time reaches the value, and passes it on to others no
-// sooner than the worker, which is borrowed as long as the value is. Or it is reached through `for_each_ended`, once there is
-// no such worker any more, nor ever will be, under a lock.
+// SAFETY: a value is reached through `of`, with the worker of its handle in hand. There is one for
+// each handle (`WorkerHandle::claim`), and it is not `Sync`: so one thread at a time reaches the
+// value, and passes it on to others no sooner than the worker, which is borrowed as long as the
+// value is. Or it is reached through `for_each_ended`, once there is no such worker any more, nor
+// ever will be, under a lock.
 unsafe impl<T: Send> Sync for PerWorker<T> {}
 
 impl<T> PerWorker<T> {

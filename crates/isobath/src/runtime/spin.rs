@@ -1,19 +1,21 @@
-//! Looking for a moment before a thread sleeps: for a result that a worker is about to send, for work that a thread is
-//! about to hand over.
+//! Looking for a moment before a thread sleeps: for a result that a worker is about to send, for
+//! work that a thread is about to hand over.
 //!
-//! To put a thread to sleep and to wake it costs more than most operations in memory, on a virtual machine tens of microseconds. How
-//! long to look is learnt: where what is waited for came in time, longer; where it did not, half as long, and in the end not at
-//! all, but for one wait of many, which tells whether that has changed.
+//! To put a thread to sleep and to wake it costs more than most operations in memory, on a virtual
+//! machine tens of microseconds. How long to look is learnt: where what is waited for came in time,
+//! longer; where it did not, half as long, and in the end not at all, but for one wait of many,
+//! which tells whether that has changed.
 
 use std::time::{Duration, Instant};
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{OnceLock, spin_loop};
 
-/// Longest time that a thread looks for a result: longer than it takes to wake a worker, else the result would come too late as long as
-/// the worker sleeps between two pieces of work.
+/// Longest time that a thread looks for a result: longer than it takes to wake a worker, else the
+/// result would come too late as long as the worker sleeps between two pieces of work.
 pub(crate) const FOR_A_RESULT: Duration = Duration::from_micros(60);
-/// Longest time that a worker looks for work. What comes later than that is worth a sleep, in which other threads run.
+/// Longest time that a worker looks for work. What comes later than that is worth a sleep, in which
+/// other threads run.
 pub(crate) const FOR_WORK: Duration = Duration::from_micros(20);
 /// Less than this is not worth to look for. So long any thread may look.
 const LEAST: Duration = Duration::from_micros(1);
@@ -28,7 +30,8 @@ struct Looking(AtomicU32);
 /// Those of the process.
 static LOOKING: Looking = Looking(AtomicU32::new(0));
 
-/// Threads of the process that may look at once: one for every two processors, since each waits for another thread that works meanwhile.
+/// Threads of the process that may look at once: one for every two processors, since each waits for
+/// another thread that works meanwhile.
 fn places() -> u32 {
     static PLACES: OnceLock<u32> = OnceLock::new();
     PLACES.get().copied().unwrap_or_else(|| {
@@ -59,8 +62,8 @@ impl Spin {
         }
     }
 
-    /// Looks for a moment whether `is_there`, or `is_other`, from which nothing is learnt; whether one of them was. Never in a simulation,
-    /// whose threads wait for each other's steps.
+    /// Looks for a moment whether `is_there`, or `is_other`, from which nothing is learnt; whether
+    /// one of them was. Never in a simulation, whose threads wait for each other's steps.
     pub(crate) fn until(
         &self,
         is_there: impl Fn() -> bool,

@@ -158,7 +158,8 @@ pub fn yield_now() {
     }
 }
 
-/// Inside a task, lets every other ready task of its worker run once; elsewhere does nothing. Whether this is a task.
+/// Inside a task, lets every other ready task of its worker run once; elsewhere does nothing.
+/// Whether this is a task.
 pub(crate) fn yield_task() -> bool {
     Worker::with_current(|worker| {
         let worker = worker.filter(|worker| worker.in_task());

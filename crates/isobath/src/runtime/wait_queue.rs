@@ -1,14 +1,14 @@
 //! Tasks that wait until something is worth another look.
 //!
-//! The list behind every wait of one task for what any other thread does, except where something is handed over in
-//! the order of waiting: locks on keys, and space in the log. No wake-up is lost, in whatever way the two sides share
-//! what is waited for:
+//! The list behind every wait of one task for what any other thread does, except where something is
+//! handed over in the order of waiting: locks on keys, and space in the log. No wake-up is lost, in
+//! whatever way the two sides share what is waited for:
 //!
 //! - The waiter lists itself, and then looks whether its wait is over.
 //! - The thread that changes something changes it, and then looks whether a waiter is listed.
 //!
-//! A sequentially consistent fence stands between the two steps on both sides, so one of them sees the other. A
-//! waiter may be woken for no reason, and looks again.
+//! A sequentially consistent fence stands between the two steps on both sides, so one of them sees
+//! the other. A waiter may be woken for no reason, and looks again.
 
 use super::task::TaskRef;
 use super::worker::Worker;
@@ -67,8 +67,8 @@ impl<W: Wakes> WaitQueue<W> {
         self.count.load(Relaxed)
     }
 
-    /// Lists `waiter`, to be woken once `until` is reached, unless `is_over` says then that there is nothing to wait for.
-    /// The ticket is for [`WaitQueue::leave`].
+    /// Lists `waiter`, to be woken once `until` is reached, unless `is_over` says then that there
+    /// is nothing to wait for. The ticket is for [`WaitQueue::leave`].
     pub(super) fn enter(
         &self,
         until: u64,
@@ -131,8 +131,9 @@ impl<W: Wakes> WaitQueue<W> {
 }
 
 impl WaitQueue {
-    /// Parks the task that runs on `worker` until `until` is reached, or it is woken for another reason; not at all where `is_over`
-    /// says, once others can see that it waits, that there is nothing to wait for. Whether it was parked; outside tasks it is not.
+    /// Parks the task that runs on `worker` until `until` is reached, or it is woken for another
+    /// reason; not at all where `is_over` says, once others can see that it waits, that there is
+    /// nothing to wait for. Whether it was parked; outside tasks it is not.
     #[cfg_attr(any(test, feature = "simulation"), track_caller)]
     pub(crate) fn wait(&self, worker: &Worker, until: u64, is_over: impl FnOnce() -> bool) -> bool {
         let Some(task) = worker.current_task() else {

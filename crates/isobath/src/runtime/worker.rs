@@ -40,7 +40,8 @@ pub(crate) struct Limits {
     pub(crate) stack_bytes: usize,
 }
 
-/// Slots of each worker that are kept for urgent work. A store has one backup at a time, which does one thing at a time.
+/// Slots of each worker that are kept for urgent work. A store has one backup at a time, which does
+/// one thing at a time.
 const URGENT_TASKS: usize = 1;
 
 impl Limits {
@@ -184,8 +185,9 @@ impl Stepped {
     }
 }
 
-/// A fiber that has not ended is never unwound: what its stack lends to other tasks, and to I/O in flight, would go before
-/// they do. It is leaked, which only happens where a worker's thread ends by a panic.
+/// A fiber that has not ended is never unwound: what its stack lends to other tasks, and to I/O in
+/// flight, would go before they do. It is leaked, which only happens where a worker's thread ends
+/// by a panic.
 impl Drop for Worker {
     fn drop(&mut self) {
         for slot in &self.slots {
@@ -476,7 +478,8 @@ impl Worker {
                 return;
             };
             let Some(stack) = self.user_stack() else {
-                // Some task runs user work: while none did, there was its stack. It goes on when that ends.
+                // Some task runs user work: while none did, there was its stack. It goes on when
+                // that ends.
                 queue.push_front(work);
                 return;
             };
@@ -489,8 +492,8 @@ impl Worker {
         }
     }
 
-    /// Cancels all user work: what has begun, too, is never resumed. The worker is not to be stepped any more, nor to
-    /// be dropped: its tasks stay where they are, with all that they hold.
+    /// Cancels all user work: what has begun, too, is never resumed. The worker is not to be
+    /// stepped any more, nor to be dropped: its tasks stay where they are, with all that they hold.
     pub(crate) fn give_up(&self) {
         self.handle.close();
         for message in self.inbox.take() {

@@ -23,7 +23,8 @@ pub(crate) trait Work: Send + Sync {
 pub(crate) enum Urgency {
     /// It waits until one of the tasks that there may be has ended.
     Ordinary,
-    /// All tasks that there may be could wait for what this does: each worker has a slot that is kept for such work.
+    /// All tasks that there may be could wait for what this does: each worker has a slot that is
+    /// kept for such work.
     Urgent,
 }
 
@@ -192,9 +193,11 @@ impl WorkerHandle {
         true
     }
 
-    /// Looks for messages for a moment before the worker sleeps, or until `is_other` says that there is something else to do.
+    /// Looks for messages for a moment before the worker sleeps, or until `is_other` says that
+    /// there is something else to do.
     pub(super) fn look_for_messages(&self, is_other: impl FnMut() -> bool) -> bool {
-        // Where several threads wait, they need the processors, and messages come often enough for a worker that sleeps, too.
+        // Where several threads wait, they need the processors, and messages come often enough for
+        // a worker that sleeps, too.
         self.callers.load(Ordering::Relaxed) <= 1
             && self
                 .spin
@@ -206,7 +209,8 @@ impl WorkerHandle {
         self.callers.load(Ordering::Relaxed) > 0
     }
 
-    /// A thread waits for work that it hands to the worker, as long as the answer lives; whether it is the only one.
+    /// A thread waits for work that it hands to the worker, as long as the answer lives; whether it
+    /// is the only one.
     pub(crate) fn call(&self) -> (Call<'_>, bool) {
         let before = self.callers.fetch_add(1, Ordering::Relaxed);
         (Call(self), before == 0)

@@ -69,7 +69,8 @@ fn is_block_device(found: &Metadata) -> bool {
     found.file_type().is_block_device()
 }
 
-/// The name that a new store at `path` gets, if one may be made there: of a link that of the file that it leads to.
+/// The name that a new store at `path` gets, if one may be made there: of a link that of the file
+/// that it leads to.
 fn name_for_new(path: &Path) -> Result<PathBuf, Error> {
     let found = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -1,7 +1,8 @@
 //! Copying whatever can be read out of a corrupt store.
 //!
-//! The corrupt store is only read. Trees are walked from their roots; every page is looked for where the mapping table
-//! and the log say that it is, then anywhere on the volume (`search`). What the log holds beyond the pages is applied last.
+//! The corrupt store is only read. Trees are walked from their roots; every page is looked for
+//! where the mapping table and the log say that it is, then anywhere on the volume (`search`). What
+//! the log holds beyond the pages is applied last.
 
 mod making;
 mod search;
@@ -37,13 +38,14 @@ pub struct SalvageOptions {
 }
 
 impl SalvageOptions {
-    /// Believes what the store says of where its pages are, as long as that can be read, and searches the volume where it
-    /// cannot.
+    /// Believes what the store says of where its pages are, as long as that can be read, and
+    /// searches the volume where it cannot.
     pub fn new() -> SalvageOptions {
         SalvageOptions::default()
     }
 
-    /// Whether to search the whole volume for the newest copy of every page, whatever the store says of where they are.
+    /// Whether to search the whole volume for the newest copy of every page, whatever the store
+    /// says of where they are.
     pub fn search(mut self, search: bool) -> SalvageOptions {
         self.search = search;
         self
@@ -72,8 +74,9 @@ pub struct SalvageReport {
     pub searched: bool,
     /// Commits of the log that were applied.
     pub log_records: u64,
-    /// Pages, ranges of keys and values that could not be read, pages of which only an older copy was found, and pages of
-    /// loads that were never finished, which were left out; a sentence each. Empty if nothing is missing.
+    /// Pages, ranges of keys and values that could not be read, pages of which only an older copy
+    /// was found, and pages of loads that were never finished, which were left out; a sentence
+    /// each. Empty if nothing is missing.
     pub problems: Vec<String>,
 }
 
@@ -85,20 +88,25 @@ impl SalvageReport {
     }
 }
 
-/// Copies whatever can be read of the store on `from` into a new store on `to`, and tells what could not be read.
-/// Nothing on `from` changes. `target` says how the new store is made, and how long to wait where `from` is in use.
+/// Copies whatever can be read of the store on `from` into a new store on `to`, and tells what
+/// could not be read. Nothing on `from` changes. `target` says how the new store is made, and how
+/// long to wait where `from` is in use.
 ///
-/// The new store has its name once it is complete: until then each of its files has `.partial` behind its name, and so it stays
-/// where the process is killed. Such files are removed by hand. A complete store that cannot
-/// get its name, since something else has it by then, stays there, too. On block devices the store is made in place.
+/// The new store has its name once it is complete: until then each of its files has `.partial`
+/// behind its name, and so it stays where the process is killed. Such files are removed by hand. A
+/// complete store that cannot get its name, since something else has it by then, stays there, too.
+/// On block devices the store is made in place.
 ///
-/// Takes some 50 bytes of memory per page, some 100 more where the volume has to be searched, and 32 for each older copy
-/// of a page that is found there, three at most; and as much as the log holds of pages.
+/// Takes some 50 bytes of memory per page, some 100 more where the volume has to be searched, and
+/// 32 for each older copy of a page that is found there, three at most; and as much as the log
+/// holds of pages.
 ///
 /// # Errors
 ///
-/// [`Error::Volume`] where `from` is no volume, or in use; [`Error::NotAStore`] where nothing of a store is on it; as for
-/// [`Store::create`] and [`Tree::insert`]; [`Error::Interrupted`]. There is no new store then, but a complete one that has no name yet. That something cannot be read is no error.
+/// [`Error::Volume`] where `from` is no volume, or in use; [`Error::NotAStore`] where nothing of a
+/// store is on it; as for [`Store::create`] and [`Tree::insert`]; [`Error::Interrupted`]. There is
+/// no new store then, but a complete one that has no name yet. That something cannot be read is no
+/// error.
 pub fn salvage<P: AsRef<Path>, Q: AsRef<Path>>(
     from: &[P],
     to: &[Q],
@@ -139,8 +147,8 @@ pub fn salvage<P: AsRef<Path>, Q: AsRef<Path>>(
     Ok(report)
 }
 
-/// The volume on `paths`, and which of its files are too short; where its labels are corrupt, and where a search was asked
-/// for anyway, the files as they are. Pages are found there, too.
+/// The volume on `paths`, and which of its files are too short; where its labels are corrupt, and
+/// where a search was asked for anyway, the files as they are. Pages are found there, too.
 fn open_corrupt(
     paths: &[PathBuf],
     options: &SalvageOptions,
@@ -217,7 +225,8 @@ pub fn salvage_volume(
     })
 }
 
-/// Keys of which nothing is known, because the page for them cannot be read: from the first on, below the second.
+/// Keys of which nothing is known, because the page for them cannot be read: from the first on,
+/// below the second.
 struct Gap {
     lower: Vec<u8>,
     /// No bound where `None`.
@@ -532,7 +541,8 @@ impl Salvage<'_, '_> {
         }
     }
 
-    /// Looks for leaves of `tree` that no page leads to any more, and copies what they have for the gaps.
+    /// Looks for leaves of `tree` that no page leads to any more, and copies what they have for the
+    /// gaps.
     fn fill_gaps(
         &mut self,
         name: &str,
@@ -585,7 +595,8 @@ impl Salvage<'_, '_> {
         Ok(())
     }
 
-    /// Searches the volume for the values that are still missing. Not before: the log may have replaced them.
+    /// Searches the volume for the values that are still missing. Not before: the log may have
+    /// replaced them.
     fn find_lost_values(&mut self, copied: &mut BTreeMap<u32, Copied>) -> Result<(), Error> {
         if self.lost.is_empty() || self.source.was_searched() {
             return Ok(());

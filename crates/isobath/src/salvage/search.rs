@@ -48,7 +48,8 @@ impl Index {
         self.0.iter().map(|(page, found)| (*page, found.as_slice()))
     }
 
-    /// Reads all of `volume`. What cannot be read is passed over: blocks of it, that is; how many bytes.
+    /// Reads all of `volume`. What cannot be read is passed over: blocks of it, that is; how many
+    /// bytes.
     pub(super) fn search(volume: &Volume, watch: Watch<'_>) -> Result<(Index, u64), Error> {
         let mut index = Index::default();
         let mut buffer = vec![0; WINDOW + MAX_LENGTH as usize];
@@ -102,7 +103,8 @@ impl Index {
     }
 }
 
-/// Reads `into`; where that fails, block by block, with zeros in the place of what is unreadable. How much that is.
+/// Reads `into`; where that fails, block by block, with zeros in the place of what is unreadable.
+/// How much that is.
 fn read_what_can_be(volume: &Volume, at: u64, into: &mut [u8]) -> u64 {
     if volume.read_at(at, into).is_ok() {
         return 0;

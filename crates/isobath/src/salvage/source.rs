@@ -394,8 +394,9 @@ impl<'v> Source<'v> {
         Err(why)
     }
 
-    /// Pages that may belong to `tree`: where the store says which copies are the newest only those, else the newest
-    /// copy of each. With their levels and versions, the highest and newest first.
+    /// Pages that may belong to `tree`: where the store says which copies are the newest only
+    /// those, else the newest copy of each. With their levels and versions, the highest and newest
+    /// first.
     pub(super) fn pages_of(&self, tree: u32) -> Vec<(PageId, u8, u64)> {
         let mut pages: Vec<(PageId, u8, u64)> = self
             .candidates()
@@ -453,7 +454,8 @@ pub(super) struct LogSource<'v> {
 }
 
 impl LogSource<'_> {
-    /// Calls `each` with the operations of every commit, in order, as far as the log can be read; how many commits.
+    /// Calls `each` with the operations of every commit, in order, as far as the log can be read;
+    /// how many commits.
     pub(super) fn commits(
         &self,
         mut each: impl FnMut(&[Operation<'_>]) -> Result<(), Error>,

@@ -34,7 +34,8 @@ impl Health {
         self.wakes.lock().push(Arc::new(wake));
     }
 
-    /// No more writes: tasks that wait wake and find the reason. The first cause is the one that matters.
+    /// No more writes: tasks that wait wake and find the reason. The first cause is the one that
+    /// matters.
     pub(super) fn poison(&self, cause: Error) {
         if self.poison.set(cause).is_ok() {
             let cause = || self.cause().map_or_else(String::new, Error::to_string);

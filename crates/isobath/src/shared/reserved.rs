@@ -53,8 +53,8 @@ impl ReservedWords {
     /// Gives the memory back; all words are zero from now on.
     pub(crate) fn discard(&self) {
         let bytes = (self.capacity * 8) as usize;
-        // SAFETY: the range was mapped by `reserve` with this length, and zero is a value like others. A failure leaves
-        // the memory taken until self is dropped.
+        // SAFETY: the range was mapped by `reserve` with this length, and zero is a value like
+        // others. A failure leaves the memory taken until self is dropped.
         unsafe {
             libc::madvise(self.words.cast_mut().cast(), bytes, libc::MADV_DONTNEED);
         }

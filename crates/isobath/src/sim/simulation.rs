@@ -195,8 +195,8 @@ impl Simulation {
     }
 
     /// Frames of the pool that are where they belong: free, in a replacement
-    /// queue, or holding a page that was never written. With no task running it is all of them; a frame that is
-    /// missing was leaked.
+    /// queue, or holding a page that was never written. With no task running it is all of them; a
+    /// frame that is missing was leaked.
     #[must_use]
     pub fn accounted_frames(&self) -> usize {
         self.driver.finish_steps();

@@ -1,4 +1,5 @@
-//! The API as users write it: keys, ranges and paths of many types, changes in one step, batches, futures.
+//! The API as users write it: keys, ranges and paths of many types, changes in one step, batches,
+//! futures.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::big_endian_bytes)]
 

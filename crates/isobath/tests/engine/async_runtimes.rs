@@ -1,4 +1,5 @@
-//! Futures and streams under tokio and under smol: they answer, and dropping them at any point leaves the store whole.
+//! Futures and streams under tokio and under smol: they answer, and dropping them at any point
+//! leaves the store whole.
 
 #![allow(
     clippy::big_endian_bytes,

@@ -1,5 +1,5 @@
-//! Backups of stores in use: what is restored is one state of the store, with everything that was acknowledged before,
-//! and every file that is not whole is refused.
+//! Backups of stores in use: what is restored is one state of the store, with everything that was
+//! acknowledged before, and every file that is not whole is refused.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::big_endian_bytes)]
 
@@ -204,8 +204,9 @@ fn create_trees(store: &Store) {
     }
 }
 
-/// Writers of every kind on `store` until `stop`: transfers; a log of rising numbers, each acknowledged before it is
-/// counted; large values that come and go; trees that are loaded and dropped.
+/// Writers of every kind on `store` until `stop`: transfers; a log of rising numbers, each
+/// acknowledged before it is counted; large values that come and go; trees that are loaded and
+/// dropped.
 fn keep_busy(store: &Store, who: u64, stop: &AtomicBool, acknowledged: &AtomicU64) {
     let mut random = Random::new(who);
     let accounts = store.tree("accounts").unwrap();
@@ -375,8 +376,8 @@ fn in_any_order_of_steps() {
     }
 }
 
-/// A writer that logs more than the log holds during every round: further rounds release the log, and the last one
-/// keeps it, even while writers wait.
+/// A writer that logs more than the log holds during every round: further rounds release the log,
+/// and the last one keeps it, even while writers wait.
 #[test]
 fn a_log_that_fills_up_meanwhile_is_kept_in_the_end() {
     let place = Place::new();
@@ -403,7 +404,8 @@ fn a_log_that_fills_up_meanwhile_is_kept_in_the_end() {
                 written.store(n, Ordering::SeqCst);
             }
         });
-        // Goes on once the log would be overwritten, or the writer waits: at first it may only wait for a processor.
+        // Goes on once the log would be overwritten, or the writer waits: at first it may only wait
+        // for a processor.
         let mut patience = Duration::from_secs(5);
         let mut watch = |stage: &str, _, _| {
             let began = written.load(Ordering::SeqCst);
@@ -574,8 +576,9 @@ fn a_log_on_a_device_of_its_own() {
     }
 }
 
-/// What `check` says of stores that were restored from a chain of backups, of a store with a value that is being written
-/// and one that only a snapshot reads. Nothing is logged while the incremental ones are made.
+/// What `check` says of stores that were restored from a chain of backups, of a store with a value
+/// that is being written and one that only a snapshot reads. Nothing is logged while the
+/// incremental ones are made.
 fn left_of_provisional_values() -> Vec<String> {
     let place = Place::new();
     let store = Store::create(&[place.at("s")], &options()).unwrap();

@@ -11,7 +11,8 @@ use isobath::{BackupOptions, Store};
 use super::backup::{Place, Stops, options};
 use super::common::{assert_sound, contents, key, value};
 
-/// Tasks that wait for space in the log have every slot, and the backup that holds the log needs one to go on.
+/// Tasks that wait for space in the log have every slot, and the backup that holds the log needs
+/// one to go on.
 #[test]
 fn a_backup_goes_on_although_every_task_waits_for_the_log() {
     let place = Place::new();

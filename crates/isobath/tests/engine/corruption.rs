@@ -313,7 +313,8 @@ fn a_store_that_was_not_closed_is_read_and_then_recovered() {
     assert!(store.tree("t").unwrap().contains(b"key").unwrap());
 }
 
-/// The drive reports an error, for a page and for the chunks of a large value: the error names which.
+/// The drive reports an error, for a page and for the chunks of a large value: the error names
+/// which.
 #[test]
 fn a_failed_read_names_the_page_and_the_tree() {
     let (device, model) = build();

@@ -303,7 +303,8 @@ fn memory_is_registered_as_it_comes_into_use() {
     }
 }
 
-/// What is registered counts towards the limit of locked memory, from which rings take theirs first.
+/// What is registered counts towards the limit of locked memory, from which rings take theirs
+/// first.
 #[test]
 fn memory_is_registered_when_all_channels_are_open() {
     let device = Memory::new();
@@ -399,7 +400,8 @@ fn filling(n: u64, version: u8, length: usize) -> Vec<u8> {
     vec![n as u8 ^ version; length]
 }
 
-/// Fills a store that is limited to 100 MiB, and works on at that fill: updates, a crash, removals, records in their place.
+/// Fills a store that is limited to 100 MiB, and works on at that fill: updates, a crash, removals,
+/// records in their place.
 fn three_quarters_are_data(length: usize) {
     let limit = 100 << 20;
     let options = Options::new()
@@ -489,7 +491,8 @@ fn three_quarters_are_data_in_small_records() {
     three_quarters_are_data(120);
 }
 
-/// A load that was packed, on a file system without room: what compaction leaves is enough for updates, by cleaning.
+/// A load that was packed, on a file system without room: what compaction leaves is enough for
+/// updates, by cleaning.
 #[test]
 fn a_packed_store_takes_updates_where_it_cannot_grow() {
     let options = Options::new()
@@ -507,7 +510,8 @@ fn a_packed_store_takes_updates_where_it_cannot_grow() {
     store.compact().unwrap();
     store.close().unwrap();
     let packed = device.len();
-    // Leaves hold 10 of these records at least, segments 15 pages beside their summary; 90 are the log's, the reserve and the like.
+    // Leaves hold 10 of these records at least, segments 15 pages beside their summary; 90 are the
+    // log's, the reserve and the like.
     let segments = count / 10 / 15 * 102 / 100 + 90;
     let most = (segments + 8) * (64 << 10);
     assert!(packed < most, "{packed} bytes of {most}");

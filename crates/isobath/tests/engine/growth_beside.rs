@@ -1,4 +1,5 @@
-//! Beside a volume that is being resized, which takes a file system long, tasks go on that need no space.
+//! Beside a volume that is being resized, which takes a file system long, tasks go on that need no
+//! space.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -222,7 +223,8 @@ impl Inserters {
     }
 }
 
-/// Whether `work` ends although the volume is being resized. Opens the gate where it does not, so that the test ends.
+/// Whether `work` ends although the volume is being resized. Opens the gate where it does not, so
+/// that the test ends.
 fn goes_on(device: &Gated, work: impl FnOnce() + Send + 'static) -> bool {
     let (tell, ended) = channel();
     let worker = thread::spawn(move || {

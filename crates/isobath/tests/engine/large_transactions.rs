@@ -392,7 +392,8 @@ fn reads_inside_see_what_was_spilled() {
     store.close().unwrap();
 }
 
-/// The other tasks of a worker run while a transaction writes to its temporary file: when a run is written, and when runs are merged.
+/// The other tasks of a worker run while a transaction writes to its temporary file: when a run is
+/// written, and when runs are merged.
 #[test]
 fn tasks_of_one_worker_run_while_a_transaction_spills() {
     let options = options().workers(1).log_bytes(16 << 20);

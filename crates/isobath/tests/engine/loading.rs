@@ -165,7 +165,8 @@ fn loads_of_the_same_keys_beside_each_other_leave_one_of_them() {
     store.close().unwrap();
 }
 
-/// Commits whose every record splits a leaf log far more than their records, and all of them together no more than the log has.
+/// Commits whose every record splits a leaf log far more than their records, and all of them
+/// together no more than the log has.
 #[test]
 fn a_load_that_splits_each_leaf_gets_along_with_a_small_log() {
     let options = Options::new()
@@ -203,7 +204,8 @@ fn a_load_that_splits_each_leaf_gets_along_with_a_small_log() {
     store.close().unwrap();
 }
 
-/// Each of as many loads as there are tasks waits for its caller, and none of them keeps others from getting a task.
+/// Each of as many loads as there are tasks waits for its caller, and none of them keeps others
+/// from getting a task.
 #[test]
 fn loads_that_wait_for_their_records_take_no_task() {
     const TASKS: usize = 4;

@@ -142,9 +142,11 @@ fn a_full_log_slows_all_writers_and_stops_none() {
     }
 }
 
-/// Leaves of one transaction that changes each of them: what that logs is more than the smallest log has.
+/// Leaves of one transaction that changes each of them: what that logs is more than the smallest
+/// log has.
 const LEAVES: u64 = 575;
-/// Records of [`VALUE`] bytes that a leaf has where keys ascend, and no space for another one of [`ADDED`].
+/// Records of [`VALUE`] bytes that a leaf has where keys ascend, and no space for another one of
+/// [`ADDED`].
 const PER_LEAF: u64 = 11;
 const VALUE: usize = 340;
 const ADDED: usize = 200;
@@ -205,8 +207,8 @@ fn split_each(store: &Store, tree: &Tree, leaves: u64) {
     transaction.commit().unwrap();
 }
 
-/// Runs a scenario until its crash comes before the checkpoint that its commit brings about: on a busy machine some come after that, and
-/// leave nothing of the log to recover.
+/// Runs a scenario until its crash comes before the checkpoint that its commit brings about: on a
+/// busy machine some come after that, and leave nothing of the log to recover.
 fn crashing_before_the_checkpoint(scenario: impl Fn() -> bool) {
     assert!(
         (0..30).any(|_| scenario()),
@@ -214,8 +216,8 @@ fn crashing_before_the_checkpoint(scenario: impl Fn() -> bool) {
     );
 }
 
-/// The store recovers from what was on the drive when its transaction was acknowledged, and goes on as it is; whether it had anything to
-/// recover.
+/// The store recovers from what was on the drive when its transaction was acknowledged, and goes on
+/// as it is; whether it had anything to recover.
 fn has_all(device: &Arc<FaultDevice>, store: Store, records: u64) -> bool {
     let crashed = device.crash_image(Survivors::None, 0);
     assert_sound(&store, Some(records));

@@ -90,8 +90,8 @@ fn a_scan_of_loaded_records_takes_few_reads() {
     }
 }
 
-/// A scan that says how many records it takes reads its leaves together, and the first of them with the others once
-/// it is known how many records leaves have.
+/// A scan that says how many records it takes reads its leaves together, and the first of them with
+/// the others once it is known how many records leaves have.
 #[test]
 fn a_short_scan_takes_hardly_more_reads_than_one() {
     let device = build();
@@ -116,7 +116,8 @@ fn a_short_scan_takes_hardly_more_reads_than_one() {
         (pages, ios) = (pages + read.0, ios + read.1);
     }
     println!("{pages} pages, {ios} reads");
-    // What of the leaves is in the pool needs no read; runs end where a batch of the load's writers does.
+    // What of the leaves is in the pool needs no read; runs end where a batch of the load's writers
+    // does.
     assert!(
         ios * 3 < pages && ios < scans * 3,
         "{ios} reads of {pages} pages"
@@ -164,7 +165,8 @@ fn scan(tree: &Tree, is_reverse: bool) -> (Vec<u64>, Option<Error>) {
     (seen, ended.err())
 }
 
-/// Whether scans from both ends see all records but those of at most one page, and are told of that.
+/// Whether scans from both ends see all records but those of at most one page, and are told of
+/// that.
 fn misses_one_page(device: &Arc<FaultDevice>, is_right: impl Fn(&Error) -> bool) -> bool {
     let (store, tree) = open(device, &options());
     let (mut seen, error) = scan(&tree, false);
@@ -199,7 +201,8 @@ fn leaves(device: &FaultDevice) -> Vec<u64> {
     };
     let places = (0..device.bytes()).step_by(PAGE as usize);
     let places: Vec<u64> = places.filter(|&at| is_leaf(at)).collect();
-    // No common factor with the number of pages that are written together; the first one is the catalog's.
+    // No common factor with the number of pages that are written together; the first one is the
+    // catalog's.
     let places: Vec<u64> = places.into_iter().skip(3).step_by(41).collect();
     assert!(places.len() >= 40, "{} leaves", places.len());
     places

@@ -1,5 +1,5 @@
-//! Tests of the engine through its public API, in one program: what is one test of its own in `tests/` needs the process for
-//! itself.
+//! Tests of the engine through its public API, in one program: what is one test of its own in
+//! `tests/` needs the process for itself.
 
 #![allow(missing_docs)]
 

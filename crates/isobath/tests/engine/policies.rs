@@ -1,4 +1,5 @@
-//! Every cleaning policy that a store can have, under updates that keep its cleaner busy; and what a trace receives.
+//! Every cleaning policy that a store can have, under updates that keep its cleaner busy; and what
+//! a trace receives.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -12,7 +13,8 @@ use isobath::{PageTrace, PolicyKind, Store, Volume};
 
 const RECORDS: u64 = 20_000;
 
-/// Loads, then updates `count` records, most of them among the first tenth, and keeps `model` in step.
+/// Loads, then updates `count` records, most of them among the first tenth, and keeps `model` in
+/// step.
 fn update(store: &Store, model: &mut BTreeMap<u64, u64>, count: u64, seed: u64) {
     let tree = store.open_or_create_tree("t").unwrap();
     let mut random = Random::new(seed);
@@ -88,7 +90,8 @@ fn a_trace_receives_every_page_write_and_every_page_that_there_was() {
     update(&store, &mut model, 40_000, 3);
     store.create_tree("other").unwrap();
     store.drop_tree("other").unwrap();
-    // A page that is freed while it is being written counts as a write and the trace does not receive it.
+    // A page that is freed while it is being written counts as a write and the trace does not
+    // receive it.
     let (writes, told) = (store.stats().page_writes, heard.lock().unwrap().writes);
     assert!(
         told > 1000 && told + 50 > writes - before && told <= writes,

@@ -1,4 +1,5 @@
-//! Ranges from both ends, of records and of keys alone, and counts: what they give, and how much they read for it.
+//! Ranges from both ends, of records and of keys alone, and counts: what they give, and how much
+//! they read for it.
 
 #![allow(
     clippy::big_endian_bytes,
@@ -195,8 +196,9 @@ fn assert_sees(transaction: &Transaction, tree: &Tree, model: &Model, random: &m
     assert_eq!(lengths(from_both_ends(range, random)), expected);
 }
 
-/// Ranges, ranges of keys and counts agree with a model: of the tree, of snapshots that others' changes came after, and of transactions
-/// with changes of their own; in memory, and with a pool that most pages are not in.
+/// Ranges, ranges of keys and counts agree with a model: of the tree, of snapshots that others'
+/// changes came after, and of transactions with changes of their own; in memory, and with a pool
+/// that most pages are not in.
 #[test]
 fn ranges_keys_and_counts_equal_a_model() {
     for (seed, (pool, records)) in
@@ -254,7 +256,8 @@ fn ranges_keys_and_counts_equal_a_model() {
     }
 }
 
-/// Beside writers a count has every record that stays once, and one that comes and goes at most once; a snapshot's is exact.
+/// Beside writers a count has every record that stays once, and one that comes and goes at most
+/// once; a snapshot's is exact.
 #[test]
 fn counts_beside_writers_miss_and_repeat_nothing() {
     for durability in [Durability::Synced, Durability::None] {

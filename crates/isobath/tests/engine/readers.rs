@@ -1,4 +1,5 @@
-//! Readers after a crash and beside a writer: what they see belongs together, and they change nothing.
+//! Readers after a crash and beside a writer: what they see belongs together, and they change
+//! nothing.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -38,7 +39,8 @@ fn reading() -> Options {
     options().read_only(true)
 }
 
-/// A balance as a record's value: long, so that little fits a page, and of a length that follows from it.
+/// A balance as a record's value: long, so that little fits a page, and of a length that follows
+/// from it.
 fn amount(balance: u64) -> Vec<u8> {
     let mut bytes = value(balance, 100 + (balance % 150) as usize);
     bytes[..8].copy_from_slice(&balance.to_le_bytes());
@@ -318,7 +320,8 @@ fn what_a_reader_needs_is_kept_for_it_and_then_used_again() {
     store.close().unwrap();
 }
 
-/// Changes every account in one process after another: each opens the store, and closes it or is gone.
+/// Changes every account in one process after another: each opens the store, and closes it or is
+/// gone.
 fn overwrite_in_turn(path: &Path, rounds: u64, is_closed: bool) {
     for round in 0..rounds {
         let store = Store::open(path, &options()).unwrap();
@@ -467,7 +470,8 @@ fn a_corrupt_log_beside_a_writer_is_called_corrupt() {
     );
 }
 
-/// A volume on which something happens before it is read behind its first segment for the first time.
+/// A volume on which something happens before it is read behind its first segment for the first
+/// time.
 struct Hooked {
     below: Volume,
     hook: std::sync::Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -542,7 +546,8 @@ fn a_log_that_is_written_over_while_it_is_read_is_read_again() {
     store.close().unwrap();
 }
 
-/// The log of a store that was closed goes on where it ended: a reader that came before the writer, and reads it after that, tries again.
+/// The log of a store that was closed goes on where it ended: a reader that came before the writer,
+/// and reads it after that, tries again.
 #[test]
 fn a_closed_store_that_a_writer_opens_while_it_is_read_is_read_again() {
     let volume = Volume::in_memory(0, None);

@@ -1,4 +1,5 @@
-//! Salvage: one kind of structure is corrupted at a time, and the rest survives; what does not is named.
+//! Salvage: one kind of structure is corrupted at a time, and the rest survives; what does not is
+//! named.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 

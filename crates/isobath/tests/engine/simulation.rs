@@ -384,7 +384,8 @@ fn many_tasks_on_several_workers_agree_with_their_models() {
     }
 }
 
-/// The worker that drops a tree frees its frames; another one's commit may wait for one of them, and be waited for.
+/// The worker that drops a tree frees its frames; another one's commit may wait for one of them,
+/// and be waited for.
 #[test]
 fn frames_of_dropped_trees_are_for_every_worker() {
     let volume = Volume::from_device(device(1, None));

@@ -1,5 +1,5 @@
-//! Space is freed again: what one opening leaves, what snapshots keep, what a recovery needs beside a full log. Every store is
-//! judged by what is there after it was opened again.
+//! Space is freed again: what one opening leaves, what snapshots keep, what a recovery needs beside
+//! a full log. Every store is judged by what is there after it was opened again.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -24,7 +24,8 @@ fn open(device: &Arc<FaultDevice>, options: &Options, seed: u64) -> Simulation {
     Simulation::open(Volume::from_device(device.clone()), options, seed).unwrap()
 }
 
-/// One opening for each large value, with one worker and with more: each leaves segments that are not full.
+/// One opening for each large value, with one worker and with more: each leaves segments that are
+/// not full.
 #[test]
 fn many_openings_that_write_one_value_each_take_as_long_as_that_many() {
     const OPENINGS: u64 = 60;
@@ -59,8 +60,9 @@ fn many_openings_that_write_one_value_each_take_as_long_as_that_many() {
     }
 }
 
-/// What lives here is the same however many workers change it, so the volume stays as small: cleaners that wait for each
-/// other, and pages that are counted twice while they are moved, are no reason to grow.
+/// What lives here is the same however many workers change it, so the volume stays as small:
+/// cleaners that wait for each other, and pages that are counted twice while they are moved, are no
+/// reason to grow.
 #[test]
 fn many_workers_clean_instead_of_growing() {
     const RECORDS: u64 = 24_000;
@@ -190,7 +192,8 @@ fn log_more(store: &Store, tree: &Tree, random: &mut Random, records: u64, bytes
     }
 }
 
-/// A log that is nearly as full as commits may make it, of small changes to more pages than the pool holds.
+/// A log that is nearly as full as commits may make it, of small changes to more pages than the
+/// pool holds.
 #[test]
 fn a_recovery_frees_space_in_a_log_that_is_too_full_for_it() {
     const RECORDS: u64 = 60_000;
@@ -257,8 +260,8 @@ fn back_up(store: &Store, to: &Path, mut each: impl FnMut(&str) + Send) -> u64 {
     report.unwrap().rounds
 }
 
-/// Writers that fill the log and the volume more than once while a backup copies what only the log names, and while it
-/// verifies: both wait for nothing but the target.
+/// Writers that fill the log and the volume more than once while a backup copies what only the log
+/// names, and while it verifies: both wait for nothing but the target.
 #[test]
 fn writers_go_on_beside_a_slow_target() {
     const RECORDS: u64 = 6_000;

@@ -267,7 +267,8 @@ fn more_short_tasks_than_slots_all_run() {
     store.close().unwrap();
 }
 
-/// Scans of `limit` records each, from so many places; how many pages they read, and how many they needed.
+/// Scans of `limit` records each, from so many places; how many pages they read, and how many they
+/// needed.
 fn read_by_short_scans(store: &Store, tree: &Tree, limits: &[u64], places: u64) -> (u64, u64) {
     let before = store.stats().page_reads;
     for &limit in limits {

@@ -1,5 +1,5 @@
-//! Of commits that need not be durable a power loss takes the newest: what is left is a state that the serializable
-//! transactions agree on.
+//! Of commits that need not be durable a power loss takes the newest: what is left is a state that
+//! the serializable transactions agree on.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -86,7 +86,8 @@ impl Scene {
     }
 }
 
-/// A copy that was acknowledged came before the change of what it had read. Where the change is left, so is the copy.
+/// A copy that was acknowledged came before the change of what it had read. Where the change is
+/// left, so is the copy.
 fn run(seed: u64) {
     let plan = FaultPlan::new(seed).latency_us(0..=100);
     let device = FaultDevice::new(0, plan.max_bytes(Some(24 << 20)));

@@ -660,7 +660,8 @@ fn a_commit_that_replaces_more_than_the_version_store_holds_ends_the_snapshots()
     store.close().unwrap();
 }
 
-/// A commit whose keys have more than the version store holds keeps new snapshots out: it aborts each thread's snapshot once.
+/// A commit whose keys have more than the version store holds keeps new snapshots out: it aborts
+/// each thread's snapshot once.
 #[test]
 fn short_snapshots_do_not_hold_up_a_commit_that_replaces_more_than_the_version_store_holds() {
     const COMMITS: u64 = 20;

@@ -187,7 +187,8 @@ fn records(prefix: &str, count: u64, length: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
 #[test]
 fn loads_of_one_tree_beside_each_other() {
     for seed in 0..parameter("ISOBATH_SEEDS", 200) {
-        // A load appears in a few steps without a wait: others come between them only by interruption.
+        // A load appears in a few steps without a wait: others come between them only by
+        // interruption.
         let how = How::EveryPlace {
             rate: if seed % 4 < 2 { 0.0 } else { 0.5 },
             max_steps: 300,
@@ -373,8 +374,9 @@ fn loads_beside_the_drop_of_their_tree() {
     assert!(outcomes[0] > 0 && outcomes[1] > 0, "{outcomes:?}");
 }
 
-/// A transaction over two trees, beside the drop of one of them, is in the other one as a whole or not at all,
-/// and the store goes on. Nothing waits for durability here: the drop alone waits for such commits.
+/// A transaction over two trees, beside the drop of one of them, is in the other one as a whole or
+/// not at all, and the store goes on. Nothing waits for durability here: the drop alone waits for
+/// such commits.
 #[test]
 fn transactions_beside_the_drop_of_one_of_their_trees() {
     let mut outcomes = [0; 2];

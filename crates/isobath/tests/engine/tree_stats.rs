@@ -106,8 +106,8 @@ fn large_trees_are_estimated() {
     store.close().unwrap();
 }
 
-/// A stretch of short keys, of which a leaf has hundreds, beside long ones, of which a leaf has three and an inner page few leaves:
-/// nearly all inner pages have hardly any of the records.
+/// A stretch of short keys, of which a leaf has hundreds, beside long ones, of which a leaf has
+/// three and an inner page few leaves: nearly all inner pages have hardly any of the records.
 #[test]
 fn trees_with_keys_of_different_length_are_estimated() {
     let store = store();

@@ -20,7 +20,8 @@ fn filled() -> (Store, Tree) {
     (store, tree)
 }
 
-/// Begins a task that does `operation` again and again, and one behind it. Whether the second ran before the first ended.
+/// Begins a task that does `operation` again and again, and one behind it. Whether the second ran
+/// before the first ended.
 fn lets_others_run(operation: impl Fn(&Store, &Tree, &AtomicBool) + Send + 'static) -> bool {
     let (store, tree) = filled();
     let has_run = Arc::new(AtomicBool::new(false));

@@ -4,8 +4,8 @@
 //! cargo run --release -p isobath-example-instructions --bin inserts_by_threads [DIRECTORY]
 //! ```
 //!
-//! Records of 16 and 100 bytes into a tree that the pool holds, for each durability and number of threads; per second, the mean time of a call, and
-//! the CPU time of all threads per insert.
+//! Records of 16 and 100 bytes into a tree that the pool holds, for each durability and number of
+//! threads; per second, the mean time of a call, and the CPU time of all threads per insert.
 
 use std::time::{Duration, Instant};
 

@@ -16,8 +16,8 @@ pub struct FlashState {
     pub smart: Smart,
     /// The update clock.
     pub now: Tick,
-    /// Of each logical page the slot that holds it (superblock × pages per superblock, rounded up to a power of two of at
-    /// least 64, + page); `u32::MAX` where it has none.
+    /// Of each logical page the slot that holds it (superblock × pages per superblock, rounded up
+    /// to a power of two of at least 64, + page); `u32::MAX` where it has none.
     pub map: Vec<u32>,
     /// Erases of each superblock.
     pub wear: Vec<u32>,
@@ -38,7 +38,8 @@ fn inconsistent(reason: impl Into<String>) -> FlashError {
 }
 
 impl<D: PageData> FlashDevice<D> {
-    /// Moves the write cache to flash, as a drive does at an orderly shutdown, and returns what it keeps.
+    /// Moves the write cache to flash, as a drive does at an orderly shutdown, and returns what it
+    /// keeps.
     ///
     /// # Errors
     /// If cleaning finds no space.
@@ -64,8 +65,8 @@ impl<D: PageData> FlashDevice<D> {
     /// A drive as [`shut_down`](Self::shut_down) left it. `data` holds its contents still.
     ///
     /// # Errors
-    /// If the configuration's numbers do not fit each other, or [`FlashError::State`] if the state is not one of such a
-    /// drive.
+    /// If the configuration's numbers do not fit each other, or [`FlashError::State`] if the state
+    /// is not one of such a drive.
     pub fn switch_on(config: FlashConfig, data: D, state: &FlashState) -> Result<Self, FlashError> {
         let mut drive = Self::new(config, data)?;
         state.check_shape(&drive)?;
@@ -114,7 +115,8 @@ impl<D: PageData> FlashDevice<D> {
         on_flash + more - fewer
     }
 
-    /// A superblock's record agrees with the mapping and with the lists of free and open superblocks.
+    /// A superblock's record agrees with the mapping and with the lists of free and open
+    /// superblocks.
     fn check_segment(
         &self,
         state: &FlashState,

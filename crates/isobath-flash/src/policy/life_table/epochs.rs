@@ -4,9 +4,11 @@ use super::tag::{CELLS, STAMP_MASK, Tag};
 
 /// Units of time in an epoch, unless that is too short.
 const EPOCH_UNITS: u32 = 32;
-/// Ticks in an epoch at least. What is counted at the end of each takes some 20 µs even in a small space.
+/// Ticks in an epoch at least. What is counted at the end of each takes some 20 µs even in a small
+/// space.
 const EPOCH_TICKS_MIN: u64 = 256;
-/// Ticks after which scores are learned anew, at least: that takes up to three million instructions.
+/// Ticks after which scores are learned anew, at least: that takes up to three million
+/// instructions.
 const LEARN_TICKS_MIN: u64 = 1024;
 /// What remains of the counts after 32 units, 1/64 of the space's pages.
 const FADE: f32 = 0.98;
@@ -58,8 +60,8 @@ struct Epoch {
     row: u16,
 }
 
-/// Counts of living pages by epoch and cell. Old epochs are merged, so that there are some eight per factor of two in
-/// age.
+/// Counts of living pages by epoch and cell. Old epochs are merged, so that there are some eight
+/// per factor of two in age.
 #[derive(Debug, Clone)]
 pub(super) struct Epochs {
     /// Oldest first; the first one holds everything that is older, too.
@@ -91,7 +93,8 @@ impl Epochs {
         }
     }
 
-    /// The epochs that there are at unit `now` of a space that was in use until then, with no pages in them.
+    /// The epochs that there are at unit `now` of a space that was in use until then, with no pages
+    /// in them.
     pub(super) fn of_the_past(units: u32, now: u64) -> Self {
         let mut epochs = Self::new(units);
         let unit = u64::from(units);

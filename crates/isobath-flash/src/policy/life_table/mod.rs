@@ -1,27 +1,32 @@
-//! Life tables: learn from observed deaths (invalidations of pages) how soon pages die, group pages by that, and clean
-//! by the exact index of equation (4)'s model.
+//! Life tables: learn from observed deaths (invalidations of pages) how soon pages die, group pages
+//! by that, and clean by the exact index of equation (4)'s model.
 //!
-//! MDC estimates a page's update frequency from its segment's mean u_p2 and takes the estimate at its word. Here nothing
-//! is taken at its word. Each page carries four bytes: when it was last written, the smoothed interval between its
-//! updates, and how the last interval compares with that. Pages that look alike form a *class*, and an actuary's life
-//! table per class says at which rate its pages die at each age: deaths observed, divided by the time that pages lived.
-//! The living are counted where they are, by class and time of birth, not where they happen to be seen: else the
-//! coldest pages, most of a skewed space, are noticed only by the deaths among them, and look many times hotter than
-//! they are. From the table follows, for a page of this class and age, the time until a quarter of its like are dead,
-//! whatever law the workload follows: frequencies that do not change, hot sets that move on, pages written once. The
-//! death rate of that time is the page's *score*. The table says, too, whether a page that is overwritten much sooner than
-//! before became hot, and its interval begins anew: more pages of its class do so than chance explains.
+//! MDC estimates a page's update frequency from its segment's mean u_p2 and takes the estimate at
+//! its word. Here nothing is taken at its word. Each page carries four bytes: when it was last
+//! written, the smoothed interval between its updates, and how the last interval compares with
+//! that. Pages that look alike form a *class*, and an actuary's life table per class says at which
+//! rate its pages die at each age: deaths observed, divided by the time that pages lived. The
+//! living are counted where they are, by class and time of birth, not where they happen to be seen:
+//! else the coldest pages, most of a skewed space, are noticed only by the deaths among them, and
+//! look many times hotter than they are. From the table follows, for a page of this class and age,
+//! the time until a quarter of its like are dead, whatever law the workload follows: frequencies
+//! that do not change, hot sets that move on, pages written once. The death rate of that time is
+//! the page's *score*. The table says, too, whether a page that is overwritten much sooner than
+//! before became hot, and its interval begins anew: more pages of its class do so than chance
+//! explains.
 //!
-//! - **Together.** Pages go to streams, user writes and relocated pages alike: ranges of scores, divided where the
-//!   rates differ most, and only as many as are worth it, since each stream keeps a segment open. A batch is sorted by
-//!   score, in alternating direction, so that neighbours in successive batches meet within a stream, too.
-//!   Versions that are obsolete before they are written score as the hottest of all, and so share segments that cost
-//!   nothing to clean.
-//! - **Cleaned.** The death rate f of a segment is what was expected of its pages when they were written, corrected by
-//!   how many died since. Segments are cleaned in ascending order of f/(E/(1−E) + ln(1−E)), the index that is equal
-//!   everywhere at the optimum (see [`crate::analysis::fluid_bound`]), of which MDC's f·(1−E)/E² is an approximation.
-//! - **Not at all** if there is nothing to distinguish: as long as the classes' death rates differ by no more than chance
-//!   explains, all pages go to one stream and the emptiest segment is cleaned first, which nothing beats then.
+//! - **Together.** Pages go to streams, user writes and relocated pages alike: ranges of scores,
+//!   divided where the rates differ most, and only as many as are worth it, since each stream keeps
+//!   a segment open. A batch is sorted by score, in alternating direction, so that neighbours in
+//!   successive batches meet within a stream, too. Versions that are obsolete before they are
+//!   written score as the hottest of all, and so share segments that cost nothing to clean.
+//! - **Cleaned.** The death rate f of a segment is what was expected of its pages when they were
+//!   written, corrected by how many died since. Segments are cleaned in ascending order of
+//!   f/(E/(1−E) + ln(1−E)), the index that is equal everywhere at the optimum (see
+//!   [`crate::analysis::fluid_bound`]), of which MDC's f·(1−E)/E² is an approximation.
+//! - **Not at all** if there is nothing to distinguish: as long as the classes' death rates differ
+//!   by no more than chance explains, all pages go to one stream and the emptiest segment is
+//!   cleaned first, which nothing beats then.
 //!
 //! Counts fade, so that the tables follow the workload.
 
@@ -169,8 +174,8 @@ impl CleaningPolicy for LifeTable {
         true
     }
 
-    /// Few, so that little space lies free: alike pages meet in streams. Choosing one victim at a time would take more
-    /// time than moving its pages in a large space.
+    /// Few, so that little space lies free: alike pages meet in streams. Choosing one victim at a
+    /// time would take more time than moving its pages in a large space.
     fn preferred_batch(&self) -> usize {
         16
     }
@@ -201,7 +206,8 @@ impl CleaningPolicy for LifeTable {
         tag.pack()
     }
 
-    /// Very old pages stay half the range of stamps old, so that their stamps never wrap round to young.
+    /// Very old pages stay half the range of stamps old, so that their stamps never wrap round to
+    /// young.
     #[inline]
     fn survived(&mut self, old: History, now: Tick) -> History {
         let unit = now / self.quantum;
@@ -267,8 +273,8 @@ impl CleaningPolicy for LifeTable {
         })
     }
 
-    /// As if all pages of the segment had last been written when it was sealed: of relocated ones the interval is then too
-    /// long, by a factor that is much the same for all.
+    /// As if all pages of the segment had last been written when it was sealed: of relocated ones
+    /// the interval is then too long, by a factor that is much the same for all.
     fn restored(
         &mut self,
         table: &SegmentTable,
@@ -398,7 +404,8 @@ mod tests {
         );
     }
 
-    /// The coldest pages of a skewed space are not taken for hotter than they are, though most were never updated.
+    /// The coldest pages of a skewed space are not taken for hotter than they are, though most were
+    /// never updated.
     #[test]
     fn the_coldest_pages_are_known_by_their_age() {
         let pages = 20_000;
@@ -433,7 +440,8 @@ mod tests {
         assert_eq!(policy.place(&page, policy.now), StreamId(0));
     }
 
-    /// To learn takes up to three million instructions whatever the size of the space: after the first times once in 1,024 updates at most.
+    /// To learn takes up to three million instructions whatever the size of the space: after the
+    /// first times once in 1,024 updates at most.
     #[test]
     fn learns_seldom_in_a_small_space() {
         for pages in [100, 1000, 10_000] {

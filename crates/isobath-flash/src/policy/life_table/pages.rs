@@ -7,13 +7,17 @@ use super::tag::{
 
 /// A page's score is about the time in which this share of the pages like it dies.
 ///
-/// Classes mix pages that die soon with pages that stay: a page that is written after long silence became hot, or will be silent again. One
-/// that dies soon leaves a hole in the segment that it shares, for as long as that is not cleaned; one that stays is relocated once. Among
-/// cold pages the hole costs more, so that pages go with hot ones even if fewer than half of their kind die soon.
+/// Classes mix pages that die soon with pages that stay: a page that is written after long silence
+/// became hot, or will be silent again. One that dies soon leaves a hole in the segment that it
+/// shares, for as long as that is not cleaned; one that stays is relocated once. Among cold pages
+/// the hole costs more, so that pages go with hot ones even if fewer than half of their kind die
+/// soon.
 const DYING_SHARE: f32 = 0.25;
-/// An interval that is so many factors of two shorter than the smoothed one may say that its page became hot.
+/// An interval that is so many factors of two shorter than the smoothed one may say that its page
+/// became hot.
 const HEATED_OCTAVES: usize = 3;
-/// Pages of a class that die young up to this many times as often as chance makes them did not become hot.
+/// Pages of a class that die young up to this many times as often as chance makes them did not
+/// become hot.
 const BY_CHANCE: f32 = 2.0;
 /// Number of scores.
 pub(super) const SCORES: usize = 256;
@@ -47,7 +51,8 @@ const UNSEEN: Life = Life {
 
 /// The life tables of all cells, and the score of a page by cell and age that follows from them.
 ///
-/// A score is a death rate on a logarithmic scale, eight per factor of two: 0 for the hottest pages.
+/// A score is a death rate on a logarithmic scale, eight per factor of two: 0 for the hottest
+/// pages.
 #[derive(Debug, Clone)]
 pub(super) struct PageLives {
     epoch: EpochLength,
@@ -61,7 +66,8 @@ pub(super) struct PageLives {
     /// Deaths since the last epoch began.
     deaths: u32,
     scores: Vec<[u8; BUCKETS]>,
-    /// By cell and age, the risk to die before that age: the sum of the death rates at all younger ages.
+    /// By cell and age, the risk to die before that age: the sum of the death rates at all younger
+    /// ages.
     risks: Vec<[f32; BUCKETS]>,
     /// By smoothed interval × interval that ended, the share of such pages that became hot.
     heated: Vec<[f32; BUCKETS]>,
@@ -69,8 +75,9 @@ pub(super) struct PageLives {
     /// The smallest age in each bucket, in units.
     edges: [f32; BUCKETS + 1],
     spread: f32,
-    /// Whether there were pages before anything was observed. Then it is assumed of each class that its pages die as often
-    /// as they were updated: learned from the first deaths alone, the tables would be no use for long.
+    /// Whether there were pages before anything was observed. Then it is assumed of each class that
+    /// its pages die as often as they were updated: learned from the first deaths alone, the tables
+    /// would be no use for long.
     has_past: bool,
 }
 
@@ -160,13 +167,15 @@ impl PageLives {
         self.rate_of_score[usize::from(score)]
     }
 
-    /// Deaths per tick of pages in `cell` that are `units` old, until a [`DYING_SHARE`] of them is dead.
+    /// Deaths per tick of pages in `cell` that are `units` old, until a [`DYING_SHARE`] of them is
+    /// dead.
     #[inline]
     pub(super) fn rate(&self, cell: usize, units: u32) -> f32 {
         self.rate_of(self.score(cell, bucket(units)))
     }
 
-    /// The risk of pages in `cell` to die before they are `units` old; e to its negative power survive.
+    /// The risk of pages in `cell` to die before they are `units` old; e to its negative power
+    /// survive.
     #[inline]
     pub(super) fn risk(&self, cell: usize, units: u32) -> f32 {
         let age = bucket(units);
@@ -183,13 +192,14 @@ impl PageLives {
         (octaves * SCORES_PER_OCTAVE + f32::from(MEAN_SCORE) + 0.5).clamp(0.0, 255.0) as u8
     }
 
-    /// Variance of the death rates of pages, relative to their mean squared, beyond what chance explains.
+    /// Variance of the death rates of pages, relative to their mean squared, beyond what chance
+    /// explains.
     pub(super) fn spread(&self) -> f32 {
         self.spread
     }
 
-    /// Begins the epoch of unit `now`, a multiple of its length: counts what was lived since the last one, after
-    /// what was observed before has faded.
+    /// Begins the epoch of unit `now`, a multiple of its length: counts what was lived since the
+    /// last one, after what was observed before has faded.
     pub(super) fn begin_epoch(&mut self, now: u64) {
         let keeps = self.epoch.keeps;
         for (cell, life) in self.lives.iter_mut().enumerate() {
@@ -244,7 +254,8 @@ impl PageLives {
         }
     }
 
-    /// What is lived at young ages follows from births and deaths, which are steady over so short a time.
+    /// What is lived at young ages follows from births and deaths, which are steady over so short a
+    /// time.
     fn count_young(&mut self) {
         let rate = self.mean_rate();
         for life in self.lives.iter_mut().filter(|life| life.used) {
@@ -307,10 +318,11 @@ impl PageLives {
         }
     }
 
-    /// By the interval that ended, the share of pages of `cells`, of smoothed interval `smoothed`, that became hot.
+    /// By the interval that ended, the share of pages of `cells`, of smoothed interval `smoothed`,
+    /// that became hot.
     ///
-    /// Where frequencies stay, some intervals are short by chance: as many as a constant rate of one death per mean interval makes. What
-    /// is beyond that are pages that became hot.
+    /// Where frequencies stay, some intervals are short by chance: as many as a constant rate of
+    /// one death per mean interval makes. What is beyond that are pages that became hot.
     fn heated_of(
         &self,
         smoothed: usize,
@@ -332,7 +344,8 @@ impl PageLives {
         heated
     }
 
-    /// Deaths per page-unit by age in all of `cells` together, each age beginning with what the younger one says.
+    /// Deaths per page-unit by age in all of `cells` together, each age beginning with what the
+    /// younger one says.
     fn hazard_together(
         &self,
         cells: impl Iterator<Item = usize> + Clone,
@@ -351,7 +364,8 @@ impl PageLives {
         })
     }
 
-    /// The score of a page by its age, from the death rate at each age: that of the rate at which a [`DYING_SHARE`] of such pages dies.
+    /// The score of a page by its age, from the death rate at each age: that of the rate at which a
+    /// [`DYING_SHARE`] of such pages dies.
     fn scores_of_hazard(
         &self,
         hazard: &[f32; BUCKETS],
@@ -383,8 +397,8 @@ impl PageLives {
         scores
     }
 
-    /// With d deaths seen where e were expected at the mean rate, (d−e)² − d has the mean 0 if chance alone decides,
-    /// and else e² × the squared relative difference of the rate.
+    /// With d deaths seen where e were expected at the mean rate, (d−e)² − d has the mean 0 if
+    /// chance alone decides, and else e² × the squared relative difference of the rate.
     fn measure_spread(&mut self) {
         let (mut excess, mut weight) = (0.0, 0.0);
         for life in self.lives.iter().filter(|life| life.used) {
@@ -441,7 +455,8 @@ mod tests {
         }
     }
 
-    /// A page that dies much younger than pages like it usually do became hot, if more do than chance explains.
+    /// A page that dies much younger than pages like it usually do became hot, if more do than
+    /// chance explains.
     #[test]
     fn pages_became_hot_if_more_die_young_than_by_chance() {
         let smoothed = 40;
@@ -464,7 +479,8 @@ mod tests {
         assert_eq!(longer, 0.0, "not three factors of two shorter");
     }
 
-    /// Of a kind of which a third dies soon and the rest never, a page scores with those that die soon, until it has survived that age.
+    /// Of a kind of which a third dies soon and the rest never, a page scores with those that die
+    /// soon, until it has survived that age.
     #[test]
     fn a_kind_that_dies_soon_or_never_scores_as_dying_soon() {
         let lives = PageLives::new(1 << 20, EpochLength::new(1 << 20, 512));

@@ -7,7 +7,8 @@ use crate::rng::Rng;
 
 /// What its pages were expected to do counts like this many deaths observed in a segment.
 const PRIOR_DEATHS: f32 = 16.0;
-/// What counts at most: older observations fade as newer ones come, since the pages that are left die less.
+/// What counts at most: older observations fade as newer ones come, since the pages that are left
+/// die less.
 const MAX_DEATHS: f32 = 64.0;
 
 /// Deaths between two censuses count up to this many times those expected, and these more.
@@ -17,8 +18,8 @@ const BURST_DEATHS: f32 = 4.0;
 const SAMPLE: usize = 16;
 /// Each segment's sample is looked at in one of so many censuses.
 const FORECAST_EVERY: usize = 4;
-/// What is expected of a segment's pages counts if it is this many times what was observed: they are about to die
-/// together. Otherwise what was observed is the better estimate.
+/// What is expected of a segment's pages counts if it is this many times what was observed: they
+/// are about to die together. Otherwise what was observed is the better estimate.
 const FORECAST_FACTOR: f32 = 2.0;
 
 /// A page that was appended to a segment.
@@ -52,12 +53,14 @@ struct Evidence {
     rate: Option<f32>,
 }
 
-/// The death rates of segments: what was expected of their pages when they were written, corrected by what they do.
+/// The death rates of segments: what was expected of their pages when they were written, corrected
+/// by what they do.
 ///
-/// Pages of one segment may be of several kinds: some die one by one, others all together when they reach an age, as
-/// those that are rewritten in order do. Then what was observed says nothing of what is about to happen, and such a segment
-/// would be cleaned just before half of it dies. So a sample of its pages is followed: if those that are probably left are
-/// expected to die much sooner, at their age, than what was observed says, that counts.
+/// Pages of one segment may be of several kinds: some die one by one, others all together when they
+/// reach an age, as those that are rewritten in order do. Then what was observed says nothing of
+/// what is about to happen, and such a segment would be cleaned just before half of it dies. So a
+/// sample of its pages is followed: if those that are probably left are expected to die much
+/// sooner, at their age, than what was observed says, that counts.
 #[derive(Debug, Clone)]
 pub(super) struct SegmentRates {
     evidence: Vec<Evidence>,
@@ -124,8 +127,8 @@ impl SegmentRates {
         }
     }
 
-    /// The pages of `segment` are from before the space was opened at `now`, in unit `unit`: all are taken for pages of
-    /// `tag` that die at `rate` per tick.
+    /// The pages of `segment` are from before the space was opened at `now`, in unit `unit`: all
+    /// are taken for pages of `tag` that die at `rate` per tick.
     pub(super) fn restored(
         &mut self,
         table: &SegmentTable,
@@ -151,8 +154,9 @@ impl SegmentRates {
         };
     }
 
-    /// Units, at unit `now`, since the last update but one of the pages of `segment`, on average; `None` if nothing is known
-    /// of them. Of pages that were written once it is assumed that the first half of this time has passed.
+    /// Units, at unit `now`, since the last update but one of the pages of `segment`, on average;
+    /// `None` if nothing is known of them. Of pages that were written once it is assumed that the
+    /// first half of this time has passed.
     pub(super) fn since_last_but_one(&self, segment: SegmentId, now: u64) -> Option<f32> {
         let sample = &self.evidence.get(segment.index())?.sample;
         let since = |sampled: &Sampled| {
@@ -210,9 +214,10 @@ impl SegmentRates {
 }
 
 impl Evidence {
-    /// `live` pages live at `now`: counts those that died since the last time. Deaths far beyond what is expected are
-    /// counted in part only: pages that die together say nothing of the others. Where all pages die faster than was
-    /// expected, the expectation rises from census to census.
+    /// `live` pages live at `now`: counts those that died since the last time. Deaths far beyond
+    /// what is expected are counted in part only: pages that die together say nothing of the
+    /// others. Where all pages die faster than was expected, the expectation rises from census to
+    /// census.
     fn observe(&mut self, live: u32, now: Tick) {
         let lived = 0.5 * (self.live + live) as f32 * now.saturating_sub(self.at) as f32;
         let died = self.live.saturating_sub(live) as f32;

@@ -4,12 +4,13 @@ use super::pages::{SCORES, SCORES_PER_OCTAVE};
 
 /// Streams at most.
 pub(super) const STREAMS: u16 = 16;
-/// Pages of rates that differ cost more to clean together than apart: this share more per unit of variance of the
-/// logarithm to base 2 of their rates. Section 3 gives 0.12 to 0.2 at F = 0.8 for exact rates; scores are estimates, and
-/// pages that chance put into another range gain nothing there. Between 0.02 and 0.05 results differ by 1%.
+/// Pages of rates that differ cost more to clean together than apart: this share more per unit of
+/// variance of the logarithm to base 2 of their rates. Section 3 gives 0.12 to 0.2 at F = 0.8 for
+/// exact rates; scores are estimates, and pages that chance put into another range gain nothing
+/// there. Between 0.02 and 0.05 results differ by 1%.
 const COST_PER_VARIANCE: f32 = 0.03;
-/// A stream's open segment is half empty on average; that much less obsolete space costs this share more, relative to
-/// it.
+/// A stream's open segment is half empty on average; that much less obsolete space costs this share
+/// more, relative to it.
 const COST_PER_SLACK: f32 = 0.65;
 
 /// Ranges of scores, one per stream, the hottest first.
@@ -92,8 +93,9 @@ impl Streams {
         }
     }
 
-    /// Divides the scores anew, in a space with `slack` segments' worth of obsolete space: splits the range in which it
-    /// gains most, as long as that is worth the segment that one more stream keeps open.
+    /// Divides the scores anew, in a space with `slack` segments' worth of obsolete space: splits
+    /// the range in which it gains most, as long as that is worth the segment that one more stream
+    /// keeps open.
     pub(super) fn divide(&mut self, slack: f32) {
         let sums = Sums::new(&self.placed);
         let worth = COST_PER_SLACK / (COST_PER_VARIANCE * slack.max(1.0));

@@ -30,8 +30,8 @@ pub(super) const STAMP_MASK: u32 = (1 << STAMP_BITS) - 1;
 
 /// Weight of the newest interval in the smoothed one.
 const SMOOTHING: f32 = 0.25;
-/// Intervals are averaged as their square roots: between the mean of logarithms, which short intervals upset, and the
-/// plain mean, which is slow to see that a page became hot.
+/// Intervals are averaged as their square roots: between the mean of logarithms, which short
+/// intervals upset, and the plain mean, which is slow to see that a page became hot.
 const POWER: f32 = 0.5;
 
 /// 18 bits of time stamp, 9 bits of cell.
@@ -64,8 +64,8 @@ impl Tag {
         (now as u32).wrapping_sub(self.stamp) & STAMP_MASK
     }
 
-    /// The same, but at most `age` units old. Of a page that was written before the clock began, as after opening, the stamp lies
-    /// before zero, which wraps.
+    /// The same, but at most `age` units old. Of a page that was written before the clock began, as
+    /// after opening, the stamp lies before zero, which wraps.
     #[inline]
     pub(super) fn at_most(self, age: u32, now: u64) -> Tag {
         match self.age(now) > age {
@@ -84,7 +84,8 @@ pub(super) fn stamp(now: u64) -> u32 {
     now as u32 & STAMP_MASK
 }
 
-/// Bucket of an age or interval in units of the time stamp: log₂(1 + units), linear within each factor of two.
+/// Bucket of an age or interval in units of the time stamp: log₂(1 + units), linear within each
+/// factor of two.
 #[inline]
 pub(super) fn bucket(units: u32) -> usize {
     let log = ((units + 1) as f32).to_bits() as f32 * (1.0 / (1u32 << 23) as f32) - 127.0;
@@ -97,7 +98,8 @@ pub(super) fn edge(bucket: usize) -> f32 {
     log.floor().exp2() * (1.0 + log.fract()) - 1.0
 }
 
-/// The square of the mean of square roots of intervals, over their mean, if they are distributed exponentially.
+/// The square of the mean of square roots of intervals, over their mean, if they are distributed
+/// exponentially.
 const ROOT_MEAN: f32 = std::f32::consts::FRAC_PI_4;
 
 /// The mean interval, in units, of pages whose smoothed one is in `bucket`.
@@ -113,7 +115,8 @@ pub(super) fn cell_of_interval(units: f32) -> usize {
 /// How a page's cell follows from its last one and the interval that ended.
 #[derive(Debug, Clone)]
 pub(super) struct Smoother {
-    /// By smoothed interval × interval, the new smoothed interval in buckets, while no page becomes hot.
+    /// By smoothed interval × interval, the new smoothed interval in buckets, while no page becomes
+    /// hot.
     steady: Vec<[f32; BUCKETS]>,
     /// The same with pages that become hot.
     means: Vec<[f32; BUCKETS]>,
@@ -134,7 +137,8 @@ impl Smoother {
         }
     }
 
-    /// Learns which share of the pages became hot, by smoothed interval × interval: of these the intervals before count no more.
+    /// Learns which share of the pages became hot, by smoothed interval × interval: of these the
+    /// intervals before count no more.
     pub(super) fn learn(&mut self, heated: &[[f32; BUCKETS]]) {
         let rows = self.means.iter_mut().zip(&self.steady).zip(heated);
         for ((means, steady), heated) in rows {
@@ -145,8 +149,9 @@ impl Smoother {
         }
     }
 
-    /// The cell of a page of `cell` that was overwritten after an interval in bucket `interval`; `chance`, from 0 to
-    /// 1, decides between two buckets, so that differences below one count on average.
+    /// The cell of a page of `cell` that was overwritten after an interval in bucket `interval`;
+    /// `chance`, from 0 to 1, decides between two buckets, so that differences below one count on
+    /// average.
     #[inline]
     pub(super) fn next(&self, cell: usize, interval: usize, chance: f32) -> usize {
         let smoothed = cell % BUCKETS;

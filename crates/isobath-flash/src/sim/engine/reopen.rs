@@ -1,5 +1,5 @@
-//! Closing and opening the space again, as an engine does: what a policy learned is gone, and of segments there is what a
-//! checkpoint keeps.
+//! Closing and opening the space again, as an engine does: what a policy learned is gone, and of
+//! segments there is what a checkpoint keeps.
 
 use super::super::config::SimError;
 use super::{CLOSED, Simulator, pack};

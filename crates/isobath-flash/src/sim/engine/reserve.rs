@@ -1,9 +1,11 @@
 //! The same share of idle space whatever the size of the device, the policy and its batch.
 //!
-//! What lies idle is no slack: free segments, what is not written yet of open ones, less what the sort buffer holds instead of the device. Each
-//! of these is an absolute number of segments. On the paper's device all of them together are a thousandth of it; on one of a few hundred
-//! segments they would be more than the slack, and differ with the policy: one that cleans a segment at a time keeps 16 fewer free than one
-//! that cleans 64. So while the first half of a run goes on, the mean of what lies idle is measured, and as many spare segments are given.
+//! What lies idle is no slack: free segments, what is not written yet of open ones, less what the
+//! sort buffer holds instead of the device. Each of these is an absolute number of segments. On the
+//! paper's device all of them together are a thousandth of it; on one of a few hundred segments
+//! they would be more than the slack, and differ with the policy: one that cleans a segment at a
+//! time keeps 16 fewer free than one that cleans 64. So while the first half of a run goes on, the
+//! mean of what lies idle is measured, and as many spare segments are given.
 
 use super::super::config::{SimConfig, SimError};
 use super::{CleaningPolicy, OpenSegment, Simulator};
@@ -22,14 +24,16 @@ pub(super) struct Reserve {
     /// Sum and number of samples of idle segments.
     sum: f64,
     samples: u64,
-    /// Of the sort buffer that is being written: bytes of current versions, bytes of all, and those of them that are still to be written.
+    /// Of the sort buffer that is being written: bytes of current versions, bytes of all, and those
+    /// of them that are still to be written.
     live: u64,
     all: u64,
     left: u64,
 }
 
 impl Reserve {
-    /// Segments that the table must have for a policy with so many streams that cleans so many segments at a time.
+    /// Segments that the table must have for a policy with so many streams that cleans so many
+    /// segments at a time.
     pub(super) fn segments(config: &SimConfig, streams: u16, batch: usize) -> u32 {
         let idle = config.clean_below + (batch as u32).div_ceil(2) + u32::from(streams / 2);
         let spare = match config.matches_reserve {
@@ -52,7 +56,8 @@ impl Reserve {
         self.withheld.pop()
     }
 
-    /// The sort buffer is about to be written: bytes of each version, and whether it is the current one.
+    /// The sort buffer is about to be written: bytes of each version, and whether it is the current
+    /// one.
     pub(super) fn begin_flush(&mut self, buffered: impl Iterator<Item = (u64, bool)>) {
         if !self.is_measuring {
             return;
@@ -82,7 +87,8 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         self.table.len() - self.config.segments - self.reserve.withheld.len() as u32
     }
 
-    /// A segment has room for the user again, after as much was cleaned as had to be: in the user's time one follows the other.
+    /// A segment has room for the user again, after as much was cleaned as had to be: in the user's
+    /// time one follows the other.
     pub(super) fn measure_idle(&mut self, stream: StreamId) {
         // Before the space was full once, what is free says nothing.
         if !self.reserve.is_measuring || self.totals.cleaned_segments == 0 {
@@ -92,14 +98,15 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         let open = self.open.iter().filter(|open| !open.is_closed());
         let unwritten = |open: &OpenSegment| 1.0 - f64::from(open.used_bytes) / bytes;
         let all = self.free.len() as f64 + open.map(unwritten).sum::<f64>();
-        // Until the user needs the next one, half of what is left of this one is still unwritten on average.
+        // Until the user needs the next one, half of what is left of this one is still unwritten on
+        // average.
         let idle = all - 0.5 * unwritten(&self.open[stream.index()]);
         self.reserve.sum += idle - self.reserve.buffered() / bytes;
         self.reserve.samples += 1;
     }
 
-    /// Gives the space as many spare segments as lie idle, but for the share that would lie idle of the paper's device. A part of the run has
-    /// ended.
+    /// Gives the space as many spare segments as lie idle, but for the share that would lie idle of
+    /// the paper's device. A part of the run has ended.
     ///
     /// # Errors
     /// If the policy runs out of free segments.
@@ -122,7 +129,8 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         {
             self.free.push_back(segment);
         }
-        // The space shrinks: what is free stays as much as it was, and what is obsolete becomes less.
+        // The space shrinks: what is free stays as much as it was, and what is obsolete becomes
+        // less.
         let level = self.free.len();
         while self.spare_segments() > wanted
             && let Some(segment) = self.free.pop_back()

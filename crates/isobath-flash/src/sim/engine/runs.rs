@@ -1,5 +1,5 @@
-//! Writing pages in runs: what [`Simulator`] does page by page, for policies that place pages by their cause
-//! alone and pages of one size. Nearly all of a simulation's time is spent here.
+//! Writing pages in runs: what [`Simulator`] does page by page, for policies that place pages by
+//! their cause alone and pages of one size. Nearly all of a simulation's time is spent here.
 
 use super::super::config::SimError;
 use super::{OpenSegment, Simulator};
@@ -23,7 +23,8 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         self.writes_runs() && self.policy.history_kind() == HistoryKind::None && !self.sorts_user
     }
 
-    /// The stream that takes `write`: the policy's, or the nearest open one where as many are open as may be.
+    /// The stream that takes `write`: the policy's, or the nearest open one where as many are open
+    /// as may be.
     #[inline]
     pub(super) fn stream_for(&mut self, write: &PageWrite) -> StreamId {
         let stream = self.policy.place(write, self.now);
@@ -56,7 +57,8 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         Ok((stream, open, room(&open)))
     }
 
-    /// The user's operations from the first on, up to the end of a segment or a trim; returns how many.
+    /// The user's operations from the first on, up to the end of a segment or a trim; returns how
+    /// many.
     #[inline]
     pub(super) fn overwrite_run(&mut self, ops: &[Op]) -> Result<usize, SimError> {
         let writes = ops.iter().position(|op| op.is_trim());
@@ -115,7 +117,8 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         Ok(())
     }
 
-    /// The sorted contents of the sort buffer. Entries whose page was written again are obsolete already.
+    /// The sorted contents of the sort buffer. Entries whose page was written again are obsolete
+    /// already.
     pub(super) fn flush_runs(&mut self, mut writes: &[PageWrite]) -> Result<(), SimError> {
         let bytes = self.config.page_bytes;
         self.totals.user_pages += writes.len() as u64;

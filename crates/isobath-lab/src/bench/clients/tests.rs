@@ -229,7 +229,8 @@ fn keys_drawn_before_are_the_same_in_turn_and_cost_no_draw() {
         let calls_with = calls_of(shared, &workload);
         let keys: Vec<Key> = calls_with.iter().map(|call| call.0).collect();
         assert!(keys[..32] == keys[32..64], "{name}");
-        // The law is the workload's: what each call would have drawn for itself, where it draws nothing else.
+        // The law is the workload's: what each call would have drawn for itself, where it draws
+        // nothing else.
         let drawn = calls(&workload, 5);
         let mut pairs = keys[..32].iter().zip(&drawn);
         let reads = !workload.mix.writes();
@@ -460,7 +461,8 @@ fn a_timed_call_has_its_own_latency_alone() {
         let calls = session.1;
         let latencies = shared.take_results().all_latencies();
         let timed = (0..calls.len()).filter(|at| (at + 1) % every as usize == 0);
-        // A call takes as long as the engine, and at most from the end of the call before to the beginning of the one behind.
+        // A call takes as long as the engine, and at most from the end of the call before to the
+        // beginning of the one behind.
         let (mut least, mut most) = (Duration::ZERO, Duration::ZERO);
         for at in timed {
             let before = at.checked_sub(1).map_or(began, |before| calls[before].1);

@@ -1,4 +1,5 @@
-//! Consistency conditions 1 to 4 (clauses 3.3.2.1 to 3.3.2.4), and that the secondary indexes have what their tables have.
+//! Consistency conditions 1 to 4 (clauses 3.3.2.1 to 3.3.2.4), and that the secondary indexes have
+//! what their tables have.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -18,7 +19,8 @@ pub(in crate::bench) struct Checked {
     pub(in crate::bench) violations: Vec<String>,
 }
 
-/// One client's part of the check: every warehouse whose number leaves `client` when it is divided by `clients`.
+/// One client's part of the check: every warehouse whose number leaves `client` when it is divided
+/// by `clients`.
 pub(in crate::bench) fn check(
     tpcc: &Tpcc,
     client: usize,

@@ -1,16 +1,20 @@
-//! A workload derived from TPC-C (Standard Specification, revision 5.11), on any engine that has transactions.
+//! A workload derived from TPC-C (Standard Specification, revision 5.11), on any engine that has
+//! transactions.
 //!
-//! It is no TPC-C: its numbers are transactions per second and may not be called tpmC. It has the nine tables with their
-//! columns, two secondary indexes, the five transactions in the standard mix, the non-uniform random choices, remote
-//! warehouses, and New-Orders that roll back (1%). It differs in this:
+//! It is no TPC-C: its numbers are transactions per second and may not be called tpmC. It has the
+//! nine tables with their columns, two secondary indexes, the five transactions in the standard
+//! mix, the non-uniform random choices, remote warehouses, and New-Orders that roll back (1%). It
+//! differs in this:
 //!
-//! - Terminals have no keying and thinking time, and draw their warehouse and district anew for each transaction.
+//! - Terminals have no keying and thinking time, and draw their warehouse and district anew for
+//!   each transaction.
 //! - Delivery runs at once, all ten districts in one transaction.
 //! - Dates are a count of transactions, so that a run follows from its seed.
-//! - A transaction that the engine rolls back because of another one is run again, with the same input.
+//! - A transaction that the engine rolls back because of another one is run again, with the same
+//!   input.
 //!
-//! Where operations take effect one by one (the least isolation), a New-Order looks at all its items before it writes,
-//! because nothing can be rolled back.
+//! Where operations take effect one by one (the least isolation), a New-Order looks at all its
+//! items before it writes, because nothing can be rolled back.
 
 mod check;
 mod load;
@@ -118,7 +122,8 @@ impl Scale {
     pub(super) const fn warehouse_bytes(self) -> usize {
         let (items, customers) = (self.items as usize, self.customers as usize);
         let stock = 8 + 32 + 240 + 38;
-        // Row, name index, and 10 lines of 77 bytes, an order, its index and history for each customer.
+        // Row, name index, and 10 lines of 77 bytes, an order, its index and history for each
+        // customer.
         let customer = (12 + 56 + 123 + 400) + 44 + 10 * (16 + 40 + 24) + (12 + 40) + 16 + 100;
         items * stock + DISTRICTS as usize * customers * customer + 2000
     }

@@ -76,7 +76,8 @@ pub(super) fn part(key: &[u8], at: usize) -> Result<u32, LabError> {
     })
 }
 
-/// The key of a customer in the index by name; without first name and number, where those customers begin.
+/// The key of a customer in the index by name; without first name and number, where those customers
+/// begin.
 pub(super) fn name_key(
     district: [u32; 2],
     last: [u8; NAME_BYTES],

@@ -11,7 +11,8 @@ use crate::engine::{
     Transaction, Tuning, Work, open,
 };
 
-/// Tables in memory, with one transaction at a time: the tables, and what undoes the open transaction.
+/// Tables in memory, with one transaction at a time: the tables, and what undoes the open
+/// transaction.
 #[derive(Clone, PartialEq, Default)]
 pub(super) struct Model(pub(super) Vec<BTreeMap<Vec<u8>, Vec<u8>>>, Vec<Undo>);
 
@@ -184,8 +185,9 @@ fn numbers<const N: usize>(
     .collect()
 }
 
-/// Consistency conditions 5 to 12 (clauses 3.3.2.5 to 3.3.2.12) and what clause 2.4 says of the stock. The load of a small scale has
-/// less history than the specification's, so that sums since the load are compared.
+/// Consistency conditions 5 to 12 (clauses 3.3.2.5 to 3.3.2.12) and what clause 2.4 says of the
+/// stock. The load of a small scale has less history than the specification's, so that sums since
+/// the load are compared.
 fn expect_all_sums(tpcc: &Tpcc, model: &Model) {
     use rows::{customer, district, item, order_line, orders, stock, warehouse};
     type Sums = BTreeMap<Vec<u32>, i64>;
@@ -352,7 +354,8 @@ fn random_values_are_those_of_the_specification() {
     }
     assert_eq!(counts[0], 0);
     counts.sort_unstable();
-    // Uniform choices would give each about 33; the or of two numbers makes some far more frequent: 1,925 and 0.
+    // Uniform choices would give each about 33; the or of two numbers makes some far more frequent:
+    // 1,925 and 0.
     assert!(
         counts[3000] > 1900 && counts[1] == 0,
         "{} {}",
@@ -404,8 +407,8 @@ fn config(kind: EngineKind, path: std::path::PathBuf, isolation: IsolationLevel)
     }
 }
 
-/// Transactions of each of four clients. Of 100, some 43 are new orders, one in a hundred of which is rolled back: without any is one
-/// run in 30,000, whatever conflicts do to the draws.
+/// Transactions of each of four clients. Of 100, some 43 are new orders, one in a hundred of which
+/// is rolled back: without any is one run in 30,000, whatever conflicts do to the draws.
 const TRANSACTIONS: usize = 600;
 
 /// Loads, runs all transactions from four clients, and checks the conditions after a reopening.

@@ -1,7 +1,8 @@
 //! WiredTiger behind a safe face. All `unsafe` of the adapter is here.
 //!
-//! A connection may be used from many threads (the library's documentation says so); a session, with its cursors, stays on
-//! the thread that opened it: it is neither `Send` nor `Sync`, as it holds a raw pointer.
+//! A connection may be used from many threads (the library's documentation says so); a session,
+//! with its cursors, stays on the thread that opened it: it is neither `Send` nor `Sync`, as it
+//! holds a raw pointer.
 #![expect(unsafe_code, reason = "foreign function interface of WiredTiger")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -81,7 +82,8 @@ fn checked(code: c_int) -> Result<(), Failed> {
         0 => Ok(()),
         CONFLICT => Err(Failed::Conflict),
         code => {
-            // SAFETY: the library answers a NUL-terminated string that stays until the thread asks again.
+            // SAFETY: the library answers a NUL-terminated string that stays until the thread asks
+            // again.
             let message = unsafe { CStr::from_ptr(iso_wt_message(code)) };
             Err(Failed::Other(message.to_string_lossy().into_owned()))
         }
@@ -229,7 +231,8 @@ impl Session<'_> {
         visit: impl FnOnce(&[u8]),
     ) -> Result<bool, Failed> {
         let (mut value, mut len) = (ptr::null(), 0);
-        // SAFETY: the key is valid for its length; the value is until the cursor is reset, which is after `visit`.
+        // SAFETY: the key is valid for its length; the value is until the cursor is reset, which is
+        // after `visit`.
         unsafe {
             let code = iso_wt_get(
                 self.session,
@@ -249,7 +252,8 @@ impl Session<'_> {
     }
 
     pub(super) fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<(), Failed> {
-        // SAFETY: key and value are valid for their lengths during the call; the insertion copies them.
+        // SAFETY: key and value are valid for their lengths during the call; the insertion copies
+        // them.
         checked(unsafe {
             iso_wt_put(
                 self.session,
@@ -274,7 +278,8 @@ impl Session<'_> {
         from: &[u8],
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), Failed> {
-        // SAFETY: the key is valid for its length; key and value of the record are until the cursor moves.
+        // SAFETY: the key is valid for its length; key and value of the record are until the cursor
+        // moves.
         unsafe {
             let mut code = iso_wt_seek(self.session, table, from.as_ptr(), from.len());
             while found(code)? {
@@ -300,7 +305,8 @@ impl Session<'_> {
 
 impl Drop for Session<'_> {
     fn drop(&mut self) {
-        // SAFETY: opened by `Connection::session`, closed once; an open transaction is rolled back by that.
+        // SAFETY: opened by `Connection::session`, closed once; an open transaction is rolled back
+        // by that.
         unsafe { iso_wt_session_close(self.session) };
     }
 }

@@ -1,7 +1,8 @@
 //! WiredTiger under the benchmark's workloads.
 //!
-//! B-trees with pages of 4 KiB without compression and with direct I/O for the data, as paper 001, section 4.1, runs it.
-//! Transactions are WiredTiger's own, with snapshot isolation: the first to change a record wins.
+//! B-trees with pages of 4 KiB without compression and with direct I/O for the data, as paper 001,
+//! section 4.1, runs it. Transactions are WiredTiger's own, with snapshot isolation: the first to
+//! change a record wins.
 
 mod ffi;
 
@@ -181,9 +182,9 @@ impl<'e> WiredTigerSession<'e> {
     }
 }
 
-/// How long an operation outside transactions waits before it is tried again, at first and at most. A key that a commit is
-/// flushing stays in conflict until the flush has ended; threads that tried again at once would keep the cores from those
-/// that flush.
+/// How long an operation outside transactions waits before it is tried again, at first and at most.
+/// A key that a commit is flushing stays in conflict until the flush has ended; threads that tried
+/// again at once would keep the cores from those that flush.
 const BACK_OFF: Duration = Duration::from_micros(50);
 const MAX_BACK_OFF: Duration = Duration::from_millis(2);
 /// How long one operation is tried.

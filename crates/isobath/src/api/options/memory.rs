@@ -13,7 +13,8 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// The least of the machine's memory and of the limits of the control groups that this process is in.
+    /// The least of the machine's memory and of the limits of the control groups that this process
+    /// is in.
     pub(super) fn there_is() -> Memory {
         Memory::below(Path::new("/"))
     }
@@ -48,8 +49,8 @@ fn machine(root: &Path) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// Where limits of this process may be, of both versions of control groups: of its group and of those above it, relative
-/// to the root. In a container only the uppermost one may be there.
+/// Where limits of this process may be, of both versions of control groups: of its group and of
+/// those above it, relative to the root. In a container only the uppermost one may be there.
 fn group_files(root: &Path) -> Vec<PathBuf> {
     let text = std::fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let mut files = Vec::new();

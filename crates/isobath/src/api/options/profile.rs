@@ -9,8 +9,9 @@ use super::{MAX_DEPTH, MAX_TASKS, Options};
 use crate::error::OpenError;
 
 impl Options {
-    /// Takes depth, tasks and segment size from the profile of the drive that `isobath probe` wrote, for as many workers
-    /// as are set so far; options that are set afterwards win. Fitting takes some milliseconds. Needs the feature `profile`.
+    /// Takes depth, tasks and segment size from the profile of the drive that `isobath probe`
+    /// wrote, for as many workers as are set so far; options that are set afterwards win. Fitting
+    /// takes some milliseconds. Needs the feature `profile`.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), isobath::Error> {
@@ -20,7 +21,8 @@ impl Options {
     /// ```
     ///
     /// # Errors
-    /// [`OpenError::BadOption`] if the file cannot be read, is no profile of this version, or has too few points.
+    /// [`OpenError::BadOption`] if the file cannot be read, is no profile of this version, or has
+    /// too few points.
     pub fn profile(mut self, path: &Path) -> Result<Options, OpenError> {
         let wrong = |reason: String| OpenError::BadOption {
             option: "profile",

@@ -10,9 +10,10 @@ use std::ops::{Bound, RangeBounds};
 
 use crate::{Error, Range, Transaction, Tree};
 
-/// A [`Tree`] with keys of type `K` and values of type `V`, which it stores as [`Key`] and [`Value`] say. Ranges go in the order of
-/// the keys. Nothing in the store says of which types a tree is: that is for the application to know. What was
-/// written as other types is an [`Error::BadEncoding`], or reads as something else.
+/// A [`Tree`] with keys of type `K` and values of type `V`, which it stores as [`Key`] and
+/// [`Value`] say. Ranges go in the order of the keys. Nothing in the store says of which types a
+/// tree is: that is for the application to know. What was written as other types is an
+/// [`Error::BadEncoding`], or reads as something else.
 ///
 /// ```
 /// # use isobath::{Options, Store, TypedTree};

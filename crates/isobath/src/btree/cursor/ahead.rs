@@ -131,7 +131,8 @@ impl ReadAhead {
         }
     }
 
-    /// Has the leaves that are not reached yet be asked for once more at the next leaf: some of them are not read.
+    /// Has the leaves that are not reached yet be asked for once more at the next leaf: some of
+    /// them are not read.
     fn ask_again(&mut self) {
         self.needed = self.needed.map(|needed| needed + self.outstanding);
         self.outstanding = 0;

@@ -6,13 +6,15 @@ use crate::btree::node::Node;
 use crate::buffer::BufferPool;
 use crate::context::ReadContext;
 
-/// Leaves whose headers are called into the cache before they are read, and those whose mapping words are.
+/// Leaves whose headers are called into the cache before they are read, and those whose mapping
+/// words are.
 const HEADERS_AHEAD: usize = 8;
 const WORDS_AHEAD: usize = 16;
 
 impl Cursor {
-    /// Passes the leaves that follow up to [`Cursor::boundary`], or to the range's end, and counts their records in the range: of
-    /// most leaves that are in memory by their headers alone. For ascending cursors.
+    /// Passes the leaves that follow up to [`Cursor::boundary`], or to the range's end, and counts
+    /// their records in the range: of most leaves that are in memory by their headers alone. For
+    /// ascending cursors.
     pub(crate) fn count_leaves<C: ReadContext>(&mut self, ctx: &C) -> Result<u64, C::Error> {
         debug_assert!(self.direction == Direction::Forward, "counts ascend");
         if !self.next_records(ctx)? {
@@ -24,11 +26,12 @@ impl Cursor {
         Ok(count + self.count_siblings(ctx.pool()).unwrap_or(0))
     }
 
-    /// Counts and passes the leaves that follow under the same parent, as far as they are in memory and lie in the range as a whole;
-    /// not the parent's last one, whose end the parent does not know.
+    /// Counts and passes the leaves that follow under the same parent, as far as they are in memory
+    /// and lie in the range as a whole; not the parent's last one, whose end the parent does not
+    /// know.
     ///
-    /// That the parent is unchanged afterwards proves that each leaf had the range that the parent says when it was counted. So a
-    /// record that is there all the time is counted once.
+    /// That the parent is unchanged afterwards proves that each leaf had the range that the parent
+    /// says when it was counted. So a record that is there all the time is counted once.
     fn count_siblings(&mut self, pool: &BufferPool) -> Result<u64, AttemptError> {
         let (Some((mark, position)), Next::Beyond) = (self.parent, &self.next) else {
             return Ok(0);

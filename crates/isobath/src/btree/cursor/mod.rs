@@ -273,7 +273,8 @@ impl Cursor {
         (as_slice(&self.lower), as_slice(&self.upper))
     }
 
-    /// The key from which on (descending: below which) the leaves lie that follow the current one; `None` where none follows.
+    /// The key from which on (descending: below which) the leaves lie that follow the current one;
+    /// `None` where none follows.
     pub(crate) fn boundary(&self) -> Option<&[u8]> {
         matches!(self.next, Next::Beyond).then_some(&self.boundary[..])
     }
@@ -319,7 +320,8 @@ impl Cursor {
         Ok(Some(Private::entry(image, key, key_len, value)))
     }
 
-    /// Has the records that are still to come be those of one leaf, at least one; `false` at the end of the range.
+    /// Has the records that are still to come be those of one leaf, at least one; `false` at the
+    /// end of the range.
     #[inline(always)]
     pub(crate) fn next_records<C: ReadContext>(&mut self, ctx: &C) -> Result<bool, C::Error> {
         // Bound: one round for each leaf of the range.
@@ -332,7 +334,8 @@ impl Cursor {
         Ok(true)
     }
 
-    /// Shows the current leaf's records that are still to come to `visit`, until it returns `false`; whether it did not.
+    /// Shows the current leaf's records that are still to come to `visit`, until it returns
+    /// `false`; whether it did not.
     #[inline(always)]
     pub(crate) fn visit_leaf<C: ReadContext>(
         &mut self,
@@ -380,8 +383,8 @@ impl Cursor {
         goes_on.map_err(|why| self.malformed(why).into())
     }
 
-    /// The error of a record that makes no sense. The cursor stays before it: where the error says no more than that a worker is
-    /// needed, that one meets the record again.
+    /// The error of a record that makes no sense. The cursor stays before it: where the error says
+    /// no more than that a worker is needed, that one meets the record again.
     #[cold]
     fn malformed(&self, why: MalformedNode) -> crate::Error {
         crate::Error::Structure {
@@ -431,8 +434,9 @@ impl Cursor {
         Ok(())
     }
 
-    /// Asks for the first leaf, which is missing, together with those that surely follow it, as far as the scan has
-    /// said how many records it takes and leaves are as full as others were: they are there when the first one is.
+    /// Asks for the first leaf, which is missing, together with those that surely follow it, as far
+    /// as the scan has said how many records it takes and leaves are as full as others were: they
+    /// are there when the first one is.
     fn ask_for_first<C: ReadContext>(&mut self, ctx: &C) {
         let (Next::Start, Some(limit)) = (&self.next, self.limit) else {
             return;

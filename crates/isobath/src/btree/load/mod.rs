@@ -103,8 +103,8 @@ impl<'c, C: WriteContext> Loader<'c, C> {
     }
 
     /// Starts a load into `tree`, after its last key. Leaves are filled to
-    /// `fill_percent` on average, inner nodes at most; from 50 to 100. Pages of a tree without records go before, while what `alone`
-    /// answers keeps others from rewriting the tree.
+    /// `fill_percent` on average, inner nodes at most; from 50 to 100. Pages of a tree without
+    /// records go before, while what `alone` answers keeps others from rewriting the tree.
     pub(crate) fn new<G>(
         ctx: &'c C,
         tree: Tree,
@@ -264,8 +264,9 @@ impl<'c, C: WriteContext> Loader<'c, C> {
         Ok(())
     }
 
-    /// From which key on all records are the loaded ones once they are linked; `None` where nothing was loaded, or the tree has
-    /// such records already, so that the load will be refused. Asked once it is complete, while no commit changes the tree.
+    /// From which key on all records are the loaded ones once they are linked; `None` where nothing
+    /// was loaded, or the tree has such records already, so that the load will be refused. Asked
+    /// once it is complete, while no commit changes the tree.
     pub(crate) fn lower(&self) -> Result<Option<&[u8]>, C::Error> {
         let Some(built) = &self.built else {
             return Ok(None);

@@ -1,5 +1,5 @@
-//! Pages that are built beside a tree: taken a few at a time, written while nothing names them, and listed under a token
-//! so that a recovery frees them unless a record has confirmed that.
+//! Pages that are built beside a tree: taken a few at a time, written while nothing names them, and
+//! listed under a token so that a recovery frees them unless a record has confirmed that.
 
 use super::super::Tree;
 use super::super::node::Image;

@@ -1,9 +1,10 @@
-//! Rewriting a tree with many changes at once: new leaves for the ranges that changes touch, new inner nodes above them, and all
-//! else as it is.
+//! Rewriting a tree with many changes at once: new leaves for the ranges that changes touch, new
+//! inner nodes above them, and all else as it is.
 //!
-//! The tree, which no one else changes during the load, is walked from left to right. A subtree without a change becomes a part of the
-//! new tree as it is; where one has some, its records and the changes are merged into new leaves. New pages belong to a token, and
-//! nothing names them: the tree is as it was until the root gets its new content ([`install_roots`]).
+//! The tree, which no one else changes during the load, is walked from left to right. A subtree
+//! without a change becomes a part of the new tree as it is; where one has some, its records and
+//! the changes are merged into new leaves. New pages belong to a token, and nothing names them: the
+//! tree is as it was until the root gets its new content ([`install_roots`]).
 
 use super::super::descend::root;
 use super::super::node::{CAPACITY, Image, MalformedNode, Node};
@@ -110,7 +111,8 @@ fn corrupt<C: ReadContext>(ctx: &C, id: PageId, why: MalformedNode) -> C::Error 
 }
 
 impl<'c, C: WriteContext> Rewrite<'c, C> {
-    /// Of `tree`; pages are filled to `fill_percent`, belong to `token`, and replace `most` at most.
+    /// Of `tree`; pages are filled to `fill_percent`, belong to `token`, and replace `most` at
+    /// most.
     pub(crate) fn new(
         ctx: &'c C,
         tree: Tree,
@@ -143,8 +145,8 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
     ///
     /// # Errors
     ///
-    /// [`Error::TransactionTooLarge`] where too many pages would be replaced; those of `changes` and `on_replaced`, of reading
-    /// and of reserving pages.
+    /// [`Error::TransactionTooLarge`] where too many pages would be replaced; those of `changes`
+    /// and `on_replaced`, of reading and of reserving pages.
     pub(crate) fn run(
         &mut self,
         changes: &mut Changes<'_, C::Error>,
@@ -443,8 +445,8 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
     }
 }
 
-/// The body of the record that gives trees their new content: confirms `tokens`, frees `ended`. Commits before it are not to be
-/// repeated in the first tree.
+/// The body of the record that gives trees their new content: confirms `tokens`, frees `ended`.
+/// Commits before it are not to be repeated in the first tree.
 pub(crate) fn roots_body(trees: &[Rewritten], ended: &[PageId], tokens: &[Token]) -> Vec<u8> {
     let first = trees
         .first()

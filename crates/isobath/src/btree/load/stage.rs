@@ -116,8 +116,9 @@ impl LeafStage {
         true
     }
 
-    /// Whether the leaf is nearer to `limit` with all its records, which take `needed` bytes, than without the last one: so
-    /// leaves are as full as they should be on average, whatever the size of their records.
+    /// Whether the leaf is nearer to `limit` with all its records, which take `needed` bytes, than
+    /// without the last one: so leaves are as full as they should be on average, whatever the size
+    /// of their records.
     fn is_near(&self, needed: usize, limit: usize) -> bool {
         let last = self.records.last();
         let last = last.map_or(0, |last| leaf_cost(last.key_len, last.value_len));
@@ -289,7 +290,8 @@ impl InnerStage {
         self.entries.is_empty() || self.cost(prefix) + upper.len() <= CAPACITY
     }
 
-    /// Builds the node of all children; it ends at `upper`, where that is given. Returns its lower bound, too.
+    /// Builds the node of all children; it ends at `upper`, where that is given. Returns its lower
+    /// bound, too.
     pub(super) fn build_all(
         self,
         tree: TreeId,

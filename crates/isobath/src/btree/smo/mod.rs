@@ -105,8 +105,8 @@ impl<'p> Modification<'p> {
             mark(version);
             return;
         }
-        // Dirty before the position is complete: a checkpoint that begins behind it finds the pages, and does not take a
-        // copy of them for one of pages that had been freed before.
+        // Dirty before the position is complete: a checkpoint that begins behind it finds the
+        // pages, and does not take a copy of them for one of pages that had been freed before.
         ctx.log().stamp_pages(ctx.writer(), mark);
     }
 

@@ -103,7 +103,8 @@ proptest! {
         rounds in prop::collection::vec(
             (
                 prop::collection::btree_map(keys(), prop::option::of(0..1280usize), 0..60),
-                // Of the records that are there: how many are removed or replaced in a row, from where, and how many stay between.
+                // Of the records that are there: how many are removed or replaced in a row, from
+                // where, and how many stay between.
                 prop::collection::vec((any::<prop::sample::Index>(), 0..200usize, 1..4usize, any::<bool>()), 0..4),
                 prop::option::of(0..80usize),
             ),

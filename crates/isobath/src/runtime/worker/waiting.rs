@@ -31,8 +31,8 @@ impl Worker {
         self.suspend();
     }
 
-    /// Counts operations of the running task. One that has done [`OPERATIONS_PER_TURN`] without waiting lets the worker's
-    /// other tasks, messages and I/O have their turn.
+    /// Counts operations of the running task. One that has done [`OPERATIONS_PER_TURN`] without
+    /// waiting lets the worker's other tasks, messages and I/O have their turn.
     #[inline(always)]
     pub(crate) fn count_operations(&self, count: u32) {
         match self.turn.get().checked_sub(count) {
@@ -151,7 +151,8 @@ impl Worker {
     #[cfg_attr(any(test, feature = "simulation"), track_caller)]
     pub(crate) fn wait_io(&self) -> Result<(), IoError> {
         let slot = &self.slots[self.task_id().slot as usize];
-        // However often the task is resumed for another reason: the kernel writes to the buffers until then.
+        // However often the task is resumed for another reason: the kernel writes to the buffers
+        // until then.
         while slot.pending.get() > 0 {
             slot.waits_for_io.set(true);
             self.suspend();

@@ -78,7 +78,8 @@ impl WriterProcess {
     }
 }
 
-/// The kernel takes the rings of a process that was killed down in the background, and its writes may end until then.
+/// The kernel takes the rings of a process that was killed down in the background, and its writes
+/// may end until then.
 fn await_last_writes(path: &Path) {
     let beside = VolumeOptions::new().access(Access::Beside);
     let volume = isobath_io::Volume::open(&[path.to_owned()], &beside).unwrap();
