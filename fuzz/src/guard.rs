@@ -41,7 +41,7 @@ pub(crate) fn begin(target: &'static str, number: u64) {
     }
 }
 
-/// Feeds `bytes` to `target`; the most heap, in bytes, that it took beside what there was.
+/// Feeds `bytes` to `target`; the most heap, in bytes, that it took in addition to what was in use.
 pub(crate) fn run(target: &Target, bytes: &[u8], limit: usize) -> Result<usize, String> {
     let before = HEAP.current_usage();
     HEAP.reset_peak_usage();

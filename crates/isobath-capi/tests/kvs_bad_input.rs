@@ -52,7 +52,7 @@ fn all_are(codes: Vec<kvs_result>, code: kvs_result) {
     assert_eq!(codes, vec![code; codes.len()]);
 }
 
-/// Every function that takes a key space, with an iterator that nobody opened.
+/// Every function that takes a key space, with an iterator that was never opened.
 fn spaces_are(space: kvs_key_space_handle, code: kvs_result) {
     for (what, found) in of_space(space, 1) {
         assert_eq!(found, code, "{what}");

@@ -46,7 +46,7 @@ pub(crate) fn listen(json: bool) -> Result<(), Failure> {
 
 fn handle(signal: c_int) -> io::Result<()> {
     // SAFETY: both structures are valid for the calls, all zeros being one of their values; the
-    // handler stays for ever and calls only what a handler may call.
+    // handler is never removed and calls only what a handler may call.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         if signal == libc::SIGHUP

@@ -16,8 +16,8 @@ use crate::{Attributes, Copied, FileTree, FilesError, Watcher};
 
 /// Bytes of contents that are collected before a transaction stores them.
 const BATCH_BYTES: usize = 4 << 20;
-/// Bytes of log that a transaction of collected entries may take, roughly: small beside what any
-/// log allows.
+/// Bytes of log that a transaction of collected entries may take, roughly: little compared with
+/// what any log allows.
 const BATCH_LOG_BYTES: usize = 48 << 10;
 /// Log that an entry takes beside its contents: keys, inode, name.
 const ENTRY_LOG_BYTES: usize = 512;

@@ -437,7 +437,7 @@ impl Checker<'_> {
             return if durable {
                 Anomaly::LostCommit
             } else {
-                Anomaly::TornCommit
+                Anomaly::PartialCommit
             };
         }
         let reader = missed

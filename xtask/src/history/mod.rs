@@ -182,7 +182,7 @@ impl History {
     }
 
     /// The history of a copy that was begun at `began` and is complete now: what was acknowledged
-    /// before is in it, and of what came meanwhile all up to some instant.
+    /// before is in it, and of what came since all up to some instant.
     pub(crate) fn copied(&self, began: u64) -> History {
         let mut copy = self.until(self.clock);
         copy.shown_late = false;
@@ -220,7 +220,7 @@ pub(crate) enum Anomaly {
     LostCommit,
     /// The last state has a part of a transaction, or one without what it was
     /// built on.
-    TornCommit,
+    PartialCommit,
 }
 
 /// An anomaly, with the story that shows it.
@@ -244,7 +244,7 @@ impl std::fmt::Display for Finding {
             Anomaly::WriteSkew => "not serializable (G2)",
             Anomaly::Stale => "stale read: an acknowledged write was not seen",
             Anomaly::LostCommit => "an acknowledged commit is lost",
-            Anomaly::TornCommit => "a commit survived in part, or without what came before it",
+            Anomaly::PartialCommit => "a commit survived in part, or without what came before it",
         };
         write!(out, "{name}: {}", self.story)
     }

@@ -148,8 +148,8 @@ fn g1a_aborted_read() {
         Anomaly::AbortedRead,
     );
     fine(&history([si(1, 4).w(X, 10).aborted(), one(2, 3).r(X, 1)]));
-    let torn = last(history([si(1, 4).w(X, 10).aborted()]), &[(X, 10), (Y, 2)]);
-    finds(&torn, Anomaly::AbortedRead);
+    let partial = last(history([si(1, 4).w(X, 10).aborted()]), &[(X, 10), (Y, 2)]);
+    finds(&partial, Anomaly::AbortedRead);
 }
 
 #[test]
@@ -386,13 +386,16 @@ fn lost_and_torn_commits() {
     let open = || history([si(1, 4).w(X, 10).w(Y, 11).unknown()]);
     fine(&last(open(), &[(X, 1), (Y, 2)]));
     fine(&last(open(), &[(X, 10), (Y, 11)]));
-    finds(&last(open(), &[(X, 10), (Y, 2)]), Anomaly::TornCommit);
+    finds(&last(open(), &[(X, 10), (Y, 2)]), Anomaly::PartialCommit);
     // Removals too are all or nothing.
     let removing = || history([si(1, 4).d(X, 10).w(Y, 11).unknown()]);
     fine(&last(removing(), &[(Y, 11)]));
     fine(&last(removing(), &[(X, 1), (Y, 2)]));
-    finds(&last(removing(), &[(X, 1), (Y, 11)]), Anomaly::TornCommit);
-    finds(&last(removing(), &[(Y, 2)]), Anomaly::TornCommit);
+    finds(
+        &last(removing(), &[(X, 1), (Y, 11)]),
+        Anomaly::PartialCommit,
+    );
+    finds(&last(removing(), &[(Y, 2)]), Anomaly::PartialCommit);
 }
 
 #[test]
@@ -425,8 +428,8 @@ fn what_is_not_durable_may_go_but_in_order() {
     ] {
         fine(&last(three(), &state));
     }
-    finds(&last(three(), &[(X, 1), (Y, 20)]), Anomaly::TornCommit);
-    finds(&last(three(), &[(X, 30), (Y, 2)]), Anomaly::TornCommit);
+    finds(&last(three(), &[(X, 1), (Y, 20)]), Anomaly::PartialCommit);
+    finds(&last(three(), &[(X, 30), (Y, 2)]), Anomaly::PartialCommit);
     // One that is durable takes what was acknowledged before it along.
     let mut mixed = three();
     mixed.transactions[1].durable = true;

@@ -128,7 +128,7 @@ impl Actor {
     pub(super) fn begin_single(&self, writes: &[Write]) -> usize {
         let at = self.recorder.begin_writes(writes);
         if !self.durable {
-            self.recorder.promise_nothing(at);
+            self.recorder.mark_not_durable(at);
         }
         at
     }

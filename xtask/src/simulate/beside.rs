@@ -54,8 +54,8 @@ impl Beside {
 }
 
 impl Run {
-    /// Opens what is on the drive beside the running store; every other time clients rest
-    /// meanwhile, and it has to be in every word what the store says of itself.
+    /// Opens what is on the drive while the store runs. Every other time clients rest during that,
+    /// and what is read must equal what the store says of itself, word for word.
     pub(super) fn look(
         &mut self,
         simulation: &mut Simulation,

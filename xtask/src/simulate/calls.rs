@@ -341,7 +341,7 @@ impl Actor {
                     return Ok(vec![(one.to_vec(), None)]);
                 };
                 let mut value = Vec::new();
-                // A value that is replaced meanwhile cannot be read to its end.
+                // A value that is replaced during the read cannot be read to its end.
                 let read = std::io::Read::read_to_end(&mut reader, &mut value);
                 Ok(read.map_or_else(|_| Vec::new(), |_| vec![(one.to_vec(), Some(value))]))
             }
@@ -352,7 +352,7 @@ impl Actor {
                     2 => wait(tree.contains_async(one))?,
                     _ => wait(tree.contains_key_async(one))?,
                 };
-                // Which value it was, nobody has said.
+                // The answer does not say which value it was.
                 Ok(if there {
                     Vec::new()
                 } else {

@@ -278,7 +278,7 @@ impl Actor {
         };
         let at = self.recorder.begin_writes(&writes);
         // Loads are durable when a later commit is, or the store was closed.
-        self.recorder.promise_nothing(at);
+        self.recorder.mark_not_durable(at);
         let loaded = match self.ends.is_some() && self.random.chance(40) {
             true => tree.load(records),
             false => tree.bulk_load(records),

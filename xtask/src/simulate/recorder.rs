@@ -297,8 +297,8 @@ impl Recorder {
         self.state().balance
     }
 
-    /// The acknowledgement of an operation does not mean that it lasts.
-    pub(super) fn promise_nothing(&self, at: usize) {
+    /// The operation was acknowledged, but need not be durable.
+    pub(super) fn mark_not_durable(&self, at: usize) {
         self.state().history.transactions[at].durable = false;
     }
 

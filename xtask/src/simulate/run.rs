@@ -284,7 +284,7 @@ impl Run {
         recorder.creating(write.key, write.version);
         let at = recorder.begin_writes(&[write]);
         if self.scenario.durability != Durability::Synced {
-            recorder.promise_nothing(at);
+            recorder.mark_not_durable(at);
         }
         let made = store.create_tree(&tree.name);
         if made.is_ok() {
@@ -660,11 +660,11 @@ impl Run {
         // What a failed write has left partially applied is refused until the next opening.
         let unknown = |t: &&Transaction| t.outcome == Outcome::Unknown && t.writes.len() > 1;
         let half = history.transactions.iter().filter(unknown);
-        let torn: BTreeSet<Key> = half.flat_map(|t| t.writes.iter().map(|w| w.key)).collect();
+        let partial: BTreeSet<Key> = half.flat_map(|t| t.writes.iter().map(|w| w.key)).collect();
         for (key, error) in &state.unreadable {
             let explained = match error {
                 Error::Io(_) => failing,
-                Error::Poisoned { .. } => failing && running && torn.contains(key),
+                Error::Poisoned { .. } => failing && running && partial.contains(key),
                 _ => false,
             };
             if !(corruption || explained) {

@@ -15,9 +15,9 @@ pub(crate) type Created = BTreeMap<Key, Vec<(Version, Option<u32>)>>;
 /// number that a crash took back is given again), else the last one that got no answer.
 fn maker(created: &Created, existence: Key, id: u32) -> Option<Version> {
     let made = created.get(&existence)?;
-    let told = made.iter().rev().find(|(_, known)| *known == Some(id));
-    let untold = || made.iter().rev().find(|(_, known)| known.is_none());
-    told.or_else(untold).map(|(version, _)| *version)
+    let numbered = made.iter().rev().find(|(_, known)| *known == Some(id));
+    let unnumbered = || made.iter().rev().find(|(_, known)| known.is_none());
+    numbered.or_else(unnumbered).map(|(version, _)| *version)
 }
 
 /// All records of a store.

@@ -2,8 +2,8 @@
 //!
 //! A round may take any number of steps: each client has a number of operations, and where all of
 //! them rewrite whole trees a long round takes tens of millions. So what counts are steps since a
-//! client has begun an operation. A client that waits for ever is found when the others are done:
-//! none begins any more then.
+//! client has begun an operation. A client that waits permanently is found when the others are
+//! done: none begins any more then.
 
 /// Steps in which no client begins an operation, after which a round counts as stuck: 200 s of
 /// simulated time at least.

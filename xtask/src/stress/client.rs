@@ -157,24 +157,29 @@ impl Client<'_> {
     }
 
     /// What one of its own records is; 0 without a value.
-    pub(super) fn want(&self, record: u64) -> Version {
+    pub(super) fn expected(&self, record: u64) -> Version {
         let changed = self.changed.get(&record).copied();
         changed.unwrap_or_else(|| self.common.base[record as usize])
     }
 
     /// Compares what was read of an own record.
     pub(super) fn same(&self, record: u64, found: Option<&[u8]>) -> Result<(), Stop> {
-        self.is(record, self.want(record), found)
+        self.is(record, self.expected(record), found)
     }
 
-    pub(super) fn is(&self, record: u64, want: Version, found: Option<&[u8]>) -> Result<(), Stop> {
+    pub(super) fn is(
+        &self,
+        record: u64,
+        expected: Version,
+        found: Option<&[u8]>,
+    ) -> Result<(), Stop> {
         let version = found.map_or(Some(0), version_of);
-        if version == Some(want) {
+        if version == Some(expected) {
             return Ok(());
         }
         let name = self.common.world.describe(record);
         match version {
-            Some(version) => wrong(format!("{name} is {version:#x}, not {want:#x}")),
+            Some(version) => wrong(format!("{name} is {version:#x}, not {expected:#x}")),
             None => wrong(format!("{name} has bytes that was never written")),
         }
     }
@@ -187,7 +192,7 @@ impl Client<'_> {
     ) -> Result<(), Stop> {
         let journal = |error: std::io::Error| Stop::Wrong(format!("the journal: {error}"));
         // A removal that finds nothing logs nothing, and so makes nothing durable.
-        let changes = |write: &Write| write.present || self.want(u64::from(write.key.0)) != 0;
+        let changes = |write: &Write| write.present || self.expected(u64::from(write.key.0)) != 0;
         noted.durable &= noted.writes.iter().any(changes);
         self.journal.ask(noted).map_err(journal)?;
         let done = work(self);
@@ -230,7 +235,7 @@ impl Client<'_> {
         let present = self.random.chance(75);
         let write = self.write_of(record, present);
         let bytes = value(write.version, length(&mut self.random));
-        let existed = self.want(record) != 0;
+        let existed = self.expected(record) != 0;
         let mut removed = existed;
         let mut noted = self.single(vec![write]);
         let done = self.ask(&mut noted, |client| {
@@ -302,7 +307,7 @@ impl Client<'_> {
         let (main, key) = (&self.common.main, main_key(record));
         if self.random.chance(30) {
             let contained = main.contains(&key)?;
-            if contained != (self.want(record) != 0) {
+            if contained != (self.expected(record) != 0) {
                 return wrong(format!("main/{record}: contained says {contained}"));
             }
             return Ok(());
@@ -410,11 +415,11 @@ impl Client<'_> {
             versions.insert(record, version);
         }
         for record in window.filter(|record| self.owns(*record)) {
-            let want = over.get(&record).copied();
-            let want = want.unwrap_or_else(|| self.want(record));
+            let expected = over.get(&record).copied();
+            let expected = expected.unwrap_or_else(|| self.expected(record));
             let seen = versions.get(&record).copied().unwrap_or(0);
-            if seen != want {
-                return wrong(format!("main/{record} is {seen:#x}, not {want:#x}"));
+            if seen != expected {
+                return wrong(format!("main/{record} is {seen:#x}, not {expected:#x}"));
             }
         }
         Ok(())
@@ -455,7 +460,7 @@ impl Client<'_> {
         if !self.owns(world.spread) {
             return Ok(());
         }
-        let mut there = (world.spread..world.main()).filter(|r| self.want(*r) != 0);
+        let mut there = (world.spread..world.main()).filter(|r| self.expected(*r) != 0);
         if let Some(record) = there.next() {
             let records: Vec<u64> = std::iter::once(record).chain(there).collect();
             for record in records {
@@ -518,7 +523,7 @@ impl Client<'_> {
             version: 1,
             present: true,
         };
-        if self.want(end) == 0 {
+        if self.expected(end) == 0 {
             if !matches!(store.tree(&name), Err(Error::NoSuchTree { .. })) {
                 return wrong(format!("{name} was dropped, and is there"));
             }
@@ -527,7 +532,7 @@ impl Client<'_> {
         }
         let tree = store.tree(&name)?;
         let key = |record: u64| scratch_key(record - first);
-        let there: Vec<u64> = (first..end).filter(|r| self.want(*r) != 0).collect();
+        let there: Vec<u64> = (first..end).filter(|r| self.expected(*r) != 0).collect();
         let behind = there.last().map_or(first, |last| last + 1);
         match self.random.below(14) {
             10..12 => self.pop(&tree, first, &there),

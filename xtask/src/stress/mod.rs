@@ -1,6 +1,6 @@
 //! Everything that a store offers, at once, with real threads and real files,
 //! until it is closed or killed; then what it holds is compared with what the
-//! threads know, and so are the copies that were made meanwhile.
+//! threads know, and so are the copies that were made while they ran.
 
 mod client;
 mod judge;
@@ -382,11 +382,11 @@ impl Case<'_> {
         if mode.end == End::Kill {
             return Ok(false);
         }
-        let told = worker
+        let sent = worker
             .stdin
             .take()
             .map(|mut input| input.write_all(b"stop\n"));
-        told.transpose()
+        sent.transpose()
             .map_err(|error| format!("telling the worker: {error}"))?;
         hear(worker, &mut output, "closing")?;
         if mode.end == End::KillClosing {

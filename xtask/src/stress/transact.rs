@@ -72,7 +72,7 @@ impl Client<'_> {
         let key = main_key(record);
         let main = &self.common.main;
         let before = written.own.get(&record).copied();
-        let before = before.unwrap_or_else(|| self.want(record));
+        let before = before.unwrap_or_else(|| self.expected(record));
         if self.random.chance(50) {
             let found = running.get(main, &key)?;
             self.is(record, before, found.as_deref())?;
@@ -113,10 +113,10 @@ impl Client<'_> {
         }
         running.rollback_to(savepoint)?;
         for &record in lost.own.keys() {
-            let want = written.own.get(&record).copied();
-            let want = want.unwrap_or_else(|| self.want(record));
+            let expected = written.own.get(&record).copied();
+            let expected = expected.unwrap_or_else(|| self.expected(record));
             let found = running.get(&self.common.main, &main_key(record))?;
-            self.is(record, want, found.as_deref())?;
+            self.is(record, expected, found.as_deref())?;
         }
         Ok(())
     }
@@ -205,7 +205,7 @@ impl Client<'_> {
         let Some(held) = self.held.take() else {
             let snapshot = self.common.store.snapshot()?;
             let own: Vec<u64> = (0..20).map(|_| self.own()).collect();
-            let own = own.into_iter().map(|r| (r, self.want(r))).collect();
+            let own = own.into_iter().map(|r| (r, self.expected(r))).collect();
             let shared = &self.common.shared;
             let numbers = Self::numbers(|key| snapshot.get(shared, key))?;
             self.judge_numbers(&numbers)?;
@@ -235,8 +235,8 @@ impl Client<'_> {
         }
         let keys: Vec<_> = held.own.iter().map(|(r, _)| main_key(*r)).collect();
         let found = held.snapshot.get_many(&self.common.main, &keys)?;
-        for ((record, want), found) in held.own.iter().zip(found) {
-            self.is(*record, *want, found.as_deref())?;
+        for ((record, expected), found) in held.own.iter().zip(found) {
+            self.is(*record, *expected, found.as_deref())?;
         }
         Ok(())
     }

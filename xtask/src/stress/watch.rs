@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a thread may go without a step.
-const PATIENCE: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// What the threads of a process do.
 pub(super) struct Watch {
@@ -69,7 +69,7 @@ impl Watch {
     }
 
     fn give_up(&self) -> ! {
-        eprintln!("no progress for {} s:", PATIENCE.as_secs());
+        eprintln!("no progress for {} s:", MAX_WAIT.as_secs());
         for (thread, doing) in self.all().iter().enumerate() {
             let what = doing.what.unwrap_or("nothing");
             let seconds = doing.since.elapsed().as_secs_f64();
@@ -77,10 +77,10 @@ impl Watch {
         }
         // Where there is a debugger, it says more.
         let process = std::process::id().to_string();
-        let told = std::process::Command::new("gdb")
+        let printed = std::process::Command::new("gdb")
             .args(["-p", &process, "-batch", "-ex", "thread apply all bt 16"])
             .status();
-        if let Err(error) = told {
+        if let Err(error) = printed {
             eprintln!("no debugger says where the threads stand: {error}");
         }
         std::process::exit(3)
@@ -89,6 +89,6 @@ impl Watch {
 
 impl Doing {
     fn is_stuck(&self) -> bool {
-        self.what.is_some() && self.since.elapsed() > PATIENCE
+        self.what.is_some() && self.since.elapsed() > MAX_WAIT
     }
 }

@@ -107,12 +107,12 @@ fn run(args: &WorkerArgs) -> Result<(), Problem> {
             help(args, &common, &stop).unwrap_or_else(|problem| give_up(helper, &problem));
         }));
         let mut line = String::new();
-        let told = std::io::stdin().lock().read_line(&mut line);
+        let read = std::io::stdin().lock().read_line(&mut line);
         stop.store(true, Ordering::Relaxed);
         for thread in threads {
             thread.join().map_err(|_| "a panic".to_owned())?;
         }
-        told.map_err(|error| error.to_string()).map(|_| ())
+        read.map_err(|error| error.to_string()).map(|_| ())
     });
     ended?;
     say("closing")?;

@@ -363,7 +363,7 @@ pub unsafe extern "C" fn isobath_queue_submit(
 
 /// Hands over completions: calls the callbacks of those that have one, and writes the others to
 /// `completions`, at most `capacity`, which is at least 1. Waits up to `timeout_ms` milliseconds
-/// for the first one, for good where that is negative; `count` says how many were written. Ends
+/// for the first one, without a limit if that is negative; `count` says how many were written. Ends
 /// when nothing is in flight. One thread at a time.
 ///
 /// # Safety

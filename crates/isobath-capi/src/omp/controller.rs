@@ -21,8 +21,8 @@ const SPREAD: [u32; 2] = [FIRST_ACCESSES, 16];
 const BEYOND: [u32; 2] = [1, 64];
 /// A prediction that differs more from the measurement calls for measuring beside it.
 const PREDICTION_ERROR: f64 = 0.1;
-/// Samples after which other compute threads are tried again where the last try was taken back: the
-/// load may have changed meanwhile.
+/// Samples after which other compute threads are tried again if the last try was taken back: the
+/// load may have changed since.
 const PC_STAYS: u32 = 600;
 /// Samples of a trial of more compute threads.
 const TRIED: u32 = 2;

@@ -250,8 +250,8 @@ pub(crate) unsafe extern "C" fn tell(context: *mut kvs_postprocess_context) {
         .unwrap();
 }
 
-/// A channel for [`tell`]. Its sender stays for good: a callback may still be in it when the
-/// receiver has what it sent.
+/// A channel for [`tell`]. Its sender is never dropped: a callback may still use it when the
+/// receiver has its message.
 pub(crate) fn channel() -> (&'static mpsc::Sender<Told>, mpsc::Receiver<Told>) {
     let (sender, told) = mpsc::channel();
     (Box::leak(Box::new(sender)), told)

@@ -581,8 +581,8 @@ fn runs_in_one_region() {
         assert!(record["capacities_written"].as_f64().unwrap() > 0.0);
     }
     assert!(!place.path("region.mounted").exists());
-    // A run that is killed leaves a file system mounted, which the next one takes away; nobody
-    // takes it from a run that goes on.
+    // A run that is killed leaves a file system mounted, which the next one unmounts; no run
+    // unmounts that of a running one.
     let mut killed = place
         .command()
         .args(words("region"))

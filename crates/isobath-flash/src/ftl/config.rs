@@ -27,7 +27,7 @@ pub struct FlashConfig {
     pub clean_batch: u32,
     /// Static wear levelling: if a sealed superblock was erased this many times less often than the
     /// most worn one, its data moves and it is used again, at one in 16 erases. `None`: data that
-    /// never changes keeps its superblocks for good.
+    /// never changes keeps its superblocks.
     pub wear_difference_max: Option<u32>,
     /// Bytes that a power cut writes wholly or not at all; pages are torn between such sectors.
     /// From the page size on no page is torn.

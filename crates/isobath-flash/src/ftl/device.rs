@@ -590,7 +590,7 @@ impl<D: PageData> FlashDevice<D> {
     }
 
     /// Moves the data of the least worn sealed superblock, if that was erased much less often than
-    /// others: data that never changes would keep it from wearing for good, and the others would
+    /// others: data that never changes would keep it from wearing, and the others would
     /// wear out before it.
     fn level_wear(&mut self, at: Nanos) -> Result<(), FlashError> {
         let Some(difference_max) = self.config.wear_difference_max else {

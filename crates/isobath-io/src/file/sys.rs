@@ -41,9 +41,9 @@ const LARGE_BYTES: u64 = 1 << 30;
 
 /// Allocates blocks for a range of a file and extends it.
 ///
-/// A file system that has too little may give all that it has before it fails, and others find none
-/// meanwhile; what is large is compared with its free space first. What is smaller may take blocks
-/// that are kept for the superuser.
+/// A file system with too little space may give all that it has before it fails, and leave none to
+/// other programs. So a large request is compared with the free space first. A smaller one may take
+/// blocks that are kept for the superuser.
 pub(super) fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
     if len >= LARGE_BYTES && available_bytes(file).is_some_and(|available| available < len) {
         // No space helps where no file can be so long.

@@ -190,7 +190,7 @@ impl Campaign {
     /// # Errors
     /// As for [`Campaign::open`], and that there is none.
     pub fn read(directory: &Path) -> Result<Vec<Record>, LabError> {
-        // A campaign may go on meanwhile: its file stays as it is.
+        // A campaign may still be running: its file stays as it is.
         let (lines, _) = read_lines::<Line>(&directory.join(RECORDS))?;
         if lines.is_empty() {
             return Err(LabError::Request(format!(
@@ -308,8 +308,8 @@ impl Campaign {
         Ok(())
     }
 
-    /// Runs a plan where the case says, and has the directory say meanwhile which store it makes:
-    /// what a killed session left is removed before.
+    /// Runs a plan where the case says, and notes in the directory, while it runs, which store it
+    /// makes: what a killed session left is removed before.
     fn run_marked(
         &self,
         case: &Case,
@@ -388,7 +388,7 @@ fn remove_left(path: &Path) -> Result<(), LabError> {
     }
 }
 
-/// The file of records, which no second process may lock meanwhile.
+/// The file of records, locked so that no second process writes it.
 fn lock(path: &Path) -> Result<File, LabError> {
     let file = OpenOptions::new().create(true).append(true).open(path);
     let file = file.map_err(LabError::io("open", path))?;
@@ -574,7 +574,7 @@ pub(super) mod tests {
             };
             assert!(!record.after_gap);
         }
-        // Nobody else runs it meanwhile.
+        // No other process may run it now.
         let error = Campaign::open(&directory).unwrap_err().to_string();
         assert!(error.contains("another process"), "{error}");
         drop(first);
@@ -679,7 +679,7 @@ pub(super) mod tests {
         assert_eq!(fs::read(&store).unwrap(), b"mine");
         // A session was killed while it ran.
         fs::write(&limit, "left").unwrap();
-        // The last line is torn, and names what is nobody's.
+        // The last line is cut off, and names a file that is not the campaign's.
         let other = place.path().join("other");
         fs::write(&other, "mine").unwrap();
         let left = [&store, &limit, &other].map(|path| path.display().to_string());

@@ -3,7 +3,7 @@
 //!
 //! The plan goes to the child as one line on its standard input, and what it measured comes back on
 //! its standard output. The parent keeps the input open: its end tells the child that it was
-//! cancelled, or that nobody waits for it any more.
+//! cancelled, or that the parent has ended.
 
 use std::io::{BufRead, Read, Write};
 use std::path::PathBuf;

@@ -129,8 +129,7 @@ fn fill_holes(path: &Path, bytes: u64) -> Result<(), LabError> {
     file.sync_all().map_err(write)
 }
 
-/// The file of a region, which no second process may lock meanwhile: its file system is that
-/// process's.
+/// The file of a region, locked for as long as this process uses its file system.
 fn lock(path: &Path) -> Result<File, LabError> {
     let file = File::open(path).map_err(LabError::io("open", path))?;
     match file.try_lock() {

@@ -432,7 +432,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Seconds after which the stage slowed down for good.
+    /// Seconds after which the stage slowed down permanently.
     fn cliff(&self) -> Option<f64> {
         let marks = self
             .marks

@@ -41,7 +41,7 @@ impl Store {
     /// which everything is that was acknowledged before the call, and of each transaction all or
     /// nothing.
     ///
-    /// Copies the pages as they are on the volume, then those that changed meanwhile, and in the
+    /// Copies the pages as they are on the volume, then those that changed during that, and in the
     /// end the little log that brings them to one point. Writers go on; only if they change pages
     /// faster than these can be copied, the last round slows them, as a full log does. Room for 24
     /// bytes per page is needed beside `to`. Blocks the calling thread; a task should leave it to

@@ -182,8 +182,8 @@ pub(crate) fn put_extent(
     let value = ValueRef::extent(&descriptor);
     let result = put_in_task(local, tree, key, value, extent.length as usize);
     if result.is_err() && local.engine.shared.writable().is_ok() {
-        // The first error is the one to report. After a failed write nobody
-        // knows whether the key has the value.
+        // The first error is the one to report. After a failed write it is unknown whether the key
+        // has the value.
         local.engine.transactions.free_uncommitted(local, extent);
     }
     result

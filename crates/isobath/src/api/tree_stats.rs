@@ -1,16 +1,16 @@
 //! What a tree says of itself.
 
-use crate::btree::{self, MostPages, Sample};
+use crate::btree::{self, MaxPages, Sample};
 use crate::context::TaskContext;
 use crate::page::PAGE_SIZE;
 use crate::{Error, Tree};
 
 /// Pages of each level that are read for statistics, and for an estimate.
-const STATS_PAGES: MostPages = MostPages {
+const STATS_PAGES: MaxPages = MaxPages {
     leaves: 256,
     inner: 4096,
 };
-const ESTIMATE_PAGES: MostPages = MostPages {
+const ESTIMATE_PAGES: MaxPages = MaxPages {
     leaves: 64,
     inner: 64,
 };
@@ -105,7 +105,7 @@ impl Tree {
             .map(|sample| sample.records.round() as u64)
     }
 
-    fn sample(&self, pages: MostPages) -> Result<Sample, Error> {
+    fn sample(&self, pages: MaxPages) -> Result<Sample, Error> {
         let tree = self.state.tree;
         self.run(|local| tree.sample(&TaskContext { local }, pages))
     }

@@ -173,7 +173,7 @@ impl Tree {
         while let Some((key, _)) = end(self).transpose()? {
             let read = self.read_to_change(&key)?;
             if read.newest == Newest::Absent {
-                // Its removal is not visible yet, and perhaps nobody else waits until it is.
+                // Its removal is not visible yet; this call waits until it is.
                 self.replace_unless_same(&key, &read, None)?;
             } else if self.replace(&key, &read, None)? || canary::is_on(Canary::PopBlindly) {
                 return Ok(Some((key, read.value)));

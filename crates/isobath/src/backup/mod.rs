@@ -15,8 +15,8 @@
 //!    what ends after it has it in the log, and what begins after it is an image in the log or a
 //!    copy that the log names.
 //! 4. The round waits until every word that it has seen has its record: a task yields between the
-//!    two only where it frees chunks or moves pages, and says so meanwhile. Then the log is made
-//!    durable. That is the round's end.
+//!    two only where it frees chunks or moves pages, and it is counted as doing so until both are
+//!    done. Then the log is made durable. That is the round's end.
 //! 5. Copies that only the log names are read while no segment is filled again. An entry that is
 //!    older than the page's last beginning or end is none: the id may be another's by then.
 //!

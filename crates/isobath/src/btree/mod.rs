@@ -3,7 +3,7 @@
 //!
 //! Each operation is a driver loop around an *attempt*. An attempt is a plain
 //! synchronous function: it holds no latch when it returns and never waits. If
-//! it cannot finish it says why ([`Fail`]); the driver asks its context to
+//! it cannot finish it says why ([`AttemptError`]); the driver asks its context to
 //! resolve the reason (read a page, let others run) and tries again. So a task
 //! never yields while it holds a latch.
 //!
@@ -40,7 +40,7 @@ pub(crate) use cursor::{Cursor, Direction};
 pub(crate) use get_many::{Batch, Lookup};
 pub(crate) use load::{Change, Loader, Paused, Rewrite, Rewritten, install_roots, roots_body};
 pub(crate) use ops::Decision;
-pub(crate) use sample::{MostPages, Sample};
+pub(crate) use sample::{MaxPages, Sample};
 pub(crate) use verify::Visitor;
 
 pub(crate) use crate::types::{MAX_DESCRIPTOR, Tree, TreeId, ValueKind, ValueRef, fits_inline};

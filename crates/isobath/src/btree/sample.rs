@@ -14,7 +14,7 @@ const MAX_ROUNDS: u32 = 16;
 
 /// Most pages of a level that are read.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct MostPages {
+pub(crate) struct MaxPages {
     pub(crate) leaves: usize,
     /// Where keys are of different length, inner pages differ much in how many leaves they have:
     /// the more of them are read, the more evenly leaves are chosen.
@@ -44,7 +44,7 @@ pub(crate) struct Sample {
 }
 
 impl Tree {
-    /// Reads at most `most` pages of each level, spread over the tree, and says what all of it
+    /// Reads at most `max` pages of each level, spread over the tree, and says what all of it
     /// looks like. Others may change the tree during that.
     ///
     /// # Errors
@@ -53,35 +53,35 @@ impl Tree {
     pub(crate) fn sample<C: ReadContext>(
         &self,
         ctx: &C,
-        most: MostPages,
+        max: MaxPages,
     ) -> Result<Sample, C::Error> {
         // Bound: beside so many changes, what was read counts as it is.
         for _ in 0..MAX_ROUNDS {
-            let (sample, is_sound) = self.sample_once(ctx, most)?;
+            let (sample, is_sound) = self.sample_once(ctx, max)?;
             if is_sound {
                 return Ok(sample);
             }
         }
-        Ok(self.sample_once(ctx, most)?.0)
+        Ok(self.sample_once(ctx, max)?.0)
     }
 
     /// One attempt, and whether it met few pages that were gone by then.
     fn sample_once<C: ReadContext>(
         &self,
         ctx: &C,
-        most: MostPages,
+        max: MaxPages,
     ) -> Result<(Sample, bool), C::Error> {
         let mut sample = Sample {
             is_exact: true,
             ..Sample::default()
         };
         let mut level = vec![self.root];
-        let mut most_pages = most.inner;
+        let mut max_pages = max.inner;
         // Pages of the level, for each that is read.
         let mut weight = 1.0;
         // Bound: a level less each time, or fewer pages.
         loop {
-            let chosen = spread(&level, most_pages);
+            let chosen = spread(&level, max_pages);
             let mut found = Sample::default();
             let mut children = Vec::new();
             let (mut pages, mut leaves, mut read) = (0, 0, 0);
@@ -114,7 +114,7 @@ impl Tree {
             }
             level = children;
             if found.is_above_leaves {
-                most_pages = most.leaves;
+                max_pages = max.leaves;
             }
         }
     }
@@ -177,19 +177,19 @@ impl Sample {
     }
 }
 
-/// At most `most` of `pages`: one of each of as many parts of equal length, at places that no
+/// At most `max` of `pages`: one of each of as many parts of equal length, at places that no
 /// pattern of the pages follows.
-fn spread(pages: &[PageId], most: usize) -> Vec<PageId> {
-    if pages.len() <= most {
+fn spread(pages: &[PageId], max: usize) -> Vec<PageId> {
+    if pages.len() <= max {
         return pages.to_vec();
     }
     let place = |at: usize| {
         // The multiples of the golden ratio are spread evenly modulo 1.
         let within = (at as u32).wrapping_mul(0x9e37_79b9);
         let part = (at as u64) << 32 | u64::from(within);
-        (u128::from(part) * pages.len() as u128 / ((most as u128) << 32)) as usize
+        (u128::from(part) * pages.len() as u128 / ((max as u128) << 32)) as usize
     };
-    (0..most).map(|at| pages[place(at)]).collect()
+    (0..max).map(|at| pages[place(at)]).collect()
 }
 
 /// A copy of a page; `None` if it is one no longer.

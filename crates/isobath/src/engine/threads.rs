@@ -52,9 +52,9 @@ impl Drop for Admitted {
 }
 
 /// Lent to a task: what its work borrows must stay until the task has ended. The lender holds this
-/// meanwhile and ends it afterwards. Were the lender's stack unwound before, by a panic or because
-/// the fiber that it waits in is dropped, the task would work on what is gone: so the process ends
-/// first.
+/// until then and ends it afterwards. If the lender's stack were unwound before, by a panic or
+/// because the fiber that it waits in is dropped, the task would work on what is gone: so the
+/// process ends first.
 struct Lent {
     /// After a panic the workers of a simulation are not stepped again.
     simulated: bool,

@@ -119,7 +119,7 @@ impl Watchdog {
 }
 
 impl WorkerState {
-    /// Part of a worker's step. In a simulation whoever finds it stuck asks.
+    /// Part of a worker's step. In a simulation the driver asks when it finds the worker stuck.
     pub(super) fn watch(&self) {
         if clock::is_simulated() {
             return;

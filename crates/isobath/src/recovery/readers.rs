@@ -293,7 +293,7 @@ mod tests {
         let length = volume.len();
         (0..4).for_each(write_all);
         store.checkpoint().unwrap();
-        // These are in the log alone, with the places that pages get meanwhile.
+        // These are in the log alone, with the places that pages get from here on.
         write_all(9);
         let log = read_superblock(&volume, &paths).unwrap();
         let log_at = log.sizes.start_of(log.log_first);

@@ -31,7 +31,7 @@ struct Looking(AtomicU32);
 static LOOKING: Looking = Looking(AtomicU32::new(0));
 
 /// Threads of the process that may look at once: one for every two processors, since each waits for
-/// another thread that works meanwhile.
+/// a thread that needs the other processor.
 fn places() -> u32 {
     static PLACES: OnceLock<u32> = OnceLock::new();
     PLACES.get().copied().unwrap_or_else(|| {

@@ -135,8 +135,8 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Sleeps until `wake_at`, or a little longer: inside a task other tasks run
-/// meanwhile, elsewhere the thread sleeps.
+/// Sleeps until `wake_at`, or a little longer: inside a task other tasks run until then, elsewhere
+/// the thread sleeps.
 pub fn sleep_until(wake_at: Instant) {
     let in_task = Worker::with_current(|worker| {
         let worker = worker.filter(|worker| worker.in_task());

@@ -509,7 +509,7 @@ impl Worker {
     }
 
     fn run_ready(&self) -> bool {
-        // Tasks that become ready meanwhile run in the next step, after I/O.
+        // Tasks that become ready during this loop run in the next step, after I/O.
         let count = self.ready.borrow().len();
         for _ in 0..count {
             let task = self.next_ready();

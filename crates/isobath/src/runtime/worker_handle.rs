@@ -104,7 +104,7 @@ impl WorkerHandle {
         self.ended.store(true, Ordering::Release);
     }
 
-    /// Whether the worker is gone, for good.
+    /// Whether the worker has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }

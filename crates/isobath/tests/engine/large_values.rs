@@ -396,8 +396,8 @@ fn error_of(read: std::io::Result<usize>) -> Error {
     read.unwrap_err().downcast::<Error>().unwrap()
 }
 
-/// A reader whose value is replaced or removed meanwhile says so, and that it may be read again;
-/// one of a snapshot goes on.
+/// A reader whose value is replaced or removed says so, and that it may be read again; a snapshot's
+/// reader goes on.
 #[test]
 fn a_reader_says_that_its_value_was_replaced() {
     let options = Options::new().pool_bytes(8 << 20).workers(1);

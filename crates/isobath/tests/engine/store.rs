@@ -372,7 +372,7 @@ fn a_check_of_one_large_tree_tells_of_its_progress_all_along() {
     assert_eq!(last.0, last.1);
 }
 
-/// A writer whose file is gone must not acknowledge for ever what is lost with the file.
+/// A writer whose file is gone must stop acknowledging commits, which are lost with the file.
 #[test]
 fn a_file_that_is_removed_or_moved_is_noticed() {
     let place = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Transactions: what each of them provisional, one test after another. Random
+//! Transactions: what each promises, one test after another. Random
 //! histories are in `transaction_histories.rs`.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::big_endian_bytes)]

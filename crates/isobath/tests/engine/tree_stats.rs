@@ -1,4 +1,4 @@
-//! What trees say of themselves, beside what they hold.
+//! Statistics of trees, compared with what the trees hold.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 #![allow(

@@ -20,7 +20,7 @@ pub(super) struct Directed {
 /// A test that takes so many times as long as without a canary counts as one that never ends.
 const ENDLESS: u32 = 20;
 /// The least that it is given.
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// How a test ended.
 enum Ended {
@@ -52,7 +52,7 @@ impl Directed {
         let Some(canary) = canary else {
             return Ok(format!("{} passes", self.name));
         };
-        match self.once(program, Some(canary), (took * ENDLESS).max(PATIENCE))? {
+        match self.once(program, Some(canary), (took * ENDLESS).max(MAX_WAIT))? {
             Ended::Passed(_) => Err(format!("{} passes with it", self.name)),
             Ended::Failed => Ok(format!("{} fails with it", self.name)),
             Ended::Never => Ok(format!("{} does not end with it", self.name)),
@@ -89,7 +89,7 @@ impl Directed {
         &self,
         program: &Path,
         canary: Option<Canary>,
-        patience: Duration,
+        max_wait: Duration,
     ) -> Result<Ended, String> {
         let mut command = Command::new(program);
         command.args(["--exact", self.name]);
@@ -103,7 +103,7 @@ impl Directed {
         let output = child.stdout.take();
         let said = std::thread::spawn(move || read(output));
         let begin = Instant::now();
-        while begin.elapsed() < patience {
+        while begin.elapsed() < max_wait {
             match child.try_wait() {
                 Ok(Some(status)) => {
                     let said = said.join().unwrap_or_default();
@@ -117,7 +117,7 @@ impl Directed {
                 Err(error) => return Err(error.to_string()),
             }
         }
-        // It may have ended meanwhile.
+        // The child may have ended since.
         let _ = child.kill();
         let _ = child.wait();
         Ok(Ended::Never)
