@@ -54,10 +54,8 @@ fn wamp_with_openings(policy: PolicyKind, workload: &str, every: f64) -> f64 {
     sessions(2.5)
 }
 
-/// Seeds are fixed: what is asserted is what was measured here (as in
-/// docs/decisions/0057-life-table-after-opening.md, with the policy of 0096), rounded up. If
-/// nothing were known of the pages that are there, life-table would cost twice what MDC does at
-/// 90:10 (1.79 and 0.90).
+/// Seeds are fixed: each limit is the measured number, rounded up. If nothing were known of the
+/// pages that are there, life-table would cost twice what MDC does at 90:10 (1.79 and 0.90).
 #[test]
 fn life_table_opened_every_tenth_of_what_there_is_stays_near_mdc_or_below() {
     for (workload, most) in [

@@ -1,5 +1,4 @@
-//! Bringing a store that was not closed up to its log, on all workers
-//! (docs/decisions/0014).
+//! Bringing a store that was not closed up to its log, on all workers.
 
 use std::cmp::Ordering as Order;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Opening for reading: beside a writer in another process, after one that was killed, or a store
-//! that was closed (docs/decisions/0029).
+//! that was closed.
 //!
 //! A store that was closed is read as it is. For any other one the log is kept in memory and
 //! replayed there, by an ordinary recovery on a volume that takes all writes into memory; what

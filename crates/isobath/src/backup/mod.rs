@@ -1,5 +1,6 @@
-//! Backups: a consistent copy of a store that is in use, in one file, and stores made of such files
-//! (docs/decisions/0016).
+//! Backups: a consistent copy of a store that is in use, in one file, and stores made of such
+//! files. Pages are copied while writers change them; the log that is kept since then makes them
+//! one state.
 //!
 //! A restored store is recovered from the last round's map, the provisional allocations and the
 //! log. What these say of a page has to be what the mapping table said at one point, so a round

@@ -33,7 +33,7 @@ use crate::shared::{Run, Shared};
 use crate::txn::Transactions;
 use publish::Publishing;
 
-/// The parts of a store that is open, each with the state that it owns (docs/decisions/0088).
+/// The parts of an open store. Each owns its state, so a change is judged from its folder alone.
 pub(crate) struct Engine {
     /// Those that tasks use; reached as if they were fields of this.
     parts: TaskParts,

@@ -1,5 +1,6 @@
-//! What others may see of a store that is in use: its statistics, in a small file in memory
-//! (decision 0053).
+//! Statistics of a store in use for other processes, in a small file in memory that is replaced now
+//! and then. A library has no server to ask, and shared counters would let any process that
+//! truncates their file kill the writer with SIGBUS.
 
 use std::fs;
 use std::io::Write;

@@ -1,6 +1,6 @@
 //! An error for each kind of operation: the variants of [`Error`] that its operations can fail
-//! with, under the same names, and what any operation may meet as one group (docs/decisions/0065).
-//! Messages are in [`Error`] alone.
+//! with, under the same names, and what any operation may meet as one group. A program that matches
+//! on it sees what the operation can fail with. Messages are in [`Error`] alone.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Opening: what the superblocks, the last checkpoint and the log behind it say
-//! (docs/decisions/0014); bringing the pages up to that is `replay`'s.
+//! Opening: what the superblocks, the last checkpoint and the log behind it say. `replay` brings
+//! the pages up to that.
 
 mod as_far;
 #[cfg(any(test, feature = "simulation"))]

@@ -1,5 +1,6 @@
 //! Reading beside a writer in another process: what a reader pins and keeps of the store when it is
-//! opened, and what it means if it reads something else later (docs/decisions/0029).
+//! opened, and what it means if it reads something else later. The order of both sides, and why it
+//! suffices: docs/decisions/0029.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What the log says beyond the checkpoint (docs/decisions/0014).
+//! Reads the log from the checkpoint's start once: the newest image, copy or end of each page.
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
 //! Chunks that the log names and that were not flushed before it did: which of them a recovery
-//! finds, and where the log ends for it if one is missing (docs/decisions/0086).
+//! finds, and where the log ends for it if one is missing. A commit waits for one flush instead of
+//! two that way.
 
 use isobath_io::{AlignedBuf, IoError, Volume};
 

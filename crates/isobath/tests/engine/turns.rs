@@ -1,4 +1,4 @@
-//! A task that finds everything in memory lets the others of its worker run (decision 0099).
+//! A task that finds everything in memory lets the others of its worker run.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
