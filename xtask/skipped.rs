@@ -1,5 +1,5 @@
-//! What a test says when this machine cannot do what it needs. Tests of any package include this
-//! file by its path.
+//! The message of a test that this machine cannot run. Tests of any package include this file by
+//! its path.
 
 use std::io::Write as _;
 

@@ -1,4 +1,4 @@
-//! What a case may not do: panic on any thread, take too long, take too much memory.
+//! Limits of a case: it may not panic on any thread, take too long, or take too much memory.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Mutex;

@@ -1,4 +1,4 @@
-//! Crashes, and what has to hold at each moment.
+//! Crashes, and the invariants that hold at each moment.
 
 use crate::recovery::recover;
 use crate::{Lsn, PAGES, Page, Record, Rule, State};

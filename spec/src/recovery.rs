@@ -1,4 +1,4 @@
-//! What a recovery makes of a drive (`Scan::read`, `Scan::apply` and `replay::run` of the engine).
+//! The recovery of a drive (`Scan::read`, `Scan::apply` and `replay::run` of the engine).
 
 use crate::{Address, Lsn, PAGES, PLACES, Page, Place, ROOT, Record, Rule, State};
 

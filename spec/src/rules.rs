@@ -1,4 +1,4 @@
-//! What the protocol rests on.
+//! The rules that the protocol rests on.
 
 /// A rule of the protocol; a model without it must lose something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

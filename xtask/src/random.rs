@@ -1,4 +1,4 @@
-//! Seeded randomness for choosing what to do.
+//! Seeded random choices.
 
 use isobath_flash::rng::Rng;
 

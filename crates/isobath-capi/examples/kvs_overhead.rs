@@ -1,4 +1,5 @@
-//! What a call of the key value interface costs beyond the engine's own, pair by pair in turns.
+//! Measures the cost of a call of the key-value interface beyond the engine's own, in pairs of
+//! runs.
 //!
 //! ```text
 //! cargo run --release -p isobath-capi --example kvs_overhead

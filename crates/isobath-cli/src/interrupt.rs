@@ -1,4 +1,4 @@
-//! What Ctrl-C does, and with it SIGTERM and SIGHUP.
+//! Handling of Ctrl-C, SIGTERM and SIGHUP.
 //!
 //! A signal ends the process at once, wherever it waits: opening a FIFO, writing to a pipe,
 //! reading. Nothing is lost by that as long as the verb changes nothing. While it does, an

@@ -1,5 +1,4 @@
-//! Freeing what has no name: contents, and directories with all that is below them, in transactions
-//! of bounded size.
+//! Freeing contents and whole directories that have no name, in transactions of bounded size.
 
 use crate::change::Change;
 use crate::layout::{

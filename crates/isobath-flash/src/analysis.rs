@@ -1,4 +1,4 @@
-//! What cleaning costs in theory: equation (4) and Table 1, the division of slack of section 3 and
+//! The cost of cleaning in theory: equation (4) and Table 1, the division of slack of section 3 and
 //! Table 2, and the fluid lower bound for any distribution of update frequencies.
 //!
 //! Throughout, a segment cleaned by age under uniform updates at fill factor F is empty to E = 1 −

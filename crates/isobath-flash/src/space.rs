@@ -1,4 +1,4 @@
-//! Where every page is: page → slot, slot → page, and which slots hold current pages.
+//! The place of every page: page → slot, slot → page, and which slots hold current pages.
 
 /// Not written, or trimmed.
 pub(crate) const NOWHERE: u32 = u32::MAX;

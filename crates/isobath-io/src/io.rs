@@ -1,4 +1,4 @@
-//! What a channel is asked to do, and what it answers.
+//! A channel's requests and their results.
 #![allow(unsafe_code)]
 
 use crate::error::IoError;

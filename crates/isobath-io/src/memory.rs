@@ -1,4 +1,4 @@
-//! A volume in memory: for tests, and for measuring what the CPU alone allows.
+//! A volume in memory, for tests, and for measuring the CPU cost alone.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;

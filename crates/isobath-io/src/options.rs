@@ -1,4 +1,4 @@
-//! How a volume is created and opened, and the report of what came of it.
+//! Options for creating and opening a volume, and the report of the result.
 
 use std::time::Duration;
 

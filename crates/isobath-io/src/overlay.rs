@@ -1,5 +1,4 @@
-//! A volume over another one: what is written stays in this process, and the volume below never
-//! changes.
+//! A volume over another one: writes stay in this process, and the volume below never changes.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;

@@ -1,5 +1,5 @@
-//! Lookups and updates of LMDB, redb and fjall with nothing between: what the benchmark's adapters
-//! are compared with (`scripts/compare_bare.sh`).
+//! Lookups and updates of LMDB, redb and fjall without the benchmark's adapters, to compare these
+//! with (`scripts/compare_bare.sh`).
 //!
 //! ```text
 //! cargo build --release -p isobath-lab --example bare --features lmdb,redb,fjall

@@ -1,5 +1,5 @@
-//! What cleaning must cost, as rows: Tables 1 and 2 of paper 003, and the fluid bound of workloads
-//! and traces.
+//! The least cost of cleaning, as rows: Tables 1 and 2 of paper 003, and the fluid bound of
+//! workloads and traces.
 
 use std::path::Path;
 

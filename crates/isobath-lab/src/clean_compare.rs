@@ -1,6 +1,5 @@
-//! Policies against each other under equal terms: the same batch and the same share of idle space,
-//! first as an engine cleans, then as the paper does. A goal is reached only where it is reached
-//! under both.
+//! Compares policies under equal terms: the same batch and the same share of idle space, first as
+//! an engine cleans, then as the paper does. A goal counts as reached only if both reach it.
 
 use isobath_flash::policy::PolicyKind;
 use isobath_flash::sim::{Duplicates, RunLength, SimConfig};

@@ -1,4 +1,4 @@
-//! What a simulation of the cleaner measured, as a row of CSV or JSON.
+//! A row of CSV or JSON for one simulation of the cleaner.
 
 use isobath_flash::sim::{Duplicates, SimConfig, SimReport};
 use serde::Serialize;

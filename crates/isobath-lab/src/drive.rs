@@ -1,4 +1,4 @@
-//! The drive's own limit, beside which every rate of an engine is reported.
+//! The drive's own limit, reported with every rate of an engine.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;

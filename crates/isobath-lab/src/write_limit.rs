@@ -1,4 +1,4 @@
-//! The drive's own limit of writes, beside which rates of engines that write are reported.
+//! The drive's own limit of writes, reported with the rates of engines that write.
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! What simulations make small, so that a few hundred records do what takes
-//! gigabytes elsewhere. Builds without simulations have constants here.
+//! Sizes that simulations make small, so that a few hundred records do what takes gigabytes
+//! elsewhere. Builds without simulations have constants here.
 
 /// Sizes of the stores that a thread simulates.
 #[cfg(any(test, feature = "simulation"))]

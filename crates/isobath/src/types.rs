@@ -1,5 +1,5 @@
-//! What a tree, its records and its values are called: shared by the log, which
-//! writes them down, and the tree, which holds them.
+//! Names of trees, records and values, shared by the log, which writes them down, and the tree,
+//! which holds them.
 
 use crate::page::{PageId, get_u32};
 

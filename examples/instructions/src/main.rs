@@ -1,4 +1,5 @@
-//! What operations cost that need no drive, to be counted by callgrind or `perf stat`:
+//! Runs operations that need no drive, for counting their instructions with callgrind or `perf
+//! stat`:
 //!
 //! ```text
 //! cargo build --release -p isobath-example-instructions

@@ -1,4 +1,4 @@
-//! What is fuzzed.
+//! The targets of fuzzing.
 
 mod files;
 mod text;

@@ -1,5 +1,5 @@
-//! The journals of a writer: one file for each thread, written without a
-//! buffer, so that what was written before the process was killed is there.
+//! The journals of a writer: one file for each thread, written without a buffer, so that a killed
+//! process leaves all it wrote.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

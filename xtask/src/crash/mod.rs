@@ -1,4 +1,4 @@
-//! Real processes that are killed while they write, and what they leave.
+//! Kills real processes while they write, and checks the stores that they leave.
 //!
 //! A writer process notes in journals outside the store what it asks for and
 //! what was acknowledged. It is killed at a random instant; then the store is

@@ -1,5 +1,4 @@
-//! What clients of a store did and saw, and whether any correct store could
-//! have answered so.
+//! The history of a store's clients, and whether any correct store could have answered so.
 //!
 //! A history is recorded while a store runs, under the simulator or in real
 //! threads, and judged afterwards: [`check()`] is a pure function. Every write

@@ -1,4 +1,4 @@
-//! Histories made by hand: one for each anomaly, and one beside it that is fine.
+//! Histories made by hand: one for each anomaly, and a similar one without it.
 
 use super::*;
 

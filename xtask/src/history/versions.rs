@@ -1,4 +1,4 @@
-//! The versions that each record went through, and what is known of their order.
+//! The versions of each record, and the known part of their order.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,4 +1,4 @@
-//! The store on the drive, opened beside the running one and compared.
+//! Opens the store on the drive while another instance runs, and compares the two.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What one seed does: sizes, workload and faults, all drawn from it.
+//! The plan of one seed: sizes, workload and faults, all drawn from it.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

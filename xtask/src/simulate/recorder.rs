@@ -1,4 +1,4 @@
-//! The shared record of a run: its history, and what went wrong in it.
+//! The shared record of a run: its history, and its problems.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! What is on the drive, opened without its newest superblock.
+//! Opens the drive without its newest superblock.
 //!
 //! Each superblock is written twice where the older one would lead to something else: by an
 //! opening, when the log moves, when the volume is cut, by closing. So a store whose newest

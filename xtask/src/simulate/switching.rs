@@ -1,5 +1,5 @@
-//! Whether and where a simulation hands over between two accesses, and the
-//! fewest hand-overs with which it still fails.
+//! Chooses where a simulation switches between two accesses, and the fewest switches with which it
+//! still fails.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! One thread of a worker: what it does with the store, and what it expects.
+//! One thread of a worker: its operations, and the answers that it expects.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;

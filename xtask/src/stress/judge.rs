@@ -1,4 +1,4 @@
-//! Whether a store holds what the journals say.
+//! Compares a store with the journals.
 //!
 //! The log is one: what survives of a thread's changes is all of them up to one,
 //! its *cut*. The cut lies behind what was acknowledged as durable, and before

@@ -1,4 +1,4 @@
-//! A process that reads the store beside its writer.
+//! A process that reads the store while another one writes it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

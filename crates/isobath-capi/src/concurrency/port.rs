@@ -1,4 +1,4 @@
-//! What one issuing thread has: a slot table, a completion queue, counters.
+//! State of one issuing thread: a slot table, a completion queue, counters.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The thread that runs callbacks, where the program does not poll.
+//! The thread that runs callbacks if the program does not poll.
 
 use std::cell::Cell;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Result codes, and what the engine's errors become.
+//! Result codes, and their mapping from the engine's errors.
 
 use std::ffi::CStr;
 

@@ -1,6 +1,6 @@
-//! What handles stand for. A handle is a number that is never given out again, so that one which
-//! was closed is known as such and nothing is read through it. Each thread keeps what it has used
-//! last: looking up takes no lock.
+//! The table of handles. A handle is a number that is never given out again: a closed one is
+//! recognised, and nothing is read through it. Each thread keeps its last handles, so looking up
+//! takes no lock.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

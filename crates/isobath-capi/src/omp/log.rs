@@ -1,4 +1,4 @@
-//! The log of what was measured and decided: comma-separated values, one line per sample.
+//! The log of measurements and decisions: comma-separated values, one line per sample.
 
 use std::io::{self, BufWriter, Write};
 use std::path::Path;

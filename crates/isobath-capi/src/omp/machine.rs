@@ -1,5 +1,5 @@
-//! How busy the machine is, and how full its memory: what the paper takes from mpstat and memstat,
-//! read from `/proc`.
+//! How busy the machine is, and how full its memory: the numbers that the paper takes from mpstat
+//! and memstat, read from `/proc`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

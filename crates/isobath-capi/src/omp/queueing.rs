@@ -1,5 +1,5 @@
-//! What KV-mod computes with: Erlang's C formula, a saturation curve, the roofline (paper 004,
-//! section 3.2).
+//! KV-mod's formulas: Erlang's C formula, a saturation curve, the roofline (paper 004, section
+//! 3.2).
 
 /// A saturation curve: the throughput of `c` parallel accesses is `λc / (1 + σ(c−1) + κc(c−1))`,
 /// the universal scalability law. `λ` is the throughput of one access, `σ` the share that is

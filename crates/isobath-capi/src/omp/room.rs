@@ -1,5 +1,4 @@
-//! Memory for values that are being loaded or stored: what the memory limit leaves, shared by all
-//! compute threads.
+//! The memory limit for values that are being loaded or stored, shared by all compute threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

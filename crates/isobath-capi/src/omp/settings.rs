@@ -1,4 +1,4 @@
-//! What a program gets from its command line and its environment.
+//! A program's settings from its command line and its environment.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Verbs of the benchmark that judge what they measure.
+//! Verbs of the benchmark that judge their measurements.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What the command line may say.
+//! The command line.
 
 mod backup;
 mod bench;

@@ -1,4 +1,4 @@
-//! From the words of a command line to what it says; where they say nothing, what may be meant.
+//! Parses the words of a command line, and guesses the meaning of words that do not parse.
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! info: what a store is, and what is in it.
+//! info: a store's properties and contents.
 
 use std::os::unix::fs::MetadataExt;
 

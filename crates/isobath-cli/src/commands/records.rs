@@ -1,4 +1,4 @@
-//! What the runs of a benchmark measured, as tables and sentences.
+//! Measurements of benchmark runs, as tables and sentences.
 
 use isobath_lab::bench::{self, Pitfall, Record, Search, Verdict};
 

@@ -1,4 +1,4 @@
-//! The simulated drive's shape, and what can go wrong with it.
+//! The simulated drive's shape, and its errors.
 
 use super::timing::Timing;
 use crate::policy::PolicyKind;

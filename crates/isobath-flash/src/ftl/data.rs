@@ -1,4 +1,4 @@
-//! Where the contents of flash pages live.
+//! Storage for the contents of flash pages.
 
 use std::collections::HashMap;
 

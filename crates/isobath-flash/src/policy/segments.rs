@@ -1,4 +1,4 @@
-//! What the owner of a log-structured space keeps per segment (section 5.1.1), and its bookkeeping.
+//! The owner's table of segments in a log-structured space (section 5.1.1), and its bookkeeping.
 
 use super::{History, HistoryKind, Tick};
 

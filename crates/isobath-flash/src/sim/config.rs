@@ -1,4 +1,4 @@
-//! What a simulation is given, and what can be wrong with it.
+//! The settings of a simulation, and their errors.
 
 use crate::policy::UnknownPolicy;
 use crate::workload::{Op, WorkloadError};

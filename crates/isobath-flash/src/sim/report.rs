@@ -1,4 +1,4 @@
-//! What a simulation measured.
+//! Results of a simulation.
 
 /// Counts over a part of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]

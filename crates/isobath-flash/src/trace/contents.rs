@@ -1,4 +1,4 @@
-//! What a trace contains: updates that follow the order of earlier ones, and how often pages are
+//! Statistics of a trace: updates that follow the order of earlier ones, and how often pages are
 //! updated otherwise.
 
 use std::collections::VecDeque;

@@ -1,5 +1,5 @@
-//! The bytes of a faulty device: what reads see, what would survive a power loss, and the writes in
-//! between.
+//! The bytes of a faulty device: those that reads see, those that would survive a power loss, and
+//! the writes in between.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

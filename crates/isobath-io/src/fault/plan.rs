@@ -1,4 +1,4 @@
-//! What shall go wrong, and when.
+//! Plans of faults, and when they occur.
 
 use std::ops::{Range, RangeInclusive};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What became of the flushes of one member.
+//! Results of the flushes of one member.
 //!
 //! Linux reports a failed write-back once per open file description. Where several flushers share
 //! one (workers, growth, the blocking calls), the first one takes the error, and the others succeed

@@ -1,4 +1,4 @@
-//! What a backend has to do: move requests on single members to the kernel and back. Everything
+//! A backend's interface: it moves requests on single members to the kernel and back. Everything
 //! else (striping, joining, short transfers, retries, statistics) is done once, in
 //! [`super::channel`].
 

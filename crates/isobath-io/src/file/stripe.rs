@@ -1,4 +1,4 @@
-//! RAID-0: where a logical range lies. The log device, which is not striped, comes behind the
+//! RAID-0: maps a logical range to members. The log device, which is not striped, comes behind the
 //! members.
 
 use crate::device::LOG_OFFSET;

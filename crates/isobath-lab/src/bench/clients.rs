@@ -1,4 +1,4 @@
-//! What each client does, and what all of them did together.
+//! The work of each client, and the results of all of them.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

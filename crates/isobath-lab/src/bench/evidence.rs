@@ -1,4 +1,4 @@
-//! Which runs support a statement together, and what they show.
+//! Chooses the runs that support a statement together.
 //!
 //! Runs are pooled only where nothing but what a sweep varies differs: sizes of data, drives of one
 //! class, and their over-provisioning. A row is what one heading has under the same conditions for

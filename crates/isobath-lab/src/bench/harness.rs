@@ -1,4 +1,4 @@
-//! What the benchmark itself costs: the same workload with no engine and one client.
+//! The benchmark's own cost: the same workload with no engine and one client.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! Latencies of an interval: what clients count while they run, and quantiles of what was counted
-//! between two looks.
+//! Latencies of an interval: clients count while they run, and quantiles are taken of the counts
+//! between two readings.
 //!
 //! Not hdrhistogram's: its histograms that several threads share make the one who looks wait for
 //! the ones who count, and take a buffer from these at each look.

@@ -1,4 +1,4 @@
-//! What a run's data lie on.
+//! The medium that holds a run's data.
 
 use std::fmt;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Where an engine's files are for one run: in one region of a drive, or on a virtual SSD that is
-//! made for it.
+//! The place of an engine's files for one run: a region of a drive, or a virtual SSD that is made
+//! for it.
 
 use std::fs::{self, File, TryLockError};
 use std::io;

@@ -1,4 +1,4 @@
-//! How two engines compare: paired repeats, and what they allow to be said.
+//! Comparison of two engines: paired repeats, and the statements that they support.
 
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, StudentsT};

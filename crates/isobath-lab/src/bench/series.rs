@@ -1,5 +1,5 @@
-//! Counters over the time of a run, and what follows from them: throughput, write amplification,
-//! space.
+//! Counters over the time of a run, and the throughput, write amplification and space derived from
+//! them.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

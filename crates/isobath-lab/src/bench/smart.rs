@@ -1,4 +1,4 @@
-//! Bytes that a real drive was sent and wrote to flash, from its SMART logs: WA-D where the drive
+//! Bytes that a real drive received and wrote to flash, from its SMART logs: WA-D if the drive
 //! reports it.
 //!
 //! The host's bytes are in the standard log (NVMe base specification, log 02h, "Data Units

@@ -1,4 +1,4 @@
-//! What the rows of a campaign say: each engine's throughput, and its ratio to the first engine's.
+//! The summary of a campaign: each engine's throughput, and its ratio to the first engine's.
 
 use std::collections::BTreeSet;
 use std::fs;

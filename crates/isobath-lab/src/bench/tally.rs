@@ -1,4 +1,5 @@
-//! What clients have done: counted by each for itself, shown to other threads, and summed.
+//! Counts of completed operations: each client counts for itself, other threads read the counts and
+//! sum them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

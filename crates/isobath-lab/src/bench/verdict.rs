@@ -1,4 +1,4 @@
-//! The seven pitfalls of paper 002 (section 4), and what a run did about each.
+//! The seven pitfalls of paper 002 (section 4), and how a run avoided each.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! Engines that keep nothing: each answer is made up from its key. What a run over one of them
-//! costs is what the benchmark costs, and what lies below: nothing, or the drive alone.
+//! Engines that keep nothing: each answer is made up from its key. A run over one of them costs as
+//! much as the benchmark and the layer below: nothing, or the drive alone.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};

@@ -1,6 +1,6 @@
-//! No engine, but the drive: one I/O for each operation by the client's own thread. What a client
-//! waits for there is the drive and the system; beside an engine at the same rate it says which
-//! waits are not the engine's.
+//! The drive without an engine: one I/O for each operation by the client's own thread. A client's
+//! waits there are those of the drive and the system; compared with an engine at the same rate they
+//! show which waits are not the engine's.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};

@@ -1,4 +1,4 @@
-//! No engine, and nothing below: what a run over it costs is what the benchmark itself costs.
+//! No engine, and nothing below: a run over it costs as much as the benchmark itself.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What every adapter must do.
+//! Tests that every adapter must pass.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -1,4 +1,4 @@
-//! Lines of `key<TAB>value`, and what all sources of one record per line share.
+//! Lines of `key<TAB>value`, and code shared by all sources of one record per line.
 
 use std::borrow::Cow;
 use std::io::{BufRead, BufReader};

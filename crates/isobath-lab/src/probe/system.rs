@@ -1,4 +1,4 @@
-//! What the kernel reports about the drive under a path, and about time stolen by the hypervisor.
+//! The kernel's report about the drive under a path, and about time stolen by the hypervisor.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

@@ -1,4 +1,4 @@
-//! What is probed: opening it without harming anything, filling it, and leaving it as it was.
+//! The target of a probe: opening it without harming anything, filling it, and restoring it.
 
 use std::fs;
 use std::io::Write;

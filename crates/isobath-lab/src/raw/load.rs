@@ -1,4 +1,4 @@
-//! What the threads of a measurement share, and where their I/Os go.
+//! The state that the threads of a measurement share, and the places of their I/Os.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What was measured.
+//! The result of a measurement.
 
 use isobath_io::{ChannelStats, OpStats, Volume};
 use serde::Serialize;

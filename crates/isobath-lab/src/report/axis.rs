@@ -1,4 +1,4 @@
-//! Axes of charts: where a value lies between two ends, and which values are written beside them.
+//! Axes of charts: maps values to places between two ends, and chooses the labelled values.
 
 /// One axis.
 #[derive(Debug, Clone)]

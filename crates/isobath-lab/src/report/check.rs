@@ -1,4 +1,4 @@
-//! What tests of reports ask of a page.
+//! Checks of a page's markup for tests of reports.
 
 use roxmltree::{Document, Node};
 

@@ -1,4 +1,4 @@
-//! A drive: its contents, its translation layer, and what they leave in a directory.
+//! A drive: its contents, its translation layer, and its files in a directory.
 
 use std::fs;
 use std::io;

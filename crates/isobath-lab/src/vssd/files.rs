@@ -1,4 +1,4 @@
-//! What the FUSE file system of a drive has and does: five files, one of them the drive.
+//! The FUSE file system of a drive: five files, one of them the drive.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,5 @@
-//! What a mounted drive has done since its state was saved: the translation layer is deterministic,
-//! so the same operations after the same state give the same drive.
+//! The journal of a mounted drive since its state was saved: the translation layer is
+//! deterministic, so the same operations after the same state give the same drive.
 //!
 //! A header of 40 bytes (magic `ISOVSSJ1`, the number of the state that it follows, the machine's
 //! boot id as 16 bytes, 4 zeros, CRC-32C of the 36 bytes before), then records of 24 bytes: kind (1

@@ -1,4 +1,4 @@
-//! What a store is like from outside, without opening it.
+//! Facts about a store that are read without opening it.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What users call: stores, named trees, transactions, streams, futures.
+//! The public interface: stores, named trees, transactions, streams, futures.
 
 pub(crate) mod asynchronous;
 mod backup;

@@ -1,4 +1,4 @@
-//! What a store says of itself.
+//! Statistics of a store.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What a tree says of itself.
+//! Statistics of a tree.
 
 use crate::btree::{self, MaxPages, Sample};
 use crate::context::TaskContext;

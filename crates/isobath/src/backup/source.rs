@@ -1,5 +1,5 @@
-//! What a backup needs of the engine (docs/decisions/0016): the log kept from where it begins, copies of pages as
-//! they are on the volume, and for a short while obsolete pages too.
+//! The engine as a backup reads it: the log kept from the start of the copying, copies of pages as
+//! they are on the volume, and for a short time obsolete pages too.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a page of a tree says, outside any tree: for reading corrupt stores.
+//! Reading the contents of a single page outside its tree, for corrupt stores.
 
 use super::node::{Image, MalformedNode, Node};
 use super::{TreeId, ValueKind};

@@ -1,4 +1,4 @@
-//! What a tree looks like, from a small part of its pages.
+//! Estimates the shape of a tree from a small part of its pages.
 
 use super::node::{Image, MalformedNode, Node};
 use super::{AttemptError, Tree, ValueKind};

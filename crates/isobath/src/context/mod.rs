@@ -1,5 +1,5 @@
-//! What the tree asks of its caller: a task on a worker, which can wait,
-//! or an ordinary thread, which can only read what is in memory.
+//! The services that a tree asks of its caller. A task on a worker can wait; an ordinary thread can
+//! only read pages in memory.
 
 mod task;
 

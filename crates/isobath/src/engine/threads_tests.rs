@@ -1,4 +1,4 @@
-//! What waiters get where no task is free, or there is no memory, or no worker any more.
+//! Waiters get an error if no task is free, memory runs out, or the worker has ended.
 
 #![allow(
     clippy::big_endian_bytes,

@@ -1,5 +1,5 @@
-//! Names what waits for what, in debug builds and in simulations, when nothing has moved for a
-//! while.
+//! Names which tasks wait for which, in debug builds and in simulations, when nothing has moved for
+//! a while.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What was read as far as it could be.
+//! A result that may be incomplete: the part that could be read.
 
 use crate::Error;
 

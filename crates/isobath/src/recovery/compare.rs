@@ -1,5 +1,5 @@
-//! What a crash would leave of a store, compared with what the store says of itself:
-//! mapping words, counts and summaries. For simulations.
+//! Compares the store that a crash would leave with the running one: mapping words, counts and
+//! summaries. For simulations.
 
 use crate::buffer::{Buffer, Place};
 use crate::page::{PAGE_SIZE, PageId};

@@ -1,5 +1,5 @@
-//! Creating and opening: superblocks, what is read from the checkpoint and the
-//! log, and what is rebuilt from that.
+//! Creating and opening: superblocks, reading checkpoint and log, and rebuilding the rest from
+//! them.
 
 use std::cell::RefCell;
 use std::path::PathBuf;

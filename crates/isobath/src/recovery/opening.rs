@@ -1,4 +1,4 @@
-//! What was found when the store was opened.
+//! Facts found when the store was opened.
 
 use std::sync::Arc;
 

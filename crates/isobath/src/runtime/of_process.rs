@@ -1,4 +1,4 @@
-//! What only the process that made it may touch.
+//! Values that only the process that made them may touch.
 
 use crate::Error;
 

@@ -1,4 +1,4 @@
-//! Waiting for what may take a moment or seconds, without a queue.
+//! Waiting without a queue for events that may take a moment or seconds.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What each worker has for itself, in the hands of the part that it belongs to.
+//! One value for each worker, owned by the part that it belongs to.
 
 #![allow(unsafe_code)]
 

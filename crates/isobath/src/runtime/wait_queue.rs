@@ -1,4 +1,4 @@
-//! Tasks that wait until something is worth another look.
+//! Tasks that wait for a condition and look at it again when woken.
 //!
 //! The list behind every wait of one task for what any other thread does, except where something is
 //! handed over in the order of waiting: locks on keys, and space in the log. No wake-up is lost, in

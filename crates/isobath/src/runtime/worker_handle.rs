@@ -1,4 +1,4 @@
-//! What other threads hold of a worker: its inbox, and the means to wake it.
+//! Other threads' handle of a worker: its inbox, and the means to wake it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Copying whatever can be read out of a corrupt store.
+//! Copying everything readable out of a corrupt store.
 //!
 //! The corrupt store is only read. Trees are walked from their roots; every page is looked for
 //! where the mapping table and the log say that it is, then anywhere on the volume (`search`). What

@@ -1,4 +1,4 @@
-//! Where a page is stored: segment, byte offset and length in one word.
+//! A page's place on the volume: segment, byte offset and length in one word.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What every part may know: sizes, addresses, counters.
+//! Types that every part uses: sizes, addresses, counters.
 
 mod address;
 mod config;

@@ -1,4 +1,4 @@
-//! Which worker runs next: steps of workers, and workers that are held back in one.
+//! Chooses which worker runs next, and resumes workers that are suspended in a step.
 //!
 //! Where a simulation switches, each worker's steps run on a stack of their
 //! own. Held back before an access, even inside a task, it leaves that stack as it

@@ -1,4 +1,4 @@
-//! Where a simulation hands over: at any access to what threads share.
+//! Suspends workers in simulations at any access to shared data.
 //!
 //! A simulation runs everything in one thread. Code that passes an access, a
 //! *place* in the source, may be held back there while others run. Which passes

@@ -1,4 +1,4 @@
-//! Inserts by plain threads, one after the other in each: what a program gets that knows no tasks.
+//! Inserts by plain threads, one after the other in each: the rate of a program that uses no tasks.
 //!
 //! ```text
 //! cargo run --release -p isobath-example-instructions --bin inserts_by_threads [DIRECTORY]

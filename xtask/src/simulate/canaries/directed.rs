@@ -1,4 +1,4 @@
-//! Tests that show what no simulated campaign can see, run with a canary.
+//! Tests, run with a canary, for rules that no simulated campaign reaches.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What a drive keeps when it is switched off, so that it can be switched on again.
+//! The state that a drive keeps when it is switched off, so that it can be switched on again.
 
 use std::collections::VecDeque;
 

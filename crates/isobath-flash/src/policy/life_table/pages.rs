@@ -1,4 +1,4 @@
-//! What is known of pages: an actuary's life table for every class of them.
+//! Statistics of pages: an actuary's life table for every class of them.
 
 use super::epochs::{EpochLength, Epochs};
 use super::tag::{

@@ -1,4 +1,4 @@
-//! What is known of segments: how fast the pages of each one die.
+//! Statistics of segments: how fast the pages of each one die.
 
 use super::super::{History, SegmentId, SegmentState, SegmentTable, Tick};
 use super::pages::PageLives;

@@ -1,4 +1,4 @@
-//! What a page carries: four bytes.
+//! The history that a page carries, in four bytes.
 
 use super::super::History;
 

@@ -1,5 +1,5 @@
-//! Closing and opening the space again, as an engine does: what a policy learned is gone, and of
-//! segments there is what a checkpoint keeps.
+//! Closing and opening the space again, as an engine does: the policy's statistics are lost, and of
+//! each segment the policy gets the data that a checkpoint keeps.
 
 use super::super::config::SimError;
 use super::{CLOSED, Simulator, pack};

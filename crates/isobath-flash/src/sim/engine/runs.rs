@@ -1,5 +1,6 @@
-//! Writing pages in runs: what [`Simulator`] does page by page, for policies that place pages by
-//! their cause alone and pages of one size. Nearly all of a simulation's time is spent here.
+//! Writing pages in runs: the same as [`Simulator`]'s page-by-page writing, for policies that place
+//! pages by their cause alone and pages of one size. Nearly all of a simulation's time is spent
+//! here.
 
 use super::super::config::SimError;
 use super::{OpenSegment, Simulator};

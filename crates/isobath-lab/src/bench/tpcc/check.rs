@@ -1,5 +1,5 @@
-//! Consistency conditions 1 to 4 (clauses 3.3.2.1 to 3.3.2.4), and that the secondary indexes have
-//! what their tables have.
+//! Consistency conditions 1 to 4 (clauses 3.3.2.1 to 3.3.2.4), and the agreement of the secondary
+//! indexes with their tables.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;

@@ -1,4 +1,4 @@
-//! Counting records by what the headers of their leaves say.
+//! Counting records by the headers of their leaves.
 
 use super::{Cursor, Direction, LINES, Next, is_above_none};
 use crate::btree::AttemptError;

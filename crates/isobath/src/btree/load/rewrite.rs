@@ -1,5 +1,5 @@
 //! Rewriting a tree with many changes at once: new leaves for the ranges that changes touch, new
-//! inner nodes above them, and all else as it is.
+//! inner nodes above them. Everything else stays.
 //!
 //! The tree, which no one else changes during the load, is walked from left to right. A subtree
 //! without a change becomes a part of the new tree as it is; where one has some, its records and

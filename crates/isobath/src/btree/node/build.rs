@@ -1,5 +1,4 @@
-//! Whole nodes written into private pages: what splits, merges and bulk loads
-//! put into frames.
+//! Whole nodes written into private pages, which splits, merges and bulk loads copy into frames.
 
 use std::cmp::Ordering;
 

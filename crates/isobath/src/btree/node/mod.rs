@@ -1,4 +1,4 @@
-//! One node in one page: its layout, and how it is searched.
+//! One node in one page: its layout, and its search.
 //!
 //! ```text
 //!   0 ┌───────────────────────────────────────────────────────────────┐

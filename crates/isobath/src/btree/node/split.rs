@@ -1,4 +1,4 @@
-//! Where a full node is cut in two.
+//! Chooses where a full node is cut in two.
 //!
 //! Insertions in ascending or descending order are cut at the insertion point,
 //! so that pages fill; all others near the middle, where the separator is

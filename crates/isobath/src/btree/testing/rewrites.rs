@@ -1,4 +1,4 @@
-//! Trees that are rewritten beside themselves.
+//! Trees rewritten as a whole by large transactions.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Cursors against a `BTreeMap`, and beside writers.
+//! Cursors compared with a `BTreeMap`, also with concurrent writers.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

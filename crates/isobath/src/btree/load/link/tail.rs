@@ -1,4 +1,4 @@
-//! Linking where leaves at the tree's end have lost all their records.
+//! Linking if leaves at the tree's end have lost all their records.
 //!
 //! Two paths lead to the last leaf that keeps its place and to the rightmost one;
 //! they part at the *fork*. All that lies between them, and the right path itself,
