@@ -55,7 +55,7 @@ canaries! {
     SeparateTreeStates,
     /// Bulk loads appear while commits change the tree.
     LoadBesideCommits,
-    /// What is unused of a segment that was closed before it was full counts as live: no cleaning
+    /// The unused part of a segment that was sealed before it was full counts as live: no cleaning
     /// wins it back.
     CountUnusedAsLive,
     /// Small segments are cleaned in a volume that has outgrown them.
@@ -99,7 +99,7 @@ canaries! {
     UseIdsAgainAtOnce,
     /// Records go to the log's larger area before the superblocks name it.
     MoveLogEarly,
-    /// What a record frees is used again before the record is durable.
+    /// Space that a record frees is used again before the record is durable.
     FreeEarly,
     /// A tree is dropped without waiting for the commits in flight.
     DropBesideCommits,
@@ -121,7 +121,7 @@ canaries! {
     IgnoreUnapplied,
     /// A superblock does not wait for the log.
     SuperblockBeforeLog,
-    /// What a record confirms stays provisional.
+    /// Allocations that a record confirms stay provisional.
     KeepConfirmed,
     /// The cleaner installs an address over whichever is there.
     RelocateBlindly,
@@ -175,7 +175,7 @@ canaries! {
     VerifyEndedChunks,
     /// A recovery also looks for chunks that no commit has named.
     VerifyOrphans,
-    /// Where a recovery cuts the log off, what lies behind is left as it is.
+    /// A recovery that cuts the log off leaves the rest as it is.
     LeaveCutTail,
     /// The segments that a volume grows by are used before it has grown.
     UseSpaceEarly,

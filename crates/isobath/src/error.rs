@@ -151,7 +151,7 @@ pub enum Error {
         /// That of the volume.
         store: u32,
     },
-    /// What a log device says of itself cannot be read.
+    /// The headers of a log device cannot be read.
     #[error("both headers of the log {} are corrupt: restore from a backup, or salvage what is left", path.display())]
     LogHeaderCorrupt {
         /// The log's file.
@@ -547,7 +547,7 @@ impl Error {
     }
 }
 
-/// What limits a store that has no space, and what to do about it.
+/// Names the limit of a store that has no space, and the remedy.
 fn no_space(reason: &VolumeError) -> String {
     match reason {
         VolumeError::Limit { limit, .. } => format!(
@@ -558,7 +558,7 @@ fn no_space(reason: &VolumeError) -> String {
     }
 }
 
-/// What is wrong with a backup file.
+/// An error of a backup file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupFileError {
@@ -586,7 +586,7 @@ pub enum BackupFileError {
     Malformed(&'static str),
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
     payload
         .downcast_ref::<&str>()

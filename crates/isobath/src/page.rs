@@ -52,7 +52,7 @@ pub(crate) fn checkpoint_page(array: u64, level: u64, index: u64) -> PageId {
     PageId(OF_CHECKPOINT | array << ARRAY_BIT | level << LEVEL_BIT | index)
 }
 
-/// What a message calls the page of this id.
+/// The name of this id's page in messages.
 pub(crate) fn name_of(id: u64) -> String {
     if id & !(OF_CHECKPOINT - 1) != OF_CHECKPOINT {
         return format!("page {id}");
@@ -76,7 +76,7 @@ pub(crate) fn name_of(id: u64) -> String {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub(crate) struct Lsn(pub(crate) u64);
 
-/// What a page holds; the byte at [`offset::KIND`].
+/// A page's contents; the byte at [`offset::KIND`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum PageKind {

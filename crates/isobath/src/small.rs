@@ -35,14 +35,14 @@ impl Small {
         CHOSEN.set(self);
     }
 
-    /// What this thread uses.
+    /// The sizes that this thread uses.
     #[must_use]
     pub fn chosen() -> Small {
         CHOSEN.get()
     }
 }
 
-/// What a worker's thread does, with the sizes and the planted bug of the thread that starts it.
+/// A worker's work, with the sizes and the planted bug of the thread that starts it.
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) fn inherited<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
     let (sizes, bug) = (Small::chosen(), crate::canary::Canary::switched_on());
@@ -55,7 +55,7 @@ pub(crate) fn inherited<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
     }
 }
 
-/// What a worker's thread does.
+/// A worker's work.
 #[cfg(not(any(test, feature = "simulation")))]
 pub(crate) fn inherited<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
     work

@@ -38,12 +38,12 @@ pub(crate) struct Buffer {
     entries: Vec<Entry>,
 }
 
-/// Where a record is in the buffer.
+/// A record's place in the buffer.
 #[derive(Clone, Copy)]
 struct Entry {
     /// The key's first 8 bytes, which decide most comparisons.
     prefix: u64,
-    /// What the caller calls the record.
+    /// The caller's number of the record.
     number: u64,
     at: usize,
     key: u32,
@@ -415,7 +415,7 @@ impl Iterator for Merge {
 /// Reads one run from its start.
 struct Reader {
     file: Arc<File>,
-    /// What is still to be read from the file.
+    /// The rest of the run, still in the file.
     rest: Run,
     buffer: Vec<u8>,
     /// How much of the buffer was handed out.

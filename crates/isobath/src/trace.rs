@@ -30,7 +30,7 @@ macro_rules! span {
 
 pub(crate) use {span, tell};
 
-/// What [`span`] gives.
+/// The result of [`span`].
 pub(crate) struct Span {
     #[cfg(feature = "tracing")]
     pub(crate) _span: tracing::Span,

@@ -7,8 +7,8 @@ use crate::page::{PageId, get_u32};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct TreeId(pub(crate) u32);
 
-/// Where a tree starts, and which one it is. The tree itself has no state in
-/// memory: any number of these may exist for one tree.
+/// A tree's root and id. The tree itself has no state in memory: any number of these may exist for
+/// one tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Tree {
     pub(crate) root: PageId,

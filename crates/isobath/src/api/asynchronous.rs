@@ -137,10 +137,10 @@ impl Store {
     }
 }
 
-/// What a stream gives.
+/// An item of a stream.
 type Item<V> = Result<(Vec<u8>, V), Error>;
 
-/// What a task of a stream comes back with: the range, and what it has fetched.
+/// The result of a stream's task: the rest of the range, and the items that it has fetched.
 type Fetched<V> = (Range<V>, VecDeque<Item<V>>);
 
 /// Records in key order, from [`Tree::range_async`] or [`Tree::prefix_async`], or their keys with

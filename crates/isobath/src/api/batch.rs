@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::api::tree::Tree;
 
-/// What a key is going to have; `None` if nothing.
+/// A key's new value; `None` removes it.
 type Change = Option<Vec<u8>>;
 
 /// Changes of any trees of one store, for [`Store::write`](crate::Store::write): all become

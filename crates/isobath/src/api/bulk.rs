@@ -59,11 +59,11 @@ struct Feed<'t> {
     tree: &'t Tree,
     /// The store does not close before the load has ended.
     attended: Attended<'t>,
-    /// What has the load now.
+    /// The task that has the load now.
     task: Option<TaskHandle<Result<Step, Error>>>,
 }
 
-/// What a task leaves behind: the load, unless it is over; its records, once they are there; the
+/// The result of a task: the load, unless it has ended; its number of records at the end; the
 /// batch, to be filled again.
 struct Step {
     paused: Option<Paused>,

@@ -18,7 +18,7 @@ const ACCOUNT_LOOKS: u32 = 64;
 /// Pages between two calls of the progress function, which is where a caller can end a check.
 const PAGES_PER_CALL: usize = 256;
 
-/// What [`Store::check`](crate::Store::check) found; a sound store has no
+/// The result of [`Store::check`](crate::Store::check); a sound store has no
 /// `problems`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -36,7 +36,7 @@ pub struct CheckReport {
     /// Segments whose summary cannot be read. No problem in itself: the cleaner
     /// rebuilds it from the mapping table.
     pub unreadable_summaries: u64,
-    /// What is wrong, a sentence each.
+    /// Problems, a sentence each.
     pub problems: Vec<String>,
 }
 
@@ -190,7 +190,7 @@ fn check_values(
     Ok(())
 }
 
-/// What open snapshots can still read belongs to no tree.
+/// Checks large values that only open snapshots read, which belong to no tree.
 fn check_versions(local: &WorkerState, found: &mut Found<'_>, report: &mut CheckReport) {
     for descriptor in local.engine.transactions.versions.large_values() {
         let ids =

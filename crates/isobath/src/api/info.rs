@@ -24,7 +24,7 @@ pub enum StoreState {
     },
 }
 
-/// What a store is like from outside; see [`Store::info`].
+/// A store's properties as its files tell them; see [`Store::info`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoreInfo {
@@ -35,8 +35,8 @@ pub struct StoreInfo {
 }
 
 impl Store {
-    /// What the store on `paths` is like, without opening it: takes a read of its first bytes, also
-    /// beside a writer.
+    /// Reads the properties of the store on `paths` without opening it: one read of its first
+    /// bytes, also while a writer has it open.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -11,8 +11,8 @@ use crate::api::tree::Tree;
 use crate::btree::Direction;
 use crate::engine::Runtime;
 
-/// What a range gives of each value: all of it (`Vec<u8>`), or its length in bytes (`u64`), for
-/// which no large value is read.
+/// The part of each value that a range returns: all of it (`Vec<u8>`), or its length in bytes
+/// (`u64`), for which no large value is read.
 pub trait Part: sealed::Part {}
 
 impl Part for Vec<u8> {}

@@ -49,7 +49,7 @@ fn read_in_task(
     Ok(read_newest(local, tree, key, value)? != Newest::Absent)
 }
 
-/// What a leaf has for a key, whether others may see that yet or not.
+/// A leaf's value for a key, visible to others or not yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Newest {
     Absent,
@@ -58,7 +58,7 @@ pub(crate) enum Newest {
     Large(Vec<u8>),
 }
 
-/// What the leaf of `key` has, with the whole value.
+/// Reads the value in the leaf of `key`, as a whole.
 pub(crate) fn read_newest(
     local: &WorkerState,
     tree: btree::Tree,
@@ -75,12 +75,12 @@ pub(crate) fn read_newest(
     })
 }
 
-/// What was read of a key: nothing, a value in the leaf, or what `large` made of a large value,
-/// with its descriptor.
+/// The result of reading a key: nothing, a value in the leaf, or `large`'s result for a large
+/// value, with its descriptor.
 type Read<T> = Option<Option<(Vec<u8>, T)>>;
 
-/// What the leaf of `key` has, in `value`, and what `large` makes of a large value's descriptor.
-/// Starts over where the value was replaced in between.
+/// Reads the value in the leaf of `key` into `value`, or calls `large` with a large value's
+/// descriptor. Starts over if the value was replaced in between.
 pub(crate) fn newest_with<T>(
     local: &WorkerState,
     tree: btree::Tree,

@@ -27,7 +27,7 @@ pub(crate) struct Scan<'t> {
     wanted: Wanted,
 }
 
-/// What is left of `bounds` behind the record that was passed last.
+/// The rest of `bounds` behind the last record passed.
 pub(crate) fn behind<'k>(
     bounds: Bounds<'k>,
     direction: Direction,

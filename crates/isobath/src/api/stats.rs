@@ -6,7 +6,7 @@ use crate::Error;
 use crate::engine::{Engine, publish};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// What a number of [`Stats`] is.
+/// Whether a number of [`Stats`] is a counter or a gauge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StatKind {
     /// Rises while the store is open, from 0.
@@ -21,9 +21,9 @@ pub enum StatKind {
 pub struct Stat {
     /// Its name, as in [`Stats`] and wherever statistics are shown.
     pub name: &'static str,
-    /// What it says, in a sentence.
+    /// Its meaning, in a sentence.
     pub help: &'static str,
-    /// What it is.
+    /// Its kind.
     pub kind: StatKind,
     /// The number.
     pub value: u64,
@@ -252,8 +252,8 @@ impl Stats {
         )
     }
 
-    /// What `to_text` wrote, and the process that wrote it. Unknown names are left out, missing
-    /// ones are 0.
+    /// Reads the text of `to_text`, and the process that wrote it. Unknown names are left out,
+    /// missing ones are 0.
     fn from_text(text: &str) -> Option<(Stats, u32)> {
         let mut lines = text.lines();
         if lines.next() != Some(FORMAT) {
@@ -359,7 +359,7 @@ impl Stats {
     }
 }
 
-/// What precedes the samples of a metric.
+/// The lines before the samples of a metric.
 fn head(page: &mut String, name: &str, kind: &str, help: &str) {
     *page += &format!("# TYPE isobath_{name} {kind}\n");
     // A unit has to be the end of the name.

@@ -15,8 +15,8 @@ const ESTIMATE_PAGES: MaxPages = MaxPages {
     inner: 64,
 };
 
-/// What a tree holds: exact where `is_exact` says so, which a tree of up to 256 leaves is; else
-/// estimated from 256 leaves, spread evenly over the keys, and 4,096 inner pages of each level.
+/// Counts of a tree. Exact if `is_exact`, as for a tree of up to 256 leaves; else estimated from
+/// 256 leaves, spread evenly over the keys, and 4,096 inner pages of each level.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -67,10 +67,10 @@ impl TreeStats {
 }
 
 impl Tree {
-    /// What the tree holds: records, pages, bytes, how full its leaves are. Reads at most 256
+    /// Counts the tree's records, pages and bytes, and how full its leaves are. Reads at most 256
     /// leaves, and 4,096 inner pages of each level, one for some hundred leaves: milliseconds, some
-    /// more where they are not in memory; the error of what is estimated is typically below a
-    /// twentieth. Others may change the tree during that.
+    /// more if they are not in memory. The error of an estimate is typically below a twentieth.
+    /// Other threads may change the tree during that.
     ///
     /// ```
     /// # use isobath::{Options, Store};

@@ -21,7 +21,7 @@ use crate::{Error, Record, extent};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the key does not have the expected value")]
 pub struct CompareAndSwapError {
-    /// What the key has; `None` if nothing.
+    /// The key's value; `None` if it has none.
     pub current: Option<Vec<u8>>,
 }
 
@@ -31,7 +31,7 @@ const REMOVED_AT_ONCE: usize = 256;
 const RETAINED_AT_ONCE: usize = 256;
 const LOOKED_AT_ONCE: usize = 4096;
 
-/// What was read of a key, to be compared with what it has when it is changed.
+/// A value that was read, to be compared with the key's value when it is changed.
 struct Read {
     newest: Newest,
     value: Vec<u8>,
@@ -333,7 +333,7 @@ impl Tree {
         self.remove_range(..)
     }
 
-    /// What `key` has now, whether others may see that yet or not.
+    /// Reads the value of `key`, visible to others or not yet.
     fn read_to_change(&self, key: &[u8]) -> Result<Read, Error> {
         check_key(key)?;
         self.alive()?;
@@ -349,7 +349,7 @@ impl Tree {
         self.found(Read { newest, value })
     }
 
-    /// As [`Tree::replace`]; where `new` is what was read, only waits until that lasts.
+    /// As [`Tree::replace`]; if `new` is the value that was read, only waits until that is durable.
     fn replace_unless_same(
         &self,
         key: &[u8],

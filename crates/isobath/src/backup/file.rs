@@ -30,7 +30,7 @@ pub(crate) const MAP_ENTRIES: usize = 16384;
 pub(crate) const ENTRY_BYTES: usize = 24;
 const _: () = assert!(MAP_ENTRIES * ENTRY_BYTES < MAX_PAYLOAD);
 
-/// What a block holds.
+/// The contents of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -40,7 +40,7 @@ pub(crate) enum Kind {
     Pages = 2,
     /// Where the log starts and ends, and the store's counters.
     State = 3,
-    /// What no record had confirmed.
+    /// Allocations that no record had confirmed.
     Provisional = 4,
     /// Records of the log.
     Log = 5,
@@ -72,7 +72,7 @@ pub(crate) struct Header {
     pub(crate) store_id: [u8; 16],
     /// This backup's.
     pub(crate) id: [u8; 16],
-    /// Of the backup that this one adds to; zero for a full one.
+    /// The id of the backup that this one adds to; zero for a full one.
     pub(crate) base: [u8; 16],
     /// Backups below this one.
     pub(crate) generation: u32,
@@ -150,7 +150,7 @@ impl Header {
     }
 }
 
-/// What the last block says.
+/// The last block's contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct End {
     /// Where the state's block begins, and its number; provisional allocations and log follow it.
@@ -206,7 +206,7 @@ impl End {
     }
 }
 
-/// What is wrong with the file `path` at `offset`.
+/// An error of the file `path` at `offset`.
 fn bad(path: &Path, offset: u64, error: BackupFileError) -> Error {
     Error::BadBackup {
         path: path.to_path_buf(),
@@ -219,8 +219,7 @@ fn checksum(seed: u32, header: &[u8], payload: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(seed, &header[..20]), payload)
 }
 
-/// What the checksums of a backup's blocks are seeded with, so that no other backup's blocks pass
-/// for its own.
+/// The seed of a backup's block checksums, so that no other backup's blocks pass for its own.
 fn seed_of(id: &[u8; 16]) -> u32 {
     crc32c::crc32c(id)
 }

@@ -124,7 +124,7 @@ impl LogPart<'_> {
     }
 }
 
-/// What the log says of one page.
+/// A page's history in the log.
 #[derive(Default)]
 struct Life {
     /// Where the log says that it ended, or that it began without an image.

@@ -78,7 +78,7 @@ impl BackupOptions {
     }
 }
 
-/// What a backup consists of.
+/// The contents of a backup.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BackupReport {
@@ -96,7 +96,7 @@ pub struct BackupReport {
     pub store_pages: u64,
 }
 
-/// What a store was restored from.
+/// The backups that a store was restored from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RestoreReport {

@@ -13,7 +13,7 @@ pub(crate) struct Record {
     pub(crate) value: Vec<u8>,
 }
 
-/// What a page holds.
+/// A page's contents.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Content {
     /// Records, in order of their keys.

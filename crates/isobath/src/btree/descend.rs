@@ -19,8 +19,8 @@ impl<'p> Hold<'p> {
         self.checked(Node::open(self.page.words(), tree.id))
     }
 
-    /// What was read, unless it makes no sense: then the page is corrupt if its
-    /// version still holds, and was only changing if not.
+    /// Checks a read. A malformed node is corrupt if its version still holds, and was only changing
+    /// if not.
     #[inline(always)]
     pub(super) fn checked<T>(&self, read: Result<T, MalformedNode>) -> Result<T, AttemptError> {
         match read {

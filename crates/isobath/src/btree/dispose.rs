@@ -19,7 +19,7 @@ const BATCH: usize = 16;
 /// Callback that receives the extents of freed records; it may fail.
 pub(crate) type OnExtent<'f, E> = dyn FnMut(&Descriptor) -> Result<(), E> + 'f;
 
-/// What one step did.
+/// The result of one step.
 enum Step {
     /// So many pages are gone; perhaps nothing but an empty root is left.
     Freed { pages: u32, is_empty: bool },

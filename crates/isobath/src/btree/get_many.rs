@@ -23,7 +23,7 @@ const RESTARTS_MAX: u8 = 8;
 /// Initial capacity of a batch, in bytes per key; longer values make it grow.
 const VALUE_BYTES: usize = 64;
 
-/// What became of one key of a batch.
+/// The result for one key of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
     /// Its value is these bytes of the batch's buffer.
@@ -61,7 +61,7 @@ impl Batch {
     }
 }
 
-/// What a lookup does at its next visit; what it needs is on its way.
+/// A lookup's next step; the cache lines that it needs are on their way.
 #[derive(Clone, Copy)]
 enum Step {
     /// Nothing: the place in the ring is free.

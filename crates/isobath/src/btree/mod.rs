@@ -80,7 +80,7 @@ impl Descriptor {
     }
 }
 
-/// What a key had before it was changed.
+/// A key's value before it was changed.
 #[cfg(test)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
@@ -127,7 +127,7 @@ impl From<Restart> for AttemptError {
 }
 
 impl AttemptError {
-    /// What is left to do about it: nothing but start over, or give up.
+    /// Resolves the reason: the caller starts over, or gives up with the error.
     fn resolve<C: crate::context::ReadContext>(self, ctx: &C) -> Result<(), C::Error> {
         match self {
             AttemptError::Restart(why) => ctx.resolve(why),

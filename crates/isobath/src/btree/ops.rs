@@ -12,7 +12,7 @@ use crate::context::{ReadContext, WriteContext};
 use crate::log::record::Token;
 use crate::page::{Lsn, PageId};
 
-/// What to do with a key's record, having seen what is there.
+/// The decision about a key's record, made with its current value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Decision<'v> {
     /// Nothing.

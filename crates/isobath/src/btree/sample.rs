@@ -16,12 +16,12 @@ const MAX_ROUNDS: u32 = 16;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MaxPages {
     pub(crate) leaves: usize,
-    /// Where keys are of different length, inner pages differ much in how many leaves they have:
-    /// the more of them are read, the more evenly leaves are chosen.
+    /// Inner pages. If keys differ in length, inner pages differ in their number of leaves: the
+    /// more are read, the more evenly leaves are chosen.
     pub(crate) inner: usize,
 }
 
-/// What a tree holds, about. Exact where it has no more pages in any level than were read.
+/// An estimate of a tree's contents. Exact if no level has more pages than were read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sample {
     /// Levels, that of the leaves included.

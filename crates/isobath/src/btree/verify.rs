@@ -19,7 +19,7 @@ impl Visitor for () {
     fn extent(&mut self, _: &[u8]) {}
 }
 
-/// What a tree looks like.
+/// The shape of a tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Shape {
     /// Levels, that of the leaves included.
@@ -143,7 +143,7 @@ struct Walk<'v, V> {
     with_bounds: bool,
     shape: Shape,
     visitor: &'v mut V,
-    /// What is asked for next; scratch space.
+    /// Pages to ask for next; scratch space.
     ahead: Vec<PageId>,
 }
 

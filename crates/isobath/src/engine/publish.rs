@@ -34,12 +34,12 @@ pub(crate) fn file_of(path: &Path) -> Option<PathBuf> {
 /// Writes the file now and then, and removes it in the end.
 pub(crate) struct Publisher {
     file: PathBuf,
-    /// What the file says.
+    /// Writes the file's contents.
     describe: fn(&Engine) -> String,
     began: Instant,
     /// Nanoseconds since `began` at the last time.
     last_ns: AtomicU64,
-    /// What had happened by then; see [`Publisher::is_due`].
+    /// The activity counter at that time; see [`Publisher::is_due`].
     activity: AtomicU64,
 }
 

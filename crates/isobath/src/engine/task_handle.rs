@@ -14,7 +14,7 @@ use crate::runtime::{OfProcess, Work, Worker, block_on};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the task panicked: {message}")]
 pub struct TaskPanic {
-    /// What the panic said.
+    /// The panic's message.
     pub message: String,
 }
 
@@ -43,7 +43,7 @@ pub struct TaskHandle<T>(OfProcess<Awaited<T>>);
 /// A task that is awaited.
 struct Awaited<T> {
     done: oneshot::AsyncReceiver<Result<T, TaskPanic>>,
-    /// What a waiting task of the engine may run in its place.
+    /// Work that a waiting task of the engine may run itself.
     work: Option<Arc<dyn Work>>,
     engine: Weak<Engine>,
     /// Why the work was not taken.

@@ -116,8 +116,8 @@ impl<R: Send, W: FnOnce() -> R + Send> Work for Piece<R, W> {
     }
 }
 
-/// What a worker does takes longer than this where it is busy with other tasks: a commit waits for
-/// the drive for less.
+/// A worker that takes longer than this for a task is busy with others: a commit waits less for the
+/// drive.
 const PROMPT: Duration = Duration::from_millis(1);
 /// No worker's index.
 const NONE: usize = usize::MAX;
@@ -144,7 +144,7 @@ pub(crate) struct Runtime {
     pub(crate) directory: PathBuf,
 }
 
-/// What handles read without a task.
+/// State that handles read without a task.
 struct Inside {
     engine: Arc<Engine>,
     pool: PoolHandle,
@@ -315,7 +315,7 @@ impl Runtime {
         }
     }
 
-    /// As [`Runtime::run`], although every task that there may be waits for what this does.
+    /// As [`Runtime::run`], for work that all running tasks may be waiting for.
     pub(crate) fn run_urgently<T: Send>(
         &self,
         work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
@@ -505,8 +505,7 @@ impl Runtime {
         self.start_task(worker, Urgency::Ordinary, admitted, work)
     }
 
-    /// As [`Self::spawn`], on that worker, whichever task waits for it, and although every task
-    /// that there may be waits for what this does.
+    /// As [`Self::spawn`], on that worker, for work that all running tasks may be waiting for.
     pub(crate) fn spawn_there<T: Send + 'static>(
         &self,
         worker: usize,

@@ -54,7 +54,7 @@ fn waits(engine: &Engine) -> impl Iterator<Item = Wait> {
     waits.filter(|(count, _)| *count > 0)
 }
 
-/// What waits for what.
+/// Describes which tasks wait for which.
 pub(crate) fn what_waits(engine: &Engine) -> String {
     let waits = waits(engine).map(|(count, what)| format!("{count} for {what}"));
     let waits: Vec<String> = waits.collect();

@@ -207,7 +207,7 @@ impl WorkerState {
             && self.worker.has_no_user_tasks()
     }
 
-    /// What the worker is waiting for, to explain why nothing happens.
+    /// Describes the worker's waits, to explain a standstill.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn describe(&self) -> String {
         format!(

@@ -38,7 +38,7 @@ pub(crate) fn of_kind<K: Kind>(error: Error) -> K {
     kind
 }
 
-/// What does not belong to the kind of error that a function says it has.
+/// Errors that do not belong to the declared kind.
 impl Kind for Arc<Error> {
     fn of(error: Error) -> Arc<Error> {
         Arc::new(error)
@@ -162,7 +162,7 @@ group! {
 }
 
 kind! {
-    /// What any operation of a store may fail with: the drive, the memory, the state of the store.
+    /// Errors that any operation of a store may meet: of the drive, the memory, the store's state.
     ///
     /// A part of the errors of each kind of operation, such as [`OpenError`]; [`Error`] has the
     /// same variants.
@@ -237,7 +237,7 @@ kind! {
         LogOfOtherStore { paths: Vec<PathBuf>, path: PathBuf },
         /// The log and the rest of the store are of different times: one of them is an old copy.
         LogOutOfStep { paths: Vec<PathBuf>, path: PathBuf, log: u32, store: u32 },
-        /// What a log device says of itself cannot be read.
+        /// The headers of a log device cannot be read.
         LogHeaderCorrupt { path: PathBuf },
         /// A log device is shorter than the log.
         LogTruncated { path: PathBuf, found: u64, expected: u64 },

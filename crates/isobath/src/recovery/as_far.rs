@@ -2,8 +2,8 @@
 
 use crate::Error;
 
-/// What a reading has found, and the error that ended it early, if one did. The one cannot be had
-/// without a word on the other: a part that is taken for the whole is a wrong answer.
+/// The result of a read, and the error that ended it early, if one did. A caller cannot take the
+/// one without handling the other: a part taken for the whole is a wrong answer.
 #[must_use]
 pub(crate) struct AsFar<T> {
     found: T,
@@ -24,7 +24,7 @@ impl<T> AsFar<T> {
         self.ended_by.map_or(Ok(self.found), Err)
     }
 
-    /// What was found, and why there is no more, for a caller that reports that.
+    /// The result and the error that ended it, for a caller that reports both.
     pub(crate) fn with_reason(self) -> (T, Option<Error>) {
         (self.found, self.ended_by)
     }

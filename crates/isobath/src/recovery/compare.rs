@@ -10,7 +10,7 @@ use crate::sync::HashSet;
 /// Problems that are listed.
 const PROBLEMS_MAX: usize = 10;
 
-/// What a store says of itself: what a crash has to leave once all its records are durable.
+/// The layout of a store: a crash leaves the same once all its records are durable.
 #[derive(Debug)]
 pub(crate) struct Layout {
     /// By page id from the first one on: where it is stored, and whether there is such a page.
@@ -43,7 +43,7 @@ impl Layout {
         }
     }
 
-    /// What is wrong with the store with these parts, which was opened on what a crash would leave.
+    /// The differences of the store with these parts, which was opened on the image of a crash.
     pub(crate) fn compare(
         &self,
         shared: &Shared,

@@ -30,7 +30,7 @@ const FIRST_LSN: Lsn = Lsn(Superblock::FIRST_LSN);
 /// Page ids for which address space is reserved: 16 TiB of pages.
 const MAX_PAGES: u64 = 1 << 32;
 
-/// What an engine is made of when a store is created or opened.
+/// The parts of an engine when a store is created or opened.
 pub(crate) struct EngineParts {
     pub(crate) config: Config,
     pub(crate) pool: BufferPool,
@@ -43,7 +43,7 @@ pub(crate) struct EngineParts {
     pub(crate) reserved_bytes: u64,
     pub(crate) current: CheckpointState,
     pub(crate) recovering: bool,
-    /// What is left to do once its workers run.
+    /// The rest of the work, once its workers run.
     pub(crate) plan: Plan,
 }
 
@@ -169,7 +169,7 @@ fn check_limit(limit: u64, superblock: &Superblock) -> Result<(), Error> {
     }
 }
 
-/// What a superblock says of a limit of the volume's bytes: whole segments, 0 for none.
+/// The limit of the volume as a superblock has it: whole segments, 0 for none.
 fn limit_segments(bytes: Option<u64>, sizes: SegmentSizes) -> u32 {
     bytes.map_or(0, |bytes| sizes.whole_in(bytes).max(1))
 }
@@ -433,7 +433,7 @@ fn list_unsummarized(space: &mut SegmentAllocator, high_water: u64, pool: &Buffe
     }
 }
 
-/// What a checkpoint says.
+/// The contents of a checkpoint.
 pub(crate) struct Loaded {
     /// Four words per segment of the volume.
     pub(crate) table: Vec<[u64; SEGMENT_WORDS as usize]>,
@@ -529,7 +529,7 @@ fn misplaced(page: u64, address: Address) -> Error {
     }
 }
 
-/// What the mapping table says, brought up to the log.
+/// The mapping table, brought up to the log.
 struct Mapped {
     /// Live bytes and pages per segment.
     live: Vec<(u32, u32)>,

@@ -25,7 +25,7 @@ const FEW_FRAMES: u32 = 64;
 /// Times that the newest state is looked at while a writer overtakes each look.
 const ATTEMPTS: u32 = 10;
 
-/// What a reader knows of the volume that a writer may change.
+/// A reader's view of a volume that a writer may change.
 pub(crate) struct Beside {
     /// The volume itself, whatever this process has written over it.
     volume: Volume,
@@ -212,7 +212,7 @@ impl Opening {
         self.shared.config.read_only && self.beside.lock().as_ref().is_some_and(|b| b.replayed)
     }
 
-    /// What it means that page `id` could not be read at `address`, with this error. For a reader:
+    /// Explains why page `id` could not be read at `address`, with this error. For a reader:
     /// if the page is in another place by now, a writer has used that one again. If it still has to
     /// be there, it is corrupt.
     pub(crate) fn judge_read(&self, id: PageId, address: Address, error: Error) -> Error {
@@ -259,7 +259,7 @@ mod tests {
     type Work = Box<dyn FnOnce()>;
 
     thread_local! {
-        /// What a writer does once a look has read the superblock.
+        /// Work of a writer once a look has read the superblock.
         static OVERTAKE: RefCell<Option<Work>> = const { RefCell::new(None) };
     }
 

@@ -28,7 +28,7 @@ enum Newest {
     Ended,
 }
 
-/// What a log is read on top of.
+/// The checkpoint's state that a log is read on top of.
 pub(crate) struct Base<'b> {
     /// Tokens that no record had confirmed, with their pages, as the checkpoint lists them.
     pub(crate) provisional: &'b [u64],
@@ -56,14 +56,14 @@ impl Loads {
     }
 }
 
-/// What one pass over the log has found.
+/// The result of one pass over the log.
 pub(crate) struct Scan {
     /// Where it begins.
     start: Lsn,
     pages: HashMap<PageId, (Lsn, Newest)>,
     /// Of these, chunks that exist, and their values' stamps.
     chunks: HashMap<PageId, Lsn>,
-    /// What belongs to tokens: pages and chunks.
+    /// Pages and chunks that belong to tokens.
     provisional: HashMap<PageId, Token>,
     confirmed: HashSet<Token>,
     /// Highest sequence number of each segment that copies lie in.
@@ -86,7 +86,7 @@ pub(crate) struct Orphaned {
     pub(crate) pages: Vec<PageId>,
 }
 
-/// What is left to do once the engine runs.
+/// The rest of a recovery, once the engine runs.
 #[derive(Default)]
 pub(crate) struct Plan {
     /// Where the log starts; nowhere for a new store.
@@ -101,8 +101,8 @@ pub(crate) struct Plan {
     pub(crate) late: Vec<(Lsn, Lsn)>,
     /// Everything that the log has changed in the mapping table.
     touched: Vec<PageId>,
-    /// What nothing has confirmed. Their ids are free: the log has to say so
-    /// before it says that another owner has them.
+    /// Allocations that nothing has confirmed. Their ids are free: the log has to say so before it
+    /// gives them to another owner.
     pub(crate) orphaned: Orphaned,
     /// Receives the progress.
     pub(crate) listener: Option<Arc<dyn Fn(u64, u64) + Send + Sync>>,

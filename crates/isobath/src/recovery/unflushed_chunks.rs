@@ -24,7 +24,7 @@ struct Named {
     chunk: Mapped,
 }
 
-/// Of one reading of the log, the chunks that were not flushed when it named them.
+/// The chunks that the log named before they were flushed, of one reading of the log.
 #[derive(Default)]
 pub(crate) struct UnflushedChunks {
     /// Those that exist at the reading's end.
@@ -113,7 +113,7 @@ impl UnflushedChunks {
         self.missing_from(volume, superblock, durable)
     }
 
-    /// Of the records at `durable` or behind it, the first that names a chunk which is not there.
+    /// The first record at or behind `durable` that names a missing chunk.
     fn missing_from(
         &self,
         volume: &Volume,
@@ -149,9 +149,9 @@ fn is_there(volume: &Volume, superblock: &Superblock, chunk: &Mapped) -> Result<
     Ok(page::is_chunk(&image, chunk.page, chunk.version, chunk.seq))
 }
 
-/// Where the log of `superblock` ends for a reader of its store: before the first record that names
-/// a chunk which is not there, though it has to be. Where a record behind a gap knows that the log
-/// was durable beyond the gap, up to there.
+/// The end of `superblock`'s log for a reader of its store: before the first record that names a
+/// chunk that is missing but must be there. If a record behind a gap knows that the log was durable
+/// beyond the gap, the end is there.
 ///
 /// A writer may go on beside this. Where it has used a chunk's place again, it had a durable record
 /// before of the chunk's end; so the log is read once more before it is cut off.

@@ -104,8 +104,7 @@ fn value(task: usize, number: u64) -> Vec<u8> {
     value
 }
 
-/// What a power cut may leave: a drive, and how often each task had replaced a value and been told
-/// so.
+/// The state after a power cut: a drive, and how many replacements of each task were acknowledged.
 type Cut = (Arc<FaultDevice>, Vec<u64>);
 
 /// Power cuts of a store whose tasks replace large values; `is_separate`, of one whose log has a
@@ -245,8 +244,8 @@ fn write_until(
     drop(simulation);
 }
 
-/// What a store has after two power cuts: one took a commit from the log and left its chunk; one,
-/// in the opening after it, took the chunk of another commit and left that in the log.
+/// The values after two power cuts: one took a commit from the log and left its chunk; the next, in
+/// the opening after it, took another commit's chunk and left that commit in the log.
 fn found_after_two_cuts(seed: u64) -> Vec<Option<u8>> {
     let device = closed_store(seed);
     let mut first = None;

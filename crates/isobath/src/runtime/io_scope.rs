@@ -10,8 +10,8 @@ use isobath_io::{AlignedBuf, Io, IoError};
 
 use super::Worker;
 
-/// What [`Worker::io_scope`] lends to the code that starts I/O. Memory that is read or written is
-/// borrowed for `'scope`, which ends when every I/O has completed.
+/// The handle that [`Worker::io_scope`] lends to code that starts I/O. Memory that is read or
+/// written is borrowed for `'scope`, which ends when every I/O has completed.
 pub(crate) struct IoScope<'scope, 'env: 'scope> {
     worker: &'env Worker,
     /// Buffers that were handed over.

@@ -23,7 +23,7 @@ thread_local! {
     static LIMIT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// What handled the signal before, and the bytes of a page: written once, before the handler is
+/// The previous handler of the signal, and the bytes of a page: written once, before the handler is
 /// installed.
 struct Previous(UnsafeCell<MaybeUninit<(libc::sigaction, usize)>>);
 

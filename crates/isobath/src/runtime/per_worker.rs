@@ -30,7 +30,7 @@ pub(crate) struct PerWorker<T> {
 unsafe impl<T: Send> Sync for PerWorker<T> {}
 
 impl<T> PerWorker<T> {
-    /// What `make` makes for each index.
+    /// Calls `make` for each index.
     pub(crate) fn new(workers: &WorkerPool, mut make: impl FnMut(usize) -> T) -> PerWorker<T> {
         let handles = workers.handles().iter().enumerate();
         let own = handles.map(|(index, handle)| Own {
@@ -43,7 +43,7 @@ impl<T> PerWorker<T> {
         }
     }
 
-    /// What `worker` has.
+    /// The value of `worker`.
     #[inline]
     pub(crate) fn of<'w>(&'w self, worker: &'w Worker) -> &'w T {
         let own = &self.own[worker.index];

@@ -17,9 +17,9 @@ pub(crate) const FOR_A_RESULT: Duration = Duration::from_micros(60);
 /// Longest time that a worker looks for work. What comes later than that is worth a sleep, in which
 /// other threads run.
 pub(crate) const FOR_WORK: Duration = Duration::from_micros(20);
-/// Less than this is not worth to look for. So long any thread may look.
+/// Shorter looks are not limited: any thread may look for so long.
 const LEAST: Duration = Duration::from_micros(1);
-/// Of so many waits one looks although the last ones were in vain.
+/// One wait in this many looks even though the last ones did so in vain.
 const PROBED: u32 = 64;
 /// Looks between two readings of the clock.
 const LOOKS: u32 = 16;
@@ -27,7 +27,7 @@ const LOOKS: u32 = 16;
 /// Threads that look.
 struct Looking(AtomicU32);
 
-/// Those of the process.
+/// The threads of the process that look.
 static LOOKING: Looking = Looking(AtomicU32::new(0));
 
 /// Threads of the process that may look at once: one for every two processors, since each waits for
@@ -43,7 +43,7 @@ fn places() -> u32 {
     })
 }
 
-/// What waits of one kind have learnt.
+/// The time that waits of one kind have learnt to look.
 pub(crate) struct Spin {
     others: &'static Looking,
     most: Duration,

@@ -33,11 +33,11 @@ impl TaskId {
     };
 }
 
-/// Where one task lives.
+/// The storage of one task.
 pub(super) struct Slot {
     pub(super) generation: Cell<u32>,
     pub(super) fiber: Cell<Option<Fiber>>,
-    /// What the fiber runs, if it is user work.
+    /// The fiber's work, if it is user work.
     pub(super) work: Cell<Option<Arc<dyn Work>>>,
     /// The end of the fiber's stack.
     pub(super) stack_limit: Cell<usize>,

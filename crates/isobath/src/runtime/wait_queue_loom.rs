@@ -17,7 +17,7 @@ impl Wakes for Woken {
     }
 }
 
-/// What is waited for, shared as weakly as can be.
+/// The condition, shared as weakly as possible.
 struct Shared {
     queue: WaitQueue<Woken>,
     reached: AtomicU64,

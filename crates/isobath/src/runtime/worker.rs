@@ -162,7 +162,7 @@ fn new_stack(bytes: usize) -> std::io::Result<DefaultStack> {
 
 #[cfg(test)]
 thread_local! {
-    /// As if there were no memory for stacks, on this thread.
+    /// Pretends on this thread that there is no memory for stacks.
     pub(crate) static NO_STACKS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -317,8 +317,7 @@ impl Worker {
         self.channel.borrow().in_flight() + self.backlog.borrow().len() as u32
     }
 
-    /// Where the tasks that there are last let others run, for a debugger that looks
-    /// for what keeps them.
+    /// The places at which all tasks last yielded, for debugging a standstill.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn tasks_suspended_at(&self) -> Vec<String> {
         let waiting = |slot: &Slot| {

@@ -64,7 +64,7 @@ pub struct SalvagedTree {
     pub lost_values: u64,
 }
 
-/// What was salvaged, and what was not.
+/// The result of a salvage: what was copied, and what could not be read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SalvageReport {
@@ -169,7 +169,7 @@ fn open_corrupt(
     Ok((volume, Vec::new()))
 }
 
-/// That a file is too short, in the words of who opens it otherwise.
+/// The message of a file that is too short, as an ordinary opening gives it.
 fn missing_part(error: &VolumeError) -> String {
     match error {
         VolumeError::Truncated {
@@ -261,7 +261,7 @@ fn show(key: &[u8]) -> String {
     format!("\"{shown}{rest}\"")
 }
 
-/// Where the records of a tree go.
+/// The receiver of a tree's records.
 trait Taker {
     /// Takes a record. `only_new`: unless there is one with its key.
     fn take(

@@ -33,7 +33,7 @@ pub(super) struct Found {
 // What memory a search takes depends on it; see `salvage`.
 const _: () = assert!(size_of::<Found>() == 32);
 
-/// What a search has found, the newest copies of each page first.
+/// The result of a search, the newest copies of each page first.
 #[derive(Default)]
 pub(super) struct Index(HashMap<PageId, Vec<Found>>);
 

@@ -19,7 +19,7 @@ use crate::sync::{HashMap, HashSet};
 /// Pages of the mapping table that may be corrupt before it is given up.
 const MAX_LOST: usize = 1000;
 
-/// Where the newest copy of each page is.
+/// The place of each page's newest copy.
 struct Mapping {
     /// As the mapping table's, by id.
     words: HashMap<PageId, Address>,
@@ -46,7 +46,7 @@ pub(super) struct Source<'v> {
     /// Pages whose newest image is in the log.
     images: HashMap<PageId, Box<[u8; PAGE_SIZE]>>,
     index: Option<Index>,
-    /// What could not be read of the store itself.
+    /// Parts of the store that could not be read.
     pub(super) problems: Vec<String>,
 }
 
@@ -171,7 +171,7 @@ impl<'v> Source<'v> {
             .push("the mapping table cannot be read".to_owned());
     }
 
-    /// What nothing had confirmed when the checkpoint was written.
+    /// Allocations that nothing had confirmed when the checkpoint was written.
     fn read_provisional(&self, superblock: &Superblock) -> Vec<u64> {
         let reader = Reader {
             volume: self.volume,

@@ -11,7 +11,7 @@ type Wake = Arc<dyn Fn() + Send + Sync>;
 /// The first failed write; no more writes are accepted after it.
 pub(super) struct Health {
     poison: OnceLock<Error>,
-    /// What to call then.
+    /// Functions to call then.
     wakes: Mutex<Vec<Wake>>,
 }
 

@@ -52,7 +52,7 @@ struct Seat {
     is_between: Cell<bool>,
     /// Steps of others for which it is held back.
     held: Cell<u32>,
-    /// Where it waits for others.
+    /// The place at which it waits for others.
     waits_at: Cell<Option<Place>>,
 }
 
@@ -97,7 +97,7 @@ impl Drop for Seat {
     }
 }
 
-/// What steps the workers of one simulation.
+/// Steps the workers of one simulation.
 pub(super) struct Driver {
     pub(super) seed: u64,
     rng: RefCell<Rng>,

@@ -22,7 +22,7 @@ pub struct Stuck {
     pub seed: u64,
     /// Steps since the simulation began.
     pub steps: u64,
-    /// What every worker waits for.
+    /// Every worker's waits.
     pub state: String,
 }
 
@@ -130,7 +130,7 @@ impl Simulation {
         self.store.as_ref().expect("an open simulation has a store")
     }
 
-    /// What is beneath the store.
+    /// The engine of the store.
     #[cfg(test)]
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
@@ -259,8 +259,8 @@ impl Simulation {
         Ok(rests)
     }
 
-    /// What is wrong with `volume`, a copy of what a crash would leave now of this store's, which
-    /// is at rest: pages whose place would be another, counts, summaries that are not there.
+    /// The differences between this store, which is at rest, and `volume`, the image that a crash
+    /// would leave now: pages in other places, counts, missing summaries.
     ///
     /// # Errors
     ///
@@ -315,7 +315,7 @@ impl Drop for Simulation {
     }
 }
 
-/// What is wrong with `volume`, a copy of what a crash would leave of a store with this layout.
+/// The differences between this layout and `volume`, the image of a crash.
 fn compare(layout: &Layout, volume: Volume, options: &Options) -> Result<Vec<String>, Error> {
     let superblock = recovery::read_superblock(&volume, &[])?;
     let mut config = options.config()?;

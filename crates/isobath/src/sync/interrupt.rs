@@ -112,7 +112,7 @@ pub enum How {
     },
     /// Few places, drawn from the seed, and there very often.
     FewPlaces {
-        /// One in so many places.
+        /// Places: one in this many.
         one_in: u32,
         /// Most steps that a worker or caller is held back for.
         max_steps: u32,
@@ -172,7 +172,7 @@ impl Switches {
     }
 }
 
-/// What the simulation does when a worker or caller is to be held back.
+/// The simulation's way to suspend a worker or caller.
 #[derive(Clone, Copy)]
 pub(crate) enum Hold {
     /// For so many steps of the others.
@@ -290,7 +290,7 @@ struct Passed {
     passes: u64,
 }
 
-/// Where a simulation stands.
+/// The state of a simulation.
 struct State {
     number: u32,
     switches: Switches,

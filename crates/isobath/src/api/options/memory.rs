@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 /// Bytes where nothing says more.
 const UNKNOWN: u64 = 1 << 30;
 
-/// What there is, and what says so.
+/// An amount of memory, and the file that says so.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Memory {
     pub(super) bytes: u64,

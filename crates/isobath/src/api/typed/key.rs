@@ -2,7 +2,7 @@
 
 use crate::Error;
 
-/// What can be looked up as a key: its bytes compare as it does.
+/// A type that can be looked up as a key: its bytes compare as it does.
 ///
 /// | type | bytes |
 /// | --- | --- |

@@ -13,7 +13,7 @@ fn bytes<K: EncodeKey>(key: &K) -> Vec<u8> {
     bytes
 }
 
-/// What every pair of keys has to keep.
+/// Properties of every pair of keys.
 fn keeps<K: Key + Debug>(a: &K, b: &K, order: Ordering) {
     let (one, other) = (bytes(a), bytes(b));
     assert_eq!(one.cmp(&other), order, "{a:?} {b:?}: {one:x?} {other:x?}");
@@ -114,7 +114,7 @@ proptest! {
     }
 }
 
-/// What is written today is read by every later version.
+/// Every later version reads the bytes written today.
 #[test]
 fn the_encoding_is_this() {
     assert_eq!(bytes(&0x0102u16), [1, 2]);

@@ -22,7 +22,7 @@ pub(super) struct ReadAhead {
     window: usize,
     /// Leaves asked for that the cursor has not reached.
     outstanding: usize,
-    /// Where to go on asking: from here on (forward), below here (reverse).
+    /// The key at which asking continues: from here on (forward), below here (reverse).
     edge: Vec<u8>,
     /// Whether the range has no leaves beyond `edge`.
     at_end: bool,

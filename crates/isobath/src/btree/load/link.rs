@@ -47,7 +47,7 @@ struct Edge<'p> {
     lower: Vec<u8>,
 }
 
-/// What became of a loaded subtree.
+/// The result of linking a loaded subtree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Linked {
     Yes,
@@ -164,8 +164,8 @@ impl Built {
         Ok(Outcome::Linked)
     }
 
-    /// What becomes of a node of the right edge that covers keys below the subtree's and
-    /// keeps all its children; `None` if it stays as it is.
+    /// The new image of a right-edge node that covers keys below the subtree's and keeps all its
+    /// children; `None` if it does not change.
     fn beside(
         &self,
         tree: &Tree,

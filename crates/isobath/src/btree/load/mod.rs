@@ -39,16 +39,15 @@ pub(crate) struct Loader<'c, C: WriteContext> {
     inner: Vec<InnerStage>,
     pages: Pages<'c, C>,
     records: u64,
-    /// What all keys must lie above: the tree's last key; none where the tree
-    /// is one empty leaf.
+    /// The tree's last key, which all loaded keys must exceed; none if the tree is one empty leaf.
     edge: Option<Vec<u8>>,
     /// Finished nodes that an error kept from their parents.
     orphans: Vec<PageId>,
-    /// What is to be linked, once all records are in it.
+    /// The subtree to be linked, once all records are in it.
     built: Option<Built>,
     /// Whether the pages built are linked, or freed.
     is_over: bool,
-    /// What the pages built belong to until they are linked.
+    /// The token of the built pages until they are linked.
     token: Token,
 }
 
@@ -135,7 +134,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
         })
     }
 
-    /// What belongs to the load until it is linked, chunks of its values as well.
+    /// The token of the load's pages and chunks until it is linked.
     pub(crate) fn token(&self) -> Token {
         self.token
     }

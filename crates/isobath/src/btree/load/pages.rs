@@ -19,7 +19,7 @@ pub(super) struct Page<'c> {
     room: LogReservation<'c>,
 }
 
-/// Where the pages that are built come from.
+/// The supply of pages that are built.
 pub(super) struct Pages<'c, C: WriteContext> {
     ctx: &'c C,
     tree: Tree,

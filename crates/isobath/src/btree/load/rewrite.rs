@@ -19,7 +19,7 @@ use crate::page::{Lsn, PageId, offset, put_u64};
 /// Leaves that are read ahead while one leaf after the other is changed.
 const READ_AHEAD: usize = 16;
 
-/// What a key is going to have.
+/// A key's new value.
 pub(crate) struct Change {
     pub(crate) key: Vec<u8>,
     /// `None` if nothing.

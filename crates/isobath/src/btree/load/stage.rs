@@ -27,7 +27,7 @@ pub(super) struct LeafStage {
     key_bytes: usize,
     value_bytes: usize,
     shortest_key: usize,
-    /// What the last record's key shares with the one before it.
+    /// Bytes that the last record's key shares with the one before it.
     last_shared: usize,
 }
 

@@ -260,7 +260,7 @@ impl Builder {
         self.heap - SLOTS - slots
     }
 
-    /// What a record's key takes in slot and record, or why it cannot be here.
+    /// The part of a record's key that slot and record hold, or the reason that it cannot be here.
     fn suffix<'k>(&self, key: &'k [u8]) -> Result<&'k [u8], MalformedNode> {
         key.get(self.prefix..)
             .ok_or(MalformedNode("a key lies outside its node's range"))

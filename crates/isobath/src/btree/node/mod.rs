@@ -261,7 +261,7 @@ fn sampled_slot(index: usize, count: usize) -> usize {
     (index + 1) * count / (SAMPLES + 1)
 }
 
-/// What a node's header says of its layout.
+/// A node's layout, from its header.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Geometry {
     level: u8,
@@ -324,7 +324,7 @@ impl<'s, S: Source> Node<'s, S> {
         Ok(node)
     }
 
-    /// What [`Node::open`] found, to skip it the next time.
+    /// The layout that [`Node::open`] found, to skip that the next time.
     pub(super) fn geometry(&self) -> Geometry {
         Geometry {
             level: self.level,

@@ -29,7 +29,7 @@ pub(in crate::btree) struct Pending<'k> {
     pub(in crate::btree) value_len: usize,
 }
 
-/// What the insertion pattern says about the cut.
+/// The cut that the insertion pattern suggests.
 fn pattern(run: i16) -> Option<bool> {
     if run >= PATTERN {
         Some(true)

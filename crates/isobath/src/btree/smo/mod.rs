@@ -25,7 +25,7 @@ pub(super) struct Modification<'p> {
     tree: Tree,
     changed: Vec<(Exclusive<'p>, Box<Image>)>,
     unlinked: Vec<Exclusive<'p>>,
-    /// What this makes part of the tree: a bulk load's token, and its lower bound.
+    /// The bulk load that this links: its token, and its lower bound.
     load: Option<(Token, Vec<u8>)>,
 }
 

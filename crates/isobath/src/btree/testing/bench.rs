@@ -117,7 +117,7 @@ impl Bench {
         self.report("get", count, started);
     }
 
-    /// What a lookup saves after a page miss by going on at the missing leaf.
+    /// Measures the time that a lookup saves after a page miss by going on at the missing leaf.
     fn descend(&self, count: u64) {
         let mut state = 1;
         let started = Clock::start();

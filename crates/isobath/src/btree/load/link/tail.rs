@@ -25,7 +25,7 @@ struct Ending<'p> {
     kept: usize,
 }
 
-/// What an attempt has found of the tail.
+/// The part of the tail that an attempt has found.
 struct Tail<'p> {
     /// The left path, from the fork down to a leaf.
     left: Vec<Ending<'p>>,
