@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-/// What a piece is, and how it is sealed.
+/// A piece's kind, and its seal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Seal {
     /// One without a checksum.
@@ -44,7 +44,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 }
 
 impl Seal {
-    /// Where the checksum is, and what it should be.
+    /// The offset of the checksum, and its right value.
     fn checksum(self, piece: &[u8]) -> Option<(usize, u32)> {
         let over = |seed, bytes: &[u8]| crc32c::crc32c_append(seed, bytes);
         let needed = match self {

@@ -54,7 +54,7 @@ pub struct Bounds {
 /// The protocol, perhaps without one rule.
 #[derive(Clone, Debug)]
 pub struct Protocol {
-    /// What the histories contain.
+    /// Bounds of the histories.
     pub bounds: Bounds,
     /// The rule that is broken.
     pub broken: Option<Rule>,
@@ -168,7 +168,7 @@ struct Checkpoint {
     provisional: Vec<(Lsn, u8)>,
 }
 
-/// What the superblock names.
+/// The superblock.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Superblock {
     pub(crate) words: [Option<Address>; PAGES],
@@ -201,7 +201,7 @@ pub struct State {
     open: Option<(u8, u8)>,
     next_seq: u8,
     checkpoint: Option<Checkpoint>,
-    /// Where the log ended when the store was recovered, until a checkpoint covers that.
+    /// The log's end when the store was recovered, until a checkpoint covers that.
     recovered: Option<Lsn>,
     // The drive.
     pub(crate) places: [Place; PLACES],
@@ -313,12 +313,12 @@ impl State {
         }
     }
 
-    /// What a checkpoint stores for `page` (`stored_word`).
+    /// The word that a checkpoint stores for `page` (`stored_word`).
     fn word(&self, page: usize) -> Option<Address> {
         self.pages[page].address.filter(|_| self.pages[page].exists)
     }
 
-    /// What a read of `address` finds while the drive has power.
+    /// Reads `address` while the drive has power.
     fn read(&self, address: Address) -> Option<Image> {
         let place = &self.places[usize::from(address.place)];
         place.cached.or(place.durable)

@@ -25,7 +25,7 @@ pub(crate) struct Recovered {
     pub(crate) next_seq: u8,
 }
 
-/// What the log says, from where the superblock starts it.
+/// The log's contents, from the superblock's start on.
 struct Scan {
     newest: [Option<(Lsn, Newest)>; PAGES],
     provisional: [Option<Lsn>; PAGES],
@@ -37,7 +37,7 @@ struct Scan {
 }
 
 impl Scan {
-    /// What the first `records` of the log say.
+    /// Reads the first `records` of the log.
     fn read(state: &State, records: Lsn) -> Scan {
         let superblock = &state.superblock;
         let mut scan = Scan {

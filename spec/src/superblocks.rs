@@ -50,7 +50,7 @@ const MAX_SUPERBLOCKS: u8 = 11;
 /// Bytes of the volume at first, in steps by which it becomes shorter.
 const LENGTH: u8 = 2;
 
-/// What one superblock says.
+/// One superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Superblock {
     number: u8,
@@ -66,7 +66,7 @@ struct Superblock {
     changes: u8,
 }
 
-/// What is being done, in steps.
+/// The operation under way, in steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Doing {
     Nothing,
@@ -85,7 +85,7 @@ pub struct TwoState {
     current: Superblock,
     /// The area that each record lies in; none where that was used again.
     records: Vec<Option<u8>>,
-    /// Where the next record goes.
+    /// The area of the next record.
     area: u8,
     length: u8,
     /// Changes of a store without a log, and those of its pages that a later opening has

@@ -24,7 +24,7 @@ fn sources(directory: &Path, into: &mut Vec<(String, String)>) {
     }
 }
 
-/// What stands between backquotes.
+/// The texts between backquotes.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }

@@ -113,7 +113,7 @@ const RECEIVERS: &[(&str, &str)] = &[
     ("loader", "Loader"),
 ];
 
-/// What makes the values that are called `writer` and `reader`.
+/// The calls that make values named `writer` and `reader`.
 const MADE: &[(&str, &str, &str)] = &[
     ("writer", "Tree::writer", "ValueWriter"),
     ("writer", "Transaction::writer", "TransactionWriter"),

@@ -18,7 +18,7 @@ const HEADERS: [&str; 7] = [
     "kvs_struct.h",
 ];
 
-/// What is done with the libraries for C and C++.
+/// Actions on the libraries for C and C++.
 #[derive(Debug, Parser)]
 pub(crate) struct Args {
     #[command(subcommand)]

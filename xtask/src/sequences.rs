@@ -12,7 +12,7 @@ pub(crate) struct Args {
     /// The first sequence
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Where the stores are made; by default the system's place for such things
+    /// Directory of the stores; by default the system's temporary directory
     #[arg(long)]
     directory: Option<std::path::PathBuf>,
 }

@@ -50,7 +50,7 @@ pub(crate) fn get() -> *const c_char {
     LAST.try_with(get).unwrap_or(c"".as_ptr())
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(crate) fn of_panic(payload: &(dyn std::any::Any + Send)) -> String {
     let said = payload
         .downcast_ref::<&str>()

@@ -22,9 +22,9 @@ use crate::failure::{Failure, INTERRUPTED};
 static ASKED: AtomicBool = AtomicBool::new(false);
 /// How many [`InOrder`] are alive.
 static IN_ORDER: AtomicU32 = AtomicU32::new(0);
-/// What is said at an end at once.
+/// The message of an immediate end.
 static LAST_WORDS: OnceLock<Vec<u8>> = OnceLock::new();
-/// What an end at once removes of work that was to end in order.
+/// Files of unfinished work that an immediate end removes.
 static UNFINISHED: OnceLock<Vec<CString>> = OnceLock::new();
 
 /// Has signals do what this module says. A SIGHUP that is ignored, as under `nohup`, stays ignored.

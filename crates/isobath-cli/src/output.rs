@@ -106,13 +106,13 @@ impl Output {
         self.width
     }
 
-    /// What was printed so far reaches the terminal now.
+    /// Sends all output so far to the terminal.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         self.out.flush()?;
         Ok(())
     }
 
-    /// What was printed reaches the terminal now.
+    /// Sends all output to the terminal.
     pub(crate) fn finish(mut self) -> Result<(), Failure> {
         self.out.flush()?;
         Ok(())

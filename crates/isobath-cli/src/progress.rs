@@ -274,7 +274,7 @@ mod tests {
         }
     }
 
-    /// What a stage shows on a terminal of so many columns, without the blanks behind it.
+    /// A stage's line on a terminal of so many columns, without trailing blanks.
     fn shown(stage: Stage, columns: u16, done: u64) -> String {
         let terminal = Drawn(columns, Arc::default());
         let target = ProgressDrawTarget::term_like(Box::new(terminal.clone()));

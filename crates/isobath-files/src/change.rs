@@ -9,7 +9,7 @@ use crate::layout::{
 use crate::view::{MAX_DEPTH, Place, Records};
 use crate::{Attributes, FileTree, FilesError, path};
 
-/// What a rename does where the new name is taken.
+/// A rename's behaviour if the new name is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RenameMode {
     /// Replaces what can be replaced: a file or link by a file or link, an empty directory by a
@@ -24,7 +24,7 @@ pub enum RenameMode {
 pub(crate) struct Change<'t> {
     tree: &'t Tree,
     transaction: &'t mut Transaction,
-    /// What the transaction leaves to be freed behind it.
+    /// Contents to be freed after the transaction.
     pub(crate) freed: Vec<u64>,
 }
 

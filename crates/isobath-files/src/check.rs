@@ -16,7 +16,7 @@ use crate::{FileView, FilesError, Watcher};
 /// Problems that a report lists; more are counted.
 pub const MAX_PROBLEMS: usize = 100;
 
-/// What a check has found.
+/// The result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FilesReport {
     /// Directories, the root included.
@@ -29,9 +29,9 @@ pub struct FilesReport {
     pub names: u64,
     /// Bytes of contents that were read and verified.
     pub bytes_verified: u64,
-    /// What is being made or freed, or was when a crash came.
+    /// Entries that are being made or freed, or were at a crash.
     pub unfinished: u64,
-    /// What is wrong, a sentence each.
+    /// Problems, a sentence each.
     pub problems: Vec<String>,
     /// Problems that are not listed.
     pub more_problems: u64,
@@ -42,7 +42,7 @@ fn keys_of(tag: u8) -> Range<Vec<u8>> {
     vec![tag]..vec![tag + 1]
 }
 
-/// What an inode is to the check.
+/// An inode as the check sees it.
 struct Node {
     inode: Inode,
     names: u32,
@@ -371,7 +371,7 @@ impl Check<'_> {
         })
     }
 
-    /// What pieces contents must have: offset, bytes, checksum.
+    /// The pieces that contents must have: offset, bytes, checksum.
     fn expected(&mut self, content: u64) -> Result<Option<Vec<Piece>>, FilesError> {
         let Some(owner) = self.owners.get(&content) else {
             return Ok(None);

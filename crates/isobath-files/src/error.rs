@@ -59,7 +59,7 @@ pub enum FilesError {
     BadName {
         /// The path.
         path: Vec<u8>,
-        /// What is wrong with it.
+        /// The problem with it.
         reason: &'static str,
     },
     /// A directory cannot be moved into itself.
@@ -67,7 +67,7 @@ pub enum FilesError {
     IntoItself {
         /// The directory.
         from: Vec<u8>,
-        /// Where it was to go.
+        /// Its intended path.
         to: Vec<u8>,
     },
     /// A file would have more bytes than offsets can name.
@@ -115,7 +115,7 @@ pub enum FilesError {
     Corrupt {
         /// The path, or what the record belongs to.
         path: Vec<u8>,
-        /// What is wrong.
+        /// The problem.
         what: &'static str,
     },
     /// The tree of the store holds no files.
@@ -135,7 +135,7 @@ pub enum FilesError {
     /// The file system outside refused or failed.
     #[error("cannot {action} {}: {source}", path.display())]
     Host {
-        /// What was tried, as a verb.
+        /// The attempted action, as a verb.
         action: &'static str,
         /// The file or directory.
         path: PathBuf,

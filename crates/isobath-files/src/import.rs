@@ -135,7 +135,7 @@ struct Batch {
 
 /// A directory outside that is being read.
 struct Level {
-    /// What it is, to find back to it.
+    /// Its identity, to find it again.
     identity: (u64, u64),
     path: PathBuf,
     directory: u64,

@@ -26,7 +26,7 @@ pub(crate) const INODE: u8 = b'i';
 pub(crate) const MAP: u8 = b'm';
 pub(crate) const NAME: u8 = b'n';
 pub(crate) const PENDING: u8 = b'p';
-/// What keys begin with, ascending.
+/// First bytes of keys, ascending.
 pub(crate) const TAGS: [u8; 6] = [HEADER, CONTENT, INODE, MAP, NAME, PENDING];
 
 /// The directory that has one entry, with an empty name: the root.
@@ -72,7 +72,7 @@ pub(crate) fn name_key(directory: u64, name: &[u8]) -> Vec<u8> {
     key
 }
 
-/// What the keys of a directory's entries begin with.
+/// The prefix of the keys of a directory's entries.
 pub(crate) fn names_prefix(directory: u64) -> Vec<u8> {
     numbered(NAME, directory)
 }
@@ -87,7 +87,7 @@ pub(crate) fn map_key(content: u64, offset: u64) -> Vec<u8> {
     at_offset(MAP, content, offset)
 }
 
-/// What the keys of a content's map begin with.
+/// The prefix of the keys of a content's map.
 pub(crate) fn map_prefix(content: u64) -> Vec<u8> {
     numbered(MAP, content)
 }
@@ -194,7 +194,7 @@ impl Header {
     }
 }
 
-/// What a name stands for.
+/// The kind of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FileKind {
     /// A regular file.
@@ -242,7 +242,7 @@ impl FileTime {
     }
 }
 
-/// What files, directories and links are, apart from their names.
+/// A file, directory or link without its names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Inode {
     pub(crate) kind: FileKind,
@@ -336,7 +336,7 @@ impl Inode {
     }
 }
 
-/// What a directory's entry says.
+/// A directory's entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Named {
     pub(crate) inode: u64,
@@ -358,7 +358,7 @@ impl Named {
     }
 }
 
-/// What a stretch of contents is.
+/// The kind of a stretch of contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stretch {
     /// Bytes; of a piece at most [`PIECE_BYTES`].
@@ -388,8 +388,8 @@ impl Stretch {
     }
 }
 
-/// What is being made or freed and has no name: removed by the next opening, if its session has
-/// ended.
+/// An entry that is being made or freed and has no name. The next opening removes it if its session
+/// has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pending {
     /// Contents, or a directory and all below it.

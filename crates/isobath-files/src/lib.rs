@@ -73,7 +73,7 @@ pub use unmount::{is_mounted, resolve, unmount};
 pub use view::{Attributes, Entry, FileView, Stat, Walk};
 pub use writer::FileWriter;
 
-/// What was copied into a tree, or out of one.
+/// Counts of a copy into a tree, or out of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Copied {
     /// Directories.

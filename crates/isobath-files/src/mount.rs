@@ -103,8 +103,8 @@ pub fn serve(
     }
 }
 
-/// What the kernel's list of mounts shows of a store. `fusermount3` gets it among options, which
-/// commas separate and backslashes escape.
+/// A store's name in the kernel's list of mounts. `fusermount3` gets it among options, which commas
+/// separate and backslashes escape.
 fn source(store: &str) -> String {
     let store = store.replace(|c: char| c == ',' || c == '\\' || c.is_control(), "_");
     format!("{SOURCE_PREFIX}{store}")

@@ -17,9 +17,9 @@ pub struct FileReader {
     path: Vec<u8>,
     number: u64,
     inode: Inode,
-    /// What was read last.
+    /// The last piece read.
     loaded: Loaded,
-    /// Where [`std::io::Read`] is.
+    /// The position of [`std::io::Read`].
     position: u64,
     /// How much was verified from the beginning on without a gap, and its checksum.
     verified: (u64, u32),
@@ -71,7 +71,7 @@ impl FileReader {
         }
     }
 
-    /// What is known of the file.
+    /// Properties of the file.
     #[must_use]
     pub fn stat(&self) -> Stat {
         Stat::of(self.number, &self.inode)

@@ -41,7 +41,7 @@ pub fn resolve(path: &Path) -> PathBuf {
     above.join(name)
 }
 
-/// Where a line of the kernel's list has a file tree mounted.
+/// The mount point of a file tree in a line of the kernel's list.
 fn mount_point(line: &[u8]) -> Option<PathBuf> {
     let mut fields = line.split(|byte| *byte == b' ');
     let point = fields.nth(4)?;

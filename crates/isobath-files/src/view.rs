@@ -15,7 +15,7 @@ const ENTRIES_AT_ONCE: usize = 256;
 /// Most directories above one another that are followed upwards: a longer chain is a cycle.
 pub(crate) const MAX_DEPTH: usize = 1 << 20;
 
-/// What a new file, directory or link is given.
+/// Attributes of a new file, directory or link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attributes {
     /// Permissions, set-user-id, set-group-id and sticky bit: the low 12 bits.
@@ -54,7 +54,7 @@ impl Attributes {
     }
 }
 
-/// What is known of a file, directory or link.
+/// Properties of a file, directory or link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
     /// Its number, the same under all of its names and never used again.
@@ -107,7 +107,7 @@ pub(crate) struct Records<'t> {
     pub(crate) transaction: &'t Transaction,
 }
 
-/// Where a path leads to: a name in a directory, which may be free.
+/// The place that a path leads to: a name in a directory, which may be free.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) directory: u64,
@@ -173,7 +173,7 @@ impl Records<'_> {
         })
     }
 
-    /// What a path names.
+    /// Resolves a path.
     pub(crate) fn resolve(&self, path: &[u8]) -> Result<Named, FilesError> {
         let named = self.place(path)?.named;
         named.ok_or_else(|| FilesError::NotFound { path: path.into() })
@@ -239,7 +239,7 @@ impl FileView {
         }
     }
 
-    /// What a path names. Symbolic links are not followed.
+    /// Properties of the entry at a path. Symbolic links are not followed.
     ///
     /// # Errors
     ///
@@ -251,7 +251,7 @@ impl FileView {
         self.stat_inode(named.inode, path)
     }
 
-    /// What an inode is; `path` names it in errors.
+    /// Properties of an inode; `path` names it in errors.
     ///
     /// # Errors
     ///

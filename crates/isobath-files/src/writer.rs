@@ -17,7 +17,7 @@ const STRETCHES_AT_ONCE: usize = 256;
 /// Shorter holes are stored as zeros.
 const MIN_HOLE_BYTES: u64 = 64 << 10;
 
-/// Where contents go once they are complete.
+/// The place of contents once they are complete.
 enum Target {
     /// A file's path.
     Path(Vec<u8>),
@@ -44,7 +44,7 @@ pub struct FileWriter {
     attributes: Attributes,
     /// Less than a piece.
     buffer: Vec<u8>,
-    /// What is not stored yet, in order, up to `buffer`.
+    /// Stretches not stored yet, in order, up to `buffer`.
     stretches: Vec<Unstored>,
     /// Bytes before `buffer`.
     size: u64,

@@ -168,7 +168,7 @@ pub struct FluidBound {
     pub wamp: f64,
     /// Least `Cost_Total` of section 3, Σ 2·U/E.
     pub cost: f64,
-    /// What each group gets, in the order given.
+    /// Each group's share, in the order given.
     pub groups: Vec<GroupShare>,
 }
 

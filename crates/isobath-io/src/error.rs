@@ -44,7 +44,7 @@ pub enum VolumeError {
     DeviceInUse {
         /// The device.
         path: PathBuf,
-        /// What was found on it.
+        /// Its contents.
         what: &'static str,
     },
     /// A directory was given where a file or block device belongs.
@@ -80,7 +80,7 @@ pub enum VolumeError {
         pid: Option<u32>,
         /// Whether the holder writes (else it only reads).
         writer: bool,
-        /// What to do.
+        /// The remedy.
         advice: &'static str,
     },
     /// The file is not part of an Isobath volume.
@@ -195,13 +195,13 @@ pub enum VolumeError {
     /// A file was removed while it was in use; what it holds is gone once it is closed.
     #[error("{} was removed while it was in use, and what it holds is lost when it is closed: copy it from the open store (a backup), then stop", path.display())]
     Removed {
-        /// Where it was.
+        /// Its former path.
         path: PathBuf,
     },
     /// A file was moved while it was in use, or another one took its place.
     #[error("{} was moved or replaced while it was in use: everything was written to the file that was opened, wherever it is now", path.display())]
     Moved {
-        /// Where it was.
+        /// Its former path.
         path: PathBuf,
     },
     /// O_DIRECT was required and is refused.
@@ -223,7 +223,7 @@ pub enum VolumeError {
     BadOption {
         /// Name of the option.
         option: &'static str,
-        /// What it must be.
+        /// The required value.
         must: &'static str,
         /// What it is.
         found: u64,
@@ -233,7 +233,7 @@ pub enum VolumeError {
     Os {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
         /// The system's error.
         source: io::Error,
@@ -299,7 +299,7 @@ fn numbers(missing: &[u32]) -> String {
     names.join(", ")
 }
 
-/// What went wrong with one I/O.
+/// The failure of one I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum IoErrorKind {
@@ -380,7 +380,7 @@ impl IoError {
         self
     }
 
-    /// What went wrong.
+    /// The failure.
     pub fn kind(&self) -> IoErrorKind {
         self.0.kind
     }
@@ -464,7 +464,7 @@ impl std::fmt::Display for Detail {
 pub struct ChannelError {
     /// Name of the backend.
     pub backend: &'static str,
-    /// What was tried.
+    /// The attempted action.
     pub action: &'static str,
     /// The system's error.
     pub source: io::Error,

@@ -68,7 +68,7 @@ impl IoVec {
 /// [`IoErrorKind::OutOfRange`](crate::IoErrorKind).
 #[derive(Debug, Clone, Copy)]
 pub struct Io {
-    /// What to do.
+    /// The operation.
     pub op: Op,
     /// Logical byte offset in the volume (unused by [`Op::Flush`]).
     pub offset: u64,

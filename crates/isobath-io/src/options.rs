@@ -43,7 +43,7 @@ pub enum DirectMode {
     Off,
 }
 
-/// What the volume is opened for.
+/// The access that the volume is opened for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Access {
     /// Exclusive: no other opener, reader or writer.
@@ -215,13 +215,13 @@ impl std::fmt::Display for BackendKind {
     }
 }
 
-/// What a volume runs on.
+/// The backend of a volume.
 #[derive(Debug, Clone)]
 pub struct BackendReport {
     /// The backend in use.
     pub backend: BackendKind,
     /// Whether the page cache is by-passed on every member.
     pub direct: bool,
-    /// What was refused and replaced, each reason once, in sentences for a person.
+    /// Refusals and replacements, each reason once, in sentences for a person.
     pub notes: Vec<String>,
 }

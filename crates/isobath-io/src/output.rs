@@ -38,7 +38,7 @@ pub enum OutputError {
     /// The system refused.
     #[error("cannot {action} {}: {}", path.display(), reason(path, source))]
     System {
-        /// What was tried, as a verb.
+        /// The attempted action, as a verb.
         action: &'static str,
         /// The file.
         path: PathBuf,
@@ -47,7 +47,7 @@ pub enum OutputError {
     },
 }
 
-/// What no output may go to: the files of any volume, and these.
+/// Files that no output may replace: those of any volume, and these.
 #[derive(Clone, Copy)]
 pub struct Protected<'v> {
     /// A volume that is open; its files are identified by device and inode.
@@ -69,7 +69,7 @@ impl std::fmt::Debug for Protected<'_> {
 #[derive(Debug)]
 pub struct OutputFile {
     file: File,
-    /// Where the bytes go until it is finished.
+    /// The path of the bytes until it is finished.
     path: PathBuf,
     place: Place,
     finished: bool,
@@ -179,7 +179,7 @@ impl OutputFile {
         &self.file
     }
 
-    /// Where the bytes are until the output is finished: for messages.
+    /// The path of the bytes until the output is finished, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -291,7 +291,7 @@ impl Protected<'_> {
     }
 }
 
-/// What a chain of symbolic links ends in, and whether that is a process's open descriptor.
+/// The end of a chain of symbolic links, and whether that is a process's open descriptor.
 fn follow(path: &Path) -> io::Result<(PathBuf, bool)> {
     let mut at = path.to_owned();
     for _ in 0..MAX_LINKS {
@@ -329,7 +329,7 @@ fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> OutputErro
     }
 }
 
-/// Where what will be at `path` is as long as it is not complete.
+/// The path of an incomplete output for `path`.
 pub fn partial_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(PARTIAL);

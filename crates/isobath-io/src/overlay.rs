@@ -401,7 +401,7 @@ impl Device for OverlayDevice {
 struct OverlayChannel {
     device: Arc<OverlayDevice>,
     below: Box<dyn Channel>,
-    /// What was done at once and is not reaped yet.
+    /// I/Os that were done at once and are not reaped yet.
     done: Vec<Completion>,
 }
 

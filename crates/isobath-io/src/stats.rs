@@ -141,7 +141,7 @@ impl LatencyHistogram {
     }
 }
 
-/// What happened to the operations of one kind.
+/// Counts of the operations of one kind.
 #[derive(Debug, Clone, Default)]
 pub struct OpStats {
     /// Completed, with success or not.

@@ -69,7 +69,7 @@ pub fn reason(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// What `path` says that it leads to, where it is a symbolic link that leads to nothing.
+/// The target of `path`, if it is a symbolic link that leads to nothing.
 pub(crate) fn dangling_target(path: &Path) -> Option<PathBuf> {
     if path.exists() {
         return None;

@@ -21,7 +21,7 @@ type Done<T> = Result<T, Box<dyn Error + Send + Sync>>;
 /// Values are cut from this much noise.
 const NOISE_BYTES: usize = 256 << 10;
 
-/// What the command line says.
+/// The arguments.
 struct Plan {
     path: String,
     settings: BTreeMap<String, String>,
@@ -301,7 +301,7 @@ fn client(
     Ok(())
 }
 
-/// What all clients did together.
+/// The sums of all clients.
 struct Measured {
     operations_per_s: f64,
     cpu_us_per_operation: f64,

@@ -22,7 +22,7 @@ use crate::{LabError, Monitor};
 pub struct AccuracyPlan {
     /// A directory on the drive: a test file is made there and removed.
     pub path: PathBuf,
-    /// Where the three profiles are written.
+    /// The path of the three profiles.
     pub output: PathBuf,
     /// Thirty test points and fewer repeats: three minutes, for a first look.
     pub quick: bool,

@@ -43,7 +43,7 @@ fn settings<S>(advice: &EngineAdvice<S>) -> Markup {
     table(&[words("setting"), words("value"), words("because")], rows)
 }
 
-/// What fits better, in words.
+/// The verdict, in words.
 #[must_use]
 pub fn verdict(advice: &Advice) -> &'static str {
     match advice.structure {
@@ -94,7 +94,7 @@ fn three_digits(number: f64) -> String {
     format!("{number:.*}", behind.clamp(0.0, 6.0) as usize)
 }
 
-/// What an engine is predicted to do, as rows of a table.
+/// The predictions for an engine, as rows of a table.
 #[must_use]
 pub fn predicted(p: &Predicted) -> Vec<(&'static str, String)> {
     let (low, high) = p.operations_per_s_range;

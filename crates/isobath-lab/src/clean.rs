@@ -17,7 +17,7 @@ use rayon::prelude::*;
 pub use crate::clean_row::{CleanRow, write_csv};
 use crate::{LabError, Monitor, Stage, Unit};
 
-/// What writes pages.
+/// The source of page writes.
 #[derive(Debug, Clone)]
 pub enum CleanWorkload {
     /// A law.
@@ -29,7 +29,7 @@ pub enum CleanWorkload {
 /// A trace and how it is played.
 #[derive(Debug, Clone)]
 pub struct TraceInput {
-    /// What reports call it.
+    /// Its name in reports.
     pub name: String,
     /// The page writes and trims.
     pub trace: Arc<Trace>,
@@ -41,7 +41,7 @@ pub struct TraceInput {
 }
 
 impl CleanWorkload {
-    /// What users call it.
+    /// Its name on the command line.
     pub fn name(&self) -> String {
         match self {
             Self::Synthetic(kind) => kind.to_string(),
@@ -77,7 +77,7 @@ pub fn read_trace_file(
     })
 }
 
-/// What to simulate: every combination of policy, workload, fill factor and sort buffer.
+/// The simulations: every combination of policy, workload, fill factor and sort buffer.
 #[derive(Debug, Clone)]
 pub struct CleanSweep {
     /// Policies.

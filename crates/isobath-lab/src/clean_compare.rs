@@ -73,7 +73,7 @@ pub fn sweeps(
     Terms::ALL.map(sweep).into()
 }
 
-/// What life-table shall gain under a law, and over which policy.
+/// The goal of life-table under a law, and the policy that it is compared with.
 fn goal(workload: &str) -> (PolicyKind, Option<f64>) {
     let goals = [
         ("uniform", PolicyKind::Greedy, 0.0),
@@ -90,7 +90,7 @@ fn goal(workload: &str) -> (PolicyKind, Option<f64>) {
     })
 }
 
-/// What a comparison found for one workload and fill factor.
+/// The result of a comparison for one workload and fill factor.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Verdict {
     /// Workload, as users write it.
@@ -104,7 +104,7 @@ pub struct Verdict {
     pub gain_as_engine_ratio: Option<f64>,
     /// The same as the paper cleans.
     pub gain_as_paper_ratio: Option<f64>,
-    /// What the gain shall be at least; `None` for workloads without a goal.
+    /// The least gain; `None` for workloads without a goal.
     pub goal_ratio: Option<f64>,
     /// Whether it is reached under both.
     pub goal_reached: Option<bool>,

@@ -103,7 +103,7 @@ impl CleanRow {
         }
     }
 
-    /// What is known of a simulation before it ran.
+    /// The columns that are known before a simulation ran.
     pub(crate) fn unmeasured(
         config: &SimConfig,
         policy: &str,

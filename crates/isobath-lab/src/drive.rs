@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::raw::{self, RawPlan, RawTarget};
 use crate::{LabError, Monitor, Stage, Unit};
 
-/// What the drive did with nothing but random 4 KiB reads.
+/// The drive's limit of random 4 KiB reads.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DriveLimit {
     /// Reads per second.

@@ -22,7 +22,7 @@ pub enum LabError {
     /// The operating system refused or failed.
     #[error("cannot {action} {}: {}", path.display(), isobath_io::reason(path, source))]
     Io {
-        /// What was tried, as a verb: "read", "create".
+        /// The attempted action, as a verb: "read", "create".
         action: &'static str,
         /// The file or directory.
         path: PathBuf,
@@ -34,7 +34,7 @@ pub enum LabError {
     Input {
         /// The file; `-` is standard input.
         path: PathBuf,
-        /// What is wrong, where, and what to do.
+        /// The problem, its place, and the remedy.
         reason: String,
     },
     /// An export file is corrupt, truncated or of a newer format.
@@ -42,9 +42,9 @@ pub enum LabError {
     Export {
         /// The export file.
         path: PathBuf,
-        /// Where in the file.
+        /// The offset in the file.
         offset: u64,
-        /// What is wrong and what to do.
+        /// The problem and the remedy.
         reason: String,
     },
     /// There is less free space than the work needs.
@@ -84,7 +84,7 @@ pub enum LabError {
     /// This build lacks a feature.
     #[error("this build has no {what}; {cure}")]
     NotBuilt {
-        /// What is missing.
+        /// The missing part.
         what: &'static str,
         /// How to get it.
         cure: &'static str,
@@ -92,13 +92,13 @@ pub enum LabError {
     /// The machine lacks what a virtual SSD needs.
     #[error("a virtual SSD cannot be mounted here, it needs {needs}")]
     CannotMount {
-        /// What is missing.
+        /// The missing part.
         needs: String,
     },
     /// The request contradicts itself or asks for what is not possible.
     #[error("{0}")]
     Request(String),
-    /// What was read back is not what was stored.
+    /// The data read back differs from the data stored.
     #[error("verification failed: {0}")]
     Verify(String),
     /// A file or device for measuring could not be opened, made or grown.
@@ -109,7 +109,7 @@ pub enum LabError {
     Partly {
         /// Why.
         source: Box<LabError>,
-        /// What it has stored, and how to go on; a sentence.
+        /// The part that was stored, and the way to go on; a sentence.
         stored: String,
     },
     /// The user asked to stop.

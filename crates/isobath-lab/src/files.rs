@@ -162,7 +162,7 @@ impl Read for InputFile<'_> {
     }
 }
 
-/// That the monitor had a read stop.
+/// The error that the monitor stopped a read.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
 pub(crate) struct Stopped;

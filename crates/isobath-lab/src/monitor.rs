@@ -2,7 +2,7 @@
 
 use crate::LabError;
 
-/// What a stage counts.
+/// The unit of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes.
@@ -16,11 +16,11 @@ pub enum Unit {
 /// A named part of long work.
 #[derive(Debug, Clone, Copy)]
 pub struct Stage {
-    /// What is being done: "loading files".
+    /// The stage's name: "loading files".
     pub name: &'static str,
-    /// Where it ends, if that is known, in `unit`.
+    /// Its total, if that is known, in `unit`.
     pub total: Option<u64>,
-    /// What is counted.
+    /// The unit.
     pub unit: Unit,
 }
 

@@ -11,7 +11,7 @@ use isobath::{Store, TaskHandle};
 
 use crate::LabError;
 
-/// What a task answers.
+/// The answer of a task.
 pub(crate) type Outcome<T> = Result<T, LabError>;
 
 /// Most tasks that one thread keeps in flight.

@@ -54,7 +54,7 @@ pub enum RawError {
     BadPlan {
         /// The field of [`RawPlan`].
         field: &'static str,
-        /// What it must be.
+        /// The required value.
         must: String,
         /// What it is.
         found: String,
@@ -86,7 +86,7 @@ pub fn run(plan: &RawPlan, monitor: &dyn Monitor) -> Result<RawResult, RawError>
     Ok(result::assemble(plan, &volume, parts))
 }
 
-/// What a measurement has brought in.
+/// The parts of a measurement.
 struct Parts {
     workers: Vec<Measured>,
     /// CPU time within the measured window.

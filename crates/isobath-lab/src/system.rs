@@ -32,7 +32,7 @@ pub(crate) fn run(name: &str, args: &[&str], file: &Path) -> Result<String, LabE
     ))
 }
 
-/// What this process lacks for file systems on loop devices.
+/// Privileges and programs that this process lacks for file systems on loop devices.
 pub(crate) fn lacks_for_loop_devices(formats: bool) -> Vec<&'static str> {
     let mut needs = Vec::new();
     if !rustix::process::geteuid().is_root() {

@@ -25,8 +25,7 @@ const WARM_UP_MS: u32 = 50;
 /// A part in which no write ends is measured again for longer, up to this.
 const MAX_PART_MS: u32 = 2_000;
 
-/// What the drive did with nothing but writes, in a file beside the engine's that was written in
-/// full before.
+/// The drive's limit of writes, in a file next to the engine's that was written in full before.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WriteLimit {
     /// Random writes of 4 KiB per second.

@@ -167,7 +167,7 @@ fn entries(text: &str) -> BTreeMap<String, String> {
     found
 }
 
-/// What RocksDB wrote down about the database that it opened.
+/// RocksDB's own OPTIONS file of the database that it opened.
 fn persisted(directory: &Path) -> BTreeMap<String, String> {
     let files = std::fs::read_dir(directory).unwrap();
     let names = files.map(|f| f.unwrap().path());

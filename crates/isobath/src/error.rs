@@ -187,7 +187,7 @@ pub enum Error {
         page: u64,
         /// Its byte offset in the volume.
         offset: u64,
-        /// What is wrong with it.
+        /// The problem with it.
         corruption: PageCorruption,
     },
     /// The input of a bulk load is not in order.
@@ -424,7 +424,7 @@ pub enum Error {
         "cannot {what} a store without a log while it is open: closing it writes the only checkpoint that it has"
     )]
     NeedsLog {
-        /// What was asked for.
+        /// The requested value.
         what: &'static str,
     },
     /// Bytes in a [`TypedTree`](crate::TypedTree) are no key or value of its types.
@@ -443,7 +443,7 @@ pub enum Error {
         path: PathBuf,
         /// Where in it.
         offset: u64,
-        /// What is wrong there.
+        /// The problem there.
         error: BackupFileError,
     },
     /// Backup files that do not belong together, or to this store.
@@ -469,7 +469,7 @@ pub enum Error {
     /// The system refused an operation on a file that is not a store's.
     #[error("cannot {action} {}: {}", path.display(), reason(path, source))]
     File {
-        /// What was tried, as a verb.
+        /// The attempted action, as a verb.
         action: &'static str,
         /// The file.
         path: PathBuf,

@@ -66,7 +66,7 @@ impl OutputFile {
         self.0.file()
     }
 
-    /// Where the bytes are until the output is finished: for messages.
+    /// The path of the bytes until the output is finished, for messages.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.0.path()

@@ -47,7 +47,7 @@ pub enum Request {
     },
 }
 
-/// What the key had before.
+/// The key's previous value.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Response(pub Option<String>);
 

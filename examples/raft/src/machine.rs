@@ -43,7 +43,7 @@ struct Stored {
 pub struct Machine {
     store: Arc<Store>,
     state: Tree,
-    /// What was applied, and the newest snapshot.
+    /// The last entry applied, and the newest snapshot.
     marks: Tree,
 }
 
@@ -67,7 +67,7 @@ impl Machine {
         })
     }
 
-    /// What `key` has, as of the last entry applied.
+    /// The value of `key`, as of the last entry applied.
     ///
     /// # Errors
     ///

@@ -13,7 +13,7 @@ struct Series {
     points: Tree,
 }
 
-/// What the measurements of some time come to.
+/// The summary of some time's measurements.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Summary {
     /// When that time begins.

@@ -69,7 +69,7 @@ impl Journal {
     }
 }
 
-/// What the journals of a round say.
+/// Reads the journals of a round.
 pub(super) fn read(
     directory: &Path,
     round: u64,
@@ -86,7 +86,7 @@ pub(super) fn read(
     Ok(history)
 }
 
-/// What the journal of one thread says, in its order.
+/// Reads the journal of one thread, in its order.
 pub(crate) fn read_thread(
     directory: &Path,
     round: u64,

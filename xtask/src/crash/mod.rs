@@ -63,7 +63,7 @@ impl Way {
     }
 }
 
-/// Where the log of a store is.
+/// The place of a store's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum LogPlace {
     /// On the store's own volume
@@ -93,15 +93,15 @@ pub(crate) struct Args {
     /// Decides what is written and, as far as it can, when writers are killed
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Where the log is
+    /// Place of the log
     #[arg(long, value_delimiter = ',', default_value = "volume,apart")]
     logs: Vec<LogPlace>,
-    /// Where the stores are made; by default the system's place for such things
+    /// Directory of the stores; by default the system's temporary directory
     #[arg(long)]
     directory: Option<PathBuf>,
 }
 
-/// What went wrong, in sentences.
+/// A problem, in sentences.
 pub(crate) type Problem = String;
 
 /// How a store is created and opened: small, so that everything happens often.
@@ -205,7 +205,7 @@ struct Life<'l> {
     may_end: bool,
 }
 
-/// What became of a writer.
+/// A writer's life.
 struct Lived {
     had_opened: bool,
     /// It had ended before it was killed.

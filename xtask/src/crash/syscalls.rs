@@ -19,7 +19,7 @@ use crate::random::Random;
 /// The library's source.
 const SHIM: &str = include_str!("../../shim/syscalls.c");
 
-/// What happens to the system calls of a writer.
+/// Faults of a writer's system calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Faults {
     /// Interrupted, EAGAIN, or short: no operation may fail
@@ -72,7 +72,7 @@ pub(crate) struct Args {
     /// Decides what is written and which calls fail
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Where the stores are made; by default the system's place for such things
+    /// Directory of the stores; by default the system's temporary directory
     #[arg(long)]
     directory: Option<PathBuf>,
 }

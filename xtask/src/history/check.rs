@@ -40,7 +40,7 @@ enum Edge {
     ReadWrite(Key),
 }
 
-/// What a node of the graph stands for.
+/// A node of the graph.
 #[derive(Debug, Clone, Copy)]
 enum Node {
     Snapshot(usize),
@@ -269,7 +269,7 @@ impl Checker<'_> {
         }
     }
 
-    /// What can be said against one read alone.
+    /// Checks one read alone.
     fn plausible(&self, read: Read, window: Window) -> Result<(), (Anomaly, String)> {
         let version = match read.seen {
             Seen::Absent => {

@@ -48,7 +48,7 @@ pub(crate) enum Outcome {
     Unknown,
 }
 
-/// What a read found.
+/// A read's result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Seen {
     /// The value of this write.
@@ -115,7 +115,7 @@ impl Transaction {
     }
 }
 
-/// What was there at first, and what happened since.
+/// A store's first state, and its operations since.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct History {
     /// The records that had a value, with its version.
@@ -192,7 +192,7 @@ impl History {
     }
 }
 
-/// What no correct store could have done.
+/// Answers that no correct store could have given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Anomaly {
     /// A read found what was never written there.

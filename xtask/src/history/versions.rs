@@ -30,7 +30,7 @@ pub(super) struct Chain {
     pub(super) after: Vec<Vec<usize>>,
 }
 
-/// Where a version was written.
+/// The origin of a version.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Origin {
     pub(super) key: Key,

@@ -362,7 +362,7 @@ impl Actor {
         }
     }
 
-    /// What records within `bounds` there are.
+    /// Counts the records within `bounds`.
     fn by_range(
         &mut self,
         tree: &Tree,
@@ -589,7 +589,7 @@ impl Actor {
         true
     }
 
-    /// What `transaction` has of a record, which all ways to read it agree on.
+    /// Reads a record in `transaction` in every way, and checks that all agree.
     pub(super) fn every_way(
         &mut self,
         transaction: &Transaction,
@@ -665,7 +665,7 @@ impl Actor {
         Ok(found)
     }
 
-    /// What a store is asked to do for itself.
+    /// Maintenance of a store.
     fn upkeep(&mut self) -> bool {
         let (tree, _) = self.counted();
         let tree = self.trees[tree].clone();

@@ -120,7 +120,7 @@ impl Actor {
         running.mine.insert(key, write);
     }
 
-    /// What a transaction sees of a range.
+    /// Reads a range in a transaction.
     fn scan_in(
         &self,
         running: &Running,

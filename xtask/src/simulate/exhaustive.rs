@@ -11,7 +11,7 @@ use super::run::{Between, Failure, Run};
 use super::state;
 use crate::history::History;
 
-/// What an exhaustive run covered.
+/// The coverage of an exhaustive run.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Coverage {
     /// I/Os of the run, closing included.

@@ -119,7 +119,7 @@ impl Args {
         from..from.saturating_add(seeds)
     }
 
-    /// What repeats one seed of this campaign: all options that decide what a seed does.
+    /// The command that repeats one seed of this campaign, with all options that matter.
     fn command_of(&self, seed: u64) -> String {
         let mut words = vec![format!("cargo xtask simulate --seed {seed}")];
         let name = |value: clap::builder::PossibleValue| value.get_name().to_owned();

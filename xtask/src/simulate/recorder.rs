@@ -11,7 +11,7 @@ use crate::history::{History, Key, Level, Outcome, Read, Seen, Transaction, Vers
 use crate::simulate::plan::{Faults, Scenario};
 use crate::simulate::state::Created;
 
-/// What an error means for the operation that got it.
+/// The meaning of an error for the operation that got it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Meaning {
     /// It had no effect.
@@ -22,7 +22,7 @@ pub(super) enum Meaning {
     Over,
 }
 
-/// What every client of one run shares.
+/// State shared by every client of one run.
 pub(super) struct Recorder {
     pub(super) universe: Arc<Universe>,
     faults: Faults,
@@ -47,13 +47,13 @@ struct State {
     history: History,
     violations: Vec<String>,
     created: Created,
-    /// What operations may remove that have not been answered.
+    /// Removals that have not been answered.
     open: BTreeMap<u64, Removals>,
     /// By how many records at least and at most the counted tree has grown.
     balance: (i64, i64),
 }
 
-/// What one operation may remove: each of these records, by itself.
+/// The removals of one operation: each of these records, by itself.
 struct Removals {
     begin: u64,
     keys: Vec<(Key, Version)>,
@@ -428,7 +428,7 @@ impl Recorder {
 
     // ---- answers -----------------------------------------------------------------
 
-    /// What a value read under `key` says; a value that is not whole is a violation.
+    /// Decodes a value read under `key`; a value that is not whole is a violation.
     pub(super) fn seen(&self, key: Key, value: Option<&[u8]>) -> Option<Seen> {
         let Some(bytes) = value else {
             return Some(Seen::Absent);
@@ -444,8 +444,8 @@ impl Recorder {
         version.map(Seen::Version)
     }
 
-    /// What an error means, under the faults of this run; an error that no fault
-    /// explains is a violation.
+    /// The meaning of an error under the faults of this run; an error that no fault explains is a
+    /// violation.
     pub(super) fn meaning(&self, error: &Error, doing: &str) -> Meaning {
         let (name, meaning) = self.classify(error);
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);

@@ -27,7 +27,7 @@ const ROT_EVERY: u64 = 3000;
 /// Records that the counted tree has at most.
 const ENDS: u64 = 16;
 
-/// What a run did.
+/// The report of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Report {
     /// Depends on every step, I/O and answer.
@@ -54,7 +54,7 @@ pub(crate) struct Report {
     pub(crate) errors: BTreeMap<&'static str, u64>,
 }
 
-/// What no correct engine would have done.
+/// A violation: behaviour that no correct engine shows.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{}", problems.join("\n"))]
 pub(crate) struct Failure {
@@ -80,7 +80,7 @@ impl Failure {
 /// Between two rounds.
 pub(super) struct Between {
     pub(super) device: Arc<FaultDevice>,
-    /// What every reader will find from now on.
+    /// The versions that every reader finds from now on.
     pub(super) known: BTreeMap<Key, Version>,
     pub(super) created: state::Created,
     pub(super) next_version: Version,
@@ -554,7 +554,7 @@ impl Run {
         Ok((ended, self.own.len()))
     }
 
-    /// What the client `number` adds: the last clients do.
+    /// Keys that client `number` adds; only the last clients add.
     fn growers(&self, number: usize) -> Vec<Key> {
         let from_last = self.own.len() - 1 - number;
         self.to_grow.get(from_last).cloned().unwrap_or_default()
@@ -771,7 +771,7 @@ impl Drop for Ending {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(super) fn message(payload: &(dyn std::any::Any + Send)) -> String {
     payload
         .downcast_ref::<&str>()

@@ -17,7 +17,7 @@ use super::state;
 use crate::history::History;
 use crate::random::Random;
 
-/// Where the two superblocks lie, and where each has its number.
+/// Offsets of the two superblocks, and of the number in each.
 const PLACES: [u64; 2] = [0, 32_768];
 const MAGIC: &[u8; 8] = b"ISOBATH\0";
 const SEQUENCE: usize = 16;
@@ -31,11 +31,11 @@ pub(super) struct Superblocks {
     at: u64,
     /// The device's length so far.
     length: u64,
-    /// Where superblocks said last that the log lies.
+    /// The log's place in the last superblocks.
     log: [u8; 4],
 }
 
-/// Where each superblock says that the log begins.
+/// The offset of the log's place in each superblock.
 const LOG_PLACE: u64 = 4096 - 32;
 /// Steps between two looks at where the log lies, and from a move to the look at what it has left.
 const LOOK_EVERY: u64 = 64;
@@ -92,7 +92,7 @@ impl Superblocks {
     }
 }
 
-/// What both superblocks say of the volume and its log, to explain a failure.
+/// Describes both superblocks, to explain a failure.
 fn describe(image: &FaultDevice) -> String {
     let word = |place: u64| {
         let mut bytes = [0; 8];

@@ -55,7 +55,7 @@ pub(crate) fn draw(seed: u64, wanted: Wanted) -> Option<How> {
     on.then_some(how)
 }
 
-/// What a run with switches did.
+/// The result of a run with switches.
 pub(super) struct Done {
     pub(super) outcome: Result<Report, Failure>,
     switches: Option<Switches>,

@@ -17,7 +17,7 @@ pub(super) struct Running {
     /// Its number in the history.
     pub(super) at: usize,
     pub(super) read_only: bool,
-    /// What it has written, and would read itself.
+    /// Its own writes, which its reads see.
     pub(super) mine: BTreeMap<Key, Write>,
 }
 

@@ -45,12 +45,12 @@ pub(super) struct Common {
     pub(super) shared: Tree,
     pub(super) world: World,
     pub(super) mode: Mode,
-    /// What the store held when the round began.
+    /// The store's versions when the round began.
     pub(super) base: Vec<Version>,
     /// Held by every client that may change the store; a check excludes them.
     pub(super) gate: RwLock<()>,
     pub(super) watch: Arc<Watch>,
-    /// What the threads do, each as often as it is in here.
+    /// The threads' steps, each as often as it is listed.
     pub(super) steps: Vec<Step>,
     /// Steps that are left out.
     pub(super) without: Vec<String>,
@@ -98,7 +98,7 @@ pub(super) struct Client<'c> {
     pub(super) journal: Journal,
     pub(super) random: Random,
     pub(super) next: Version,
-    /// What has changed of its own records since the round began.
+    /// Changes of its own records since the round began.
     pub(super) changed: BTreeMap<u64, Version>,
     pub(super) held: Option<Held>,
     /// The counters as they were seen last.
@@ -156,7 +156,7 @@ impl Client<'_> {
         self.next
     }
 
-    /// What one of its own records is; 0 without a value.
+    /// The expected version of one of its own records; 0 without a value.
     pub(super) fn expected(&self, record: u64) -> Version {
         let changed = self.changed.get(&record).copied();
         changed.unwrap_or_else(|| self.common.base[record as usize])

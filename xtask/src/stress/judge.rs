@@ -21,10 +21,10 @@ use crate::history::{Outcome, Transaction, Version};
 /// How many wrong records are named.
 const NAMED: usize = 8;
 
-/// What a thread changed in a round, in its order; what was refused is left out.
+/// A thread's changes in a round, in order, without refused ones.
 pub(super) struct Thread(Vec<Transaction>);
 
-/// What a thread's journal says.
+/// Reads the threads' journals.
 pub(super) fn threads(directory: &Path, round: u64, threads: u64) -> Result<Vec<Thread>, Problem> {
     let mut read = Vec::new();
     for thread in 0..threads {
@@ -35,12 +35,12 @@ pub(super) fn threads(directory: &Path, round: u64, threads: u64) -> Result<Vec<
     Ok(read)
 }
 
-/// What must have survived.
+/// The changes that must have survived.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Since {
     /// All that was answered: the store was closed.
     Close,
-    /// What was acknowledged as durable: the process was killed.
+    /// Those acknowledged as durable: the process was killed.
     Kill,
     /// All that was answered before the backup began, and nothing that was asked
     /// for after it ended.

@@ -63,7 +63,7 @@ pub(crate) struct Args {
     /// reader
     #[arg(long, value_delimiter = ',')]
     without: Vec<String>,
-    /// Where the stores are made; by default the system's place for such things
+    /// Directory of the stores; by default the system's temporary directory
     #[arg(long)]
     directory: Option<PathBuf>,
 }
@@ -90,7 +90,7 @@ fn mode_of(text: &str) -> Result<Mode, Problem> {
     Ok(mode)
 }
 
-/// Where a store's files are.
+/// The place of a store's files.
 struct Place {
     files: Vec<PathBuf>,
     log: Option<PathBuf>,
@@ -108,7 +108,7 @@ impl Place {
     }
 }
 
-/// What a campaign has seen.
+/// The sums of a campaign.
 #[derive(Default)]
 struct Sum {
     stores: u64,
@@ -157,7 +157,7 @@ struct Case<'a> {
     world: World,
     directory: PathBuf,
     watch: &'a Watch,
-    /// What the store holds.
+    /// The store's versions.
     state: Vec<Version>,
 }
 

@@ -13,7 +13,7 @@ use crate::crash::journal::now;
 use crate::data::{value, version_of};
 use crate::history::{Level, Transaction, Version, Write};
 
-/// What a transaction has written.
+/// A transaction's writes.
 #[derive(Default)]
 struct Written {
     /// Own records; 0 for one that it removed.
@@ -241,7 +241,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// What holds of the shared numbers at any instant.
+    /// Checks the invariant of the shared numbers.
     fn judge_numbers(&mut self, numbers: &[u64]) -> Result<(), Stop> {
         let (counters, rest) = numbers.split_at(COUNTERS as usize);
         let (accounts, pairs) = rest.split_at(ACCOUNTS as usize);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// How long a thread may go without a step.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// What the threads of a process do.
+/// Watches the threads of a process.
 pub(super) struct Watch {
     threads: Vec<Mutex<Doing>>,
 }

@@ -23,7 +23,7 @@ pub(super) const COUNTERS: u64 = 8;
 pub(super) const ACCOUNTS: u64 = 24;
 pub(super) const PAIRS: u64 = 4;
 pub(super) const SHARED: u64 = COUNTERS + ACCOUNTS + 2 * PAIRS;
-/// What stands for 0 in a shared number, and in a change of one.
+/// The version that stands for 0 in a shared number, and in a change of one.
 pub(super) const ZERO: Version = 1 << 32;
 /// Digits that a key of `main` begins with.
 const DIGITS: usize = 9;
@@ -111,7 +111,7 @@ impl World {
     }
 }
 
-/// What a shared number is at first.
+/// A shared number's first value.
 fn start_of(at: u64) -> u64 {
     match at {
         ..COUNTERS => 0,

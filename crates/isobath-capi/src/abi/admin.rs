@@ -119,7 +119,7 @@ pub struct isobath_check_report {
     pub value_chunks: u64,
     /// Bytes that were read and verified.
     pub bytes_verified: u64,
-    /// What is wrong.
+    /// The problem.
     pub problem_count: u64,
     /// A sentence for each, in lines; freed by isobath_bytes_free. `data` is NULL where nothing is
     /// wrong.

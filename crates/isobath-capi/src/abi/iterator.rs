@@ -61,7 +61,7 @@ unsafe fn bound_of(bound: *const isobath_bound) -> Result<Bound<Vec<u8>>, Failur
 /// Records in key order. One thread at a time.
 pub struct isobath_iterator {
     source: Source,
-    /// What was handed out last.
+    /// The last record handed out.
     record: Record,
 }
 
@@ -100,7 +100,7 @@ struct Record {
     value_length: usize,
 }
 
-/// What an iterator gives of a record's value: all of it, or its length.
+/// The part of a record's value that an iterator returns: all of it, or its length.
 trait Value: Part {
     fn range<'t>(
         transaction: &'t Transaction,

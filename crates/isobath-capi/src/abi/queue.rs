@@ -277,7 +277,7 @@ pub unsafe extern "C" fn isobath_queue_set_limits(
     })
 }
 
-/// What a request asks for, with keys and values of its own.
+/// A request's work, with keys and values of its own.
 ///
 /// # Safety
 ///

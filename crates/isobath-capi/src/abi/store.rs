@@ -170,7 +170,7 @@ pub unsafe extern "C" fn isobath_store_free(store: *mut isobath_store) {
     unsafe { free(store) };
 }
 
-/// What is done to get a tree.
+/// The function that gets a tree.
 type GetTree = fn(&Store, &str) -> Result<isobath::Tree, isobath::Error>;
 
 /// Gets a tree some way.

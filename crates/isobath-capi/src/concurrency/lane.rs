@@ -156,7 +156,7 @@ impl<R: Request> Lane<R> {
         retired.is_ok()
     }
 
-    /// What a data task does: one request after another, until none is left or there are too many
+    /// A data task: serves one request after another until none is left or there are too many
     /// tasks.
     fn serve(self: Arc<Self>) {
         let mut served = 0;

@@ -49,7 +49,7 @@ pub(crate) trait Request: Send + 'static {
 /// Requests that a port's slot table can hold.
 pub(crate) const MAX_IN_FLIGHT: u32 = 2048;
 
-/// What the controllers may change at any time.
+/// Limits that the controllers may change at any time.
 #[derive(Debug)]
 pub(crate) struct Limits {
     depth: AtomicU32,

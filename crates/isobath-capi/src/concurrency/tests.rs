@@ -6,7 +6,7 @@ use isobath::{Options, Store};
 
 use super::{CompletionThread, Lane, Limits, MAX_IN_FLIGHT, Port, Refused, Request, in_callback};
 
-/// What requests of a test share.
+/// State shared by a test's requests.
 #[derive(Default)]
 struct Shared {
     now: AtomicU32,

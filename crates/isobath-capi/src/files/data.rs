@@ -26,7 +26,7 @@ pub enum kvs_file_kind {
     KVS_FILE_SYMLINK = 2,
 }
 
-/// What is known of a file, directory or link.
+/// Properties of a file, directory or link.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct kvs_file_stat {
@@ -127,7 +127,7 @@ struct Mapped {
 pub struct kvs_file_entry {
     /// Its path from the root; of a list its name. Valid until the map is freed.
     pub path: *const c_char,
-    /// What is known of it.
+    /// Its properties.
     pub stat: kvs_file_stat,
 }
 

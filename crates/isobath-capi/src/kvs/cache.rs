@@ -71,7 +71,7 @@ impl Version {
     }
 }
 
-/// What a reader found instead of a value: whether it may bring one.
+/// A reader's result without a value: whether it may bring one.
 #[derive(Clone, Copy)]
 pub(crate) struct Missed {
     hash: u64,

@@ -29,7 +29,7 @@ pub(crate) fn because(code: Code, reason: impl Into<String>) -> Code {
     code
 }
 
-/// What a code says where nothing more is known.
+/// The sentence of a code alone.
 pub(crate) fn sentence(code: Code) -> &'static CStr {
     match code {
         KVS_SUCCESS => c"",

@@ -20,7 +20,7 @@ pub(crate) enum Completion {
     Polling,
 }
 
-/// What a device is opened with.
+/// The configuration of a device.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Config {
     pub(crate) path: PathBuf,

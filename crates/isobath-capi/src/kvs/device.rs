@@ -23,8 +23,8 @@ use crate::message;
 
 /// The tree that has a record for each key space.
 const CATALOG: &str = "kvs";
-/// What the names of key spaces' trees begin with; a number follows, which no other key space of
-/// the device ever has.
+/// The prefix of names of key spaces' trees; a number follows, which no other key space of the
+/// device ever has.
 const TREE_PREFIX: &str = "kvs.";
 /// Bytes of a frame of the pool.
 const FRAME_BYTES: u64 = 4096;
@@ -36,13 +36,12 @@ pub(crate) fn is_own_tree(name: &[u8]) -> bool {
 
 /// The catalog's record of the last number.
 const LAST_ID: &[u8] = b"i";
-/// What the catalog's keys of key spaces begin with; the name follows.
+/// The prefix of the catalog's keys of key spaces; the name follows.
 const NAME: u8 = b'n';
-/// What the catalog's keys of key spaces begin with that are being created or deleted; the number
-/// follows.
+/// The prefix of the catalog's keys of key spaces being created or deleted; the number follows.
 const UNFINISHED: u8 = b'u';
 
-/// What the catalog says of a key space.
+/// A key space's entry in the catalog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) id: u64,
@@ -100,7 +99,7 @@ pub(crate) struct Device {
     pub(crate) cache: Cache,
 }
 
-/// What one thread has of a device.
+/// One thread's queues of a device.
 pub(crate) struct ThreadQueues {
     pub(crate) port: Arc<Port<Request>>,
     lane: OnceLock<Arc<Lane<Request>>>,
@@ -491,7 +490,7 @@ impl Device {
         queues
     }
 
-    /// Where the thread's requests go now.
+    /// The lane for the thread's requests now.
     pub(crate) fn lane<'q>(&'q self, queues: &'q ThreadQueues) -> &'q Arc<Lane<Request>> {
         let (lane, limits) = match self.is_serial() {
             true => (&self.serial, &self.serial_limits),

@@ -51,7 +51,7 @@ pub extern "C" fn kvs_close_device(dev_hd: kvs_device_handle) -> kvs_result {
     })
 }
 
-/// What is known of a device.
+/// Properties of a device.
 ///
 /// # Safety
 ///
@@ -377,7 +377,7 @@ pub extern "C" fn kvs_close_key_space(ks_hd: kvs_key_space_handle) -> kvs_result
     })
 }
 
-/// What is known of a key space.
+/// Properties of a key space.
 ///
 /// # Safety
 ///

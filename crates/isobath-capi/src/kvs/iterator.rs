@@ -39,7 +39,7 @@ pub(crate) struct Iterators {
     opened: AtomicU64,
 }
 
-/// What one step found.
+/// The result of one step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) entries: u32,

@@ -12,7 +12,7 @@ use super::types::*;
 use super::{guard, registry};
 use kvs_result::*;
 
-/// What an asynchronous call adds to a direct one.
+/// An asynchronous call's further arguments.
 struct Async {
     private: [*mut c_void; 2],
     callback: kvs_postprocess_function,
@@ -107,7 +107,7 @@ unsafe fn buffer_of(value: *const kvs_value) -> Result<(Bytes, u32), Code> {
     Ok((Bytes::new(value.value, length), value.offset))
 }
 
-/// What is known of a pair.
+/// Properties of a pair.
 ///
 /// # Safety
 ///

@@ -58,7 +58,7 @@ impl Bytes {
     }
 }
 
-/// What is to be done, with parameters as they were when they were checked.
+/// A request's operation, with parameters as they were when they were checked.
 pub(crate) enum Operation {
     Store {
         key: Bytes,
@@ -96,7 +96,7 @@ pub(crate) enum Operation {
     },
 }
 
-/// What the callback is given back.
+/// The arguments handed back to the callback.
 pub(crate) struct Told {
     pub(crate) key: *mut kvs_key,
     pub(crate) value: *mut kvs_value,

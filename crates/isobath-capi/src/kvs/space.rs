@@ -37,7 +37,7 @@ pub(crate) enum Store {
     Append,
 }
 
-/// What was retrieved of a value.
+/// The retrieved part of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Retrieved {
     /// Bytes that were copied.
@@ -51,7 +51,7 @@ pub(crate) struct Retrieved {
 /// An open key space.
 pub(crate) struct Space {
     pub(crate) device: Arc<Device>,
-    /// What the program knows it by.
+    /// The program's handle of it.
     pub(crate) handle: usize,
     /// The number of its tree, by whatever handle it is open.
     id: u64,

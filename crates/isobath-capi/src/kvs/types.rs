@@ -163,7 +163,7 @@ pub struct kvs_key_space_name {
     pub name: *mut c_char,
 }
 
-/// What is known of a key space.
+/// Properties of a key space.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct kvs_key_space {
@@ -179,7 +179,7 @@ pub struct kvs_key_space {
     pub name: *mut kvs_key_space_name,
 }
 
-/// What is known of a device.
+/// Properties of a device.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct kvs_device {
@@ -282,7 +282,7 @@ pub struct kvs_postprocess_context {
 /// A callback.
 pub type kvs_postprocess_function = Option<unsafe extern "C" fn(*mut kvs_postprocess_context)>;
 
-/// What is known of a pair.
+/// Properties of a pair.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct kvs_kvp_info {

@@ -44,7 +44,7 @@ pub(super) enum Kind {
     ModPrinted,
 }
 
-/// What a controller must keep to.
+/// Bounds of a controller.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Bounds {
     /// Most compute threads.
@@ -63,7 +63,7 @@ pub(super) struct Bounds {
     pub(super) pda: Option<u32>,
 }
 
-/// What was measured during some time in one region.
+/// A measurement over some time in one region.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Sample {
     pub(super) seconds: f64,
@@ -99,7 +99,7 @@ pub(super) struct Decision {
     pub(super) reason: &'static str,
 }
 
-/// What was held before the number of compute threads was changed.
+/// The state held before the number of compute threads was changed.
 #[derive(Debug, Clone, Copy)]
 struct Before {
     pc: u32,
@@ -111,8 +111,8 @@ struct Before {
 /// worth.
 #[derive(Debug)]
 struct Trial {
-    /// What is gone back to where they gain nothing: compute threads, throughput, and the search
-    /// that held the best.
+    /// The state to restore if they gain nothing: compute threads, throughput, and the search that
+    /// held the best.
     pc: u32,
     rate: f64,
     search: Search,
@@ -125,9 +125,9 @@ struct Trial {
 pub(super) struct Controller {
     kind: Kind,
     bounds: Bounds,
-    /// What the next execution gets.
+    /// The compute threads of the next execution.
     pc: u32,
-    /// What the last sample had.
+    /// The compute threads of the last sample.
     pc_in_force: u32,
     search: Search,
     before: Option<Before>,
@@ -260,7 +260,7 @@ impl Controller {
         }
     }
 
-    /// Where only the compute threads may change.
+    /// A step that may only change the compute threads.
     fn step_fixed_access(&mut self, sample: &Sample, rate: f64) -> Decision {
         self.average(rate, sample)
     }

@@ -12,7 +12,7 @@ pub(super) struct Ticks {
 }
 
 impl Ticks {
-    /// What `/proc/stat` says of all processors together; waiting for drives is not being busy.
+    /// The ticks of all processors in `/proc/stat`; waiting for drives is not being busy.
     fn parse(text: &str) -> Option<Ticks> {
         let line = text.lines().next()?.strip_prefix("cpu ")?;
         let ticks: Vec<u64> = line
@@ -71,7 +71,7 @@ pub(super) fn return_freed_values() {
 #[derive(Debug, PartialEq, Eq)]
 struct Group {
     limit: u64,
-    /// What it uses, page cache included.
+    /// The file of its usage, page cache included.
     usage: PathBuf,
     stat: PathBuf,
     /// The field of `stat` that says what of the page cache can be given back.
@@ -90,8 +90,8 @@ impl Group {
     }
 }
 
-/// Where used memory is read: the machine's, and that of each control group of this process that
-/// has a limit, those above its own among them.
+/// The sources of used memory: the machine's, and that of each limited control group of this
+/// process or above.
 #[derive(Debug)]
 pub(super) struct Memory {
     root: PathBuf,

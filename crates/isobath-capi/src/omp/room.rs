@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// from.
 const COPIES: u64 = 2;
 
-/// What loads and stores may take together. Without a limit they take what they need.
+/// The memory that loads and stores may take together. Without a limit they take as much as they
+/// need.
 #[derive(Debug)]
 pub(super) struct Room {
     most: AtomicU64,

@@ -23,7 +23,7 @@ const CHANGED_AFTER: u32 = 3;
 const CALM_AFTER: u32 = 20;
 const CALM_MAX: u32 = 640;
 
-/// What was measured of one number of accesses.
+/// The measurements of one number of accesses.
 #[derive(Debug, Default, Clone, Copy)]
 struct Rate {
     sum: f64,
@@ -46,7 +46,7 @@ impl Rates {
         known.is_known |= is_clear || known.samples >= SAMPLES;
     }
 
-    /// What is known of `accesses`, once it was sampled often enough.
+    /// The rate of `accesses`, once it was sampled often enough.
     fn rate(&self, accesses: u32) -> Option<f64> {
         let known = self.0.get(&accesses).filter(|known| known.is_known)?;
         Some(known.sum / f64::from(known.samples))
@@ -125,7 +125,7 @@ pub(super) struct Search {
     candidates: Vec<u32>,
     current: u32,
     max: u32,
-    /// What full memory allows.
+    /// The most accesses that full memory allows.
     cap: u32,
     calm: u32,
     calm_after: u32,

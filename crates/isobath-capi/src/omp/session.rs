@@ -34,7 +34,7 @@ struct Marks {
 #[derive(Debug)]
 struct Region {
     controller: Controller,
-    /// What was measured since the controller was asked last, in one or more executions.
+    /// The measurement since the controller was asked last, of one or more executions.
     pending: Sample,
     pending_ticks: (u64, u64),
     decision: Decision,
@@ -74,7 +74,7 @@ pub(super) struct Session {
     state: Mutex<State>,
     /// Data accesses per thread, as they are now.
     pda: AtomicU32,
-    /// What the program's own data accesses amount to.
+    /// The program's own data accesses.
     own_requests: AtomicU64,
     own_bytes: AtomicU64,
     totals: Totals,
@@ -274,7 +274,7 @@ impl Session {
         }
     }
 
-    /// What was measured in a region, with the shares of processors and memory.
+    /// The measurement of a region, with the shares of processors and memory.
     fn whole(&self, region: &Region) -> Sample {
         Sample {
             cpu: region.busy_share(self.settings.bounds.processors),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::controller::{Bounds, Kind};
 
-/// What environment variables begin with; options on the command line are `--isobath-omp-` and the
+/// The prefix of environment variables; options on the command line are `--isobath-omp-` and the
 /// name in lower case.
 const VARIABLE: &str = "ISOBATH_OMP_";
 const OPTION: &str = "--isobath-omp-";
@@ -107,7 +107,7 @@ impl Settings {
         Ok((settings, others))
     }
 
-    /// What a mode means for the numbers of threads.
+    /// Applies a mode to the numbers of threads.
     fn apply_mode(&mut self) {
         let bounds = &mut self.bounds;
         match self.mode {

@@ -36,7 +36,7 @@ impl Drop for Idle {
     }
 }
 
-/// What a thread spent on a transfer.
+/// A thread's time in a transfer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Spent {
     pub(super) requests: u64,

@@ -26,7 +26,7 @@ pub(crate) enum InitialState {
     Preconditioned,
 }
 
-/// What transactions are protected from.
+/// The isolation of transactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum IsolationName {
     /// Snapshot isolation, or more where an engine has no less
@@ -47,7 +47,7 @@ pub(crate) struct SearchArgs {
     pub(crate) search_time: Duration,
 }
 
-/// What every run of a campaign has.
+/// Options of every run of a campaign.
 #[derive(Debug, Args)]
 pub(crate) struct CaseArgs {
     /// Name of a workload (`isobath bench workloads` lists them), or a workload file of `isobath

@@ -30,7 +30,7 @@ pub(crate) enum PageSizesName {
     Spread,
 }
 
-/// What happens to an older version that is still in the sort buffer.
+/// The treatment of an older version that is still in the sort buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DuplicatesName {
     /// It is written too, as in the paper's numbers

@@ -102,7 +102,7 @@ fn move_behind_verb(words: &mut [OsString]) {
     }
 }
 
-/// What may be meant by words that cannot be understood.
+/// A guess at the meaning of words that do not parse.
 enum Hint {
     Tip(String),
     /// The same words with `-s` before one, and whether that names a store.

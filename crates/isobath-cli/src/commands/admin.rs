@@ -52,7 +52,7 @@ pub(crate) fn trees(args: &TreesArgs, out: &mut Output) -> Result<(), Failure> {
     }
 }
 
-/// What each tree holds.
+/// Prints the statistics of each tree.
 fn tree_stats(store: &Store, trees: &[TreeInfo], out: &mut Output) -> Result<(), Failure> {
     let mut rows = Vec::new();
     for tree in trees {

@@ -13,7 +13,7 @@ use crate::interrupt::InOrder;
 use crate::output::{Output, count, counted, problems_found, size};
 use crate::progress::{Progress, Stages};
 
-/// What the engine counts in a stage; see [`isobath::Watch`].
+/// The unit that the engine counts in a stage; see [`isobath::Watch`].
 fn unit_of(stage: &str) -> Unit {
     match stage {
         "verifying" | "restoring" | "searching" => Unit::Bytes,

@@ -202,7 +202,7 @@ impl Clients {
     }
 }
 
-/// Where each run's files are.
+/// The place of each run's files.
 pub(super) fn place(args: &CaseArgs) -> Result<Option<Place>, Failure> {
     Ok(match (&args.region, &args.vssd) {
         (Some(region), _) => Some(Place::Region(region.clone())),
@@ -221,7 +221,7 @@ pub(super) fn virtual_ssd(directory: &Path) -> Result<VirtualSsdPlace, Failure> 
     })
 }
 
-/// What runs an engine in a process of its own: this program.
+/// The program that runs an engine in a process of its own: this one.
 pub(super) fn child() -> Result<ChildProgram, Failure> {
     let program = std::env::current_exe().map_err(LabError::io("find", Path::new("isobath")))?;
     Ok(ChildProgram {
@@ -399,7 +399,7 @@ impl FailedRun {
     }
 }
 
-/// What the runs left, and those that failed where the others go on.
+/// The records of the runs, and the runs that failed while the others went on.
 fn run_in_order(
     campaign: &mut Campaign,
     cases: &[Case],

@@ -228,7 +228,7 @@ fn export(
     tell_copied("exported", &done, began, out)
 }
 
-/// What was copied since `began`.
+/// Prints the counts of a copy since `began`.
 fn tell_copied(verb: &str, done: &Copied, began: Instant, out: &mut Output) -> Result<(), Failure> {
     let seconds = began.elapsed().as_secs_f64();
     if out.json() {
@@ -360,7 +360,7 @@ fn moment(stat: &Stat) -> String {
     }
 }
 
-/// What is known of an entry, for programs.
+/// An entry's properties, for programs.
 fn described(
     view: &FileView,
     path: &[u8],

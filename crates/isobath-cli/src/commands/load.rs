@@ -167,7 +167,7 @@ fn and_more(all: u64, told: usize, out: &mut Output) -> Result<(), Failure> {
     }
 }
 
-/// What a directory load left out, for the user; `None` where nothing.
+/// The files that a directory load left out, for the user; `None` if none.
 pub(crate) fn skipped(skipped: &isobath_lab::load::Skipped) -> Option<String> {
     let parts: Vec<String> = [
         (skipped.links, "links"),

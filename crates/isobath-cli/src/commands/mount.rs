@@ -123,7 +123,7 @@ pub(super) fn serve(
     check_built()
 }
 
-/// What the process that serves does.
+/// The work of the serving process.
 #[cfg(feature = "mount")]
 mod serving {
     use std::io::Write;
@@ -189,7 +189,7 @@ mod serving {
         Ok(closed?)
     }
 
-    /// Where failed reads are reported.
+    /// Opens the log of failed reads.
     fn open_log(path: Option<&Path>) -> Result<Mutex<Box<dyn Write + Send>>, Failure> {
         let Some(path) = path else {
             return Ok(Mutex::new(Box::new(std::io::stderr())));

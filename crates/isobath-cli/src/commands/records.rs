@@ -93,7 +93,7 @@ pub(super) fn print_sampling(records: &[Record], out: &mut Output) -> Result<(),
     print_lines(records, Record::sampling_line, out)
 }
 
-/// What the steadiness of runs was judged with, and by what.
+/// Prints the parameters and the series by which steadiness was judged.
 pub(super) fn print_steady(records: &[Record], out: &mut Output) -> Result<(), Failure> {
     print_lines(records, Record::steady_line, out)
 }
@@ -113,7 +113,7 @@ fn print_lines(
     Ok(())
 }
 
-/// Where the CPU time went, of runs that were sampled.
+/// Prints the CPU time by component, of runs that were sampled.
 fn print_components(records: &[Record], out: &mut Output) -> Result<(), Failure> {
     let sampled: Vec<&Record> = records.iter().filter(|r| r.cpu_sampled).collect();
     if sampled.is_empty() {
@@ -130,7 +130,7 @@ fn print_components(records: &[Record], out: &mut Output) -> Result<(), Failure>
     out.table(&header, &bench::components(&sampled), true)
 }
 
-/// What the drive did alone, beside each run of which that is known.
+/// Prints the drive's own limit for each run that has it.
 fn print_drive_limits(records: &[Record], out: &mut Output) -> Result<(), Failure> {
     let line = |record: &Record| {
         let limits = record.drive_limits();

@@ -207,7 +207,7 @@ fn workloads(
     Ok(workloads)
 }
 
-/// What a comparison found; a goal is reached only where it is under both terms.
+/// Prints the results of a comparison; a goal counts as reached only if it is under both terms.
 fn print_verdicts(verdicts: &[Verdict], out: &mut Output) -> Result<(), Failure> {
     if verdicts.is_empty() {
         return Ok(());
@@ -246,7 +246,7 @@ fn print_verdicts(verdicts: &[Verdict], out: &mut Output) -> Result<(), Failure>
     out.table(&header, &rows, true)
 }
 
-/// What makes rows of several policies unequal unless one batch is given.
+/// The note that rows of several policies are unequal unless one batch is given.
 const OWN_BATCHES: &str = "Each policy cleans a batch of its own choice at a time: one segment for multi-log, 16 for life-table, 64 for the others. --batch gives all of them the same, and --compare compares on equal terms.";
 
 fn print_rows(rows: &[CleanRow], compared: bool, out: &mut Output) -> Result<(), Failure> {

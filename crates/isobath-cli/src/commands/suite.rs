@@ -142,8 +142,8 @@ fn told(case: &Case) -> String {
     format!("{row}, {}", case.plan.engine.kind.name())
 }
 
-/// What the runs left, and those that failed. One that fails ends no campaign: the same command
-/// tries it again later.
+/// The records of the runs, and the runs that failed. A failed run ends no campaign: the same
+/// command tries it again later.
 type Ran<'c> = (Vec<Record>, Vec<(&'c Case, LabError)>);
 
 fn run_all<'c>(
@@ -284,7 +284,7 @@ fn print_throughput(summaries: &[&RowSummary], out: &mut Output) -> Result<(), F
     Ok(())
 }
 
-/// What engines wrote to drives that count it, where there are any.
+/// Prints the engines' writes to drives that count them, if there are any.
 fn print_amplification(summaries: &[&RowSummary], out: &mut Output) -> Result<(), Failure> {
     let mut lines = Vec::new();
     for row in summaries {

@@ -211,7 +211,7 @@ fn print(directory: &Path, stats: &DriveStats, out: &mut Output) -> Result<(), F
     Ok(())
 }
 
-/// What rates on the drive are.
+/// The note about rates on the drive.
 fn modelled(stats: &DriveStats) -> String {
     match &stats.profile {
         None => "Without --profile, rates on this drive are no measurements.".to_owned(),

@@ -89,7 +89,7 @@ const WIDE_HEADER: &str = "    user/s   reads/s  writes/s    WA-A = pages + valu
 const NARROW_HEADER: &str =
     "    user/s   reads/s  writes/s   WA-A most by          fill  free stalls longest";
 
-/// What happened between two looks.
+/// The change between two readings.
 struct Change {
     seconds: f64,
     user_bytes: u64,

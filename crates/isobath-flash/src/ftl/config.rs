@@ -129,7 +129,7 @@ impl FlashConfig {
     }
 }
 
-/// What a simulated drive refuses.
+/// Errors of a simulated drive.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FlashError {

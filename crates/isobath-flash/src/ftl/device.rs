@@ -70,7 +70,7 @@ impl Smart {
     }
 }
 
-/// What the write cache holds for a page that is not on flash yet.
+/// The write cache's entry for a page that is not on flash yet.
 #[derive(Debug, Clone)]
 enum Cached {
     /// New contents; `None` if the drive keeps none.
@@ -165,7 +165,7 @@ impl<D: PageData> FlashDevice<D> {
         &self.config
     }
 
-    /// Where the contents live.
+    /// The storage of the contents.
     pub fn data_mut(&mut self) -> &mut D {
         &mut self.data
     }

@@ -6,7 +6,7 @@ use super::{
     CleaningPolicy, PageWrite, SegmentId, SegmentTable, Selector, StreamId, Tick, stream_by_cause,
 };
 
-/// What segments are cleaned by.
+/// The score by which segments are cleaned.
 pub trait SegmentScore: Send {
     /// The policy's name.
     const NAME: &'static str;

@@ -34,7 +34,7 @@ pub enum PolicyKind {
     PolicyKind::names()
 )]
 pub struct UnknownPolicy {
-    /// What was asked for.
+    /// The requested value.
     pub name: String,
 }
 
@@ -103,7 +103,7 @@ impl PolicyKind {
 
 /// Code that is generic over the policy; see [`PolicyKind::with`].
 pub trait PolicyUser {
-    /// What it returns.
+    /// Its result.
     type Output;
     /// Runs with a concrete policy.
     fn run<P: CleaningPolicy + 'static>(self, policy: P) -> Self::Output;

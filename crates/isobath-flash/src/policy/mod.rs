@@ -40,7 +40,7 @@ pub use select::{Selector, float_score};
 /// The update clock (section 4.2): the number of user page writes so far.
 pub type Tick = u64;
 
-/// What a page carries from one write to the next, in the policy's own encoding.
+/// The history that a page carries from one write to the next, in the policy's own encoding.
 ///
 /// For the MDC family it is the page's u_p2 (section 5.2.2), the estimated [`Tick`] of its last
 /// update but one. A policy whose [`CleaningPolicy::history_kind`] is [`HistoryKind::Segment`]
@@ -60,7 +60,7 @@ impl History {
     }
 }
 
-/// Where a policy needs the history of pages to be kept.
+/// The place where a policy needs page histories to be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HistoryKind {
     /// The policy reads no history: [`CleaningPolicy::updated`] may be called with anything.
@@ -129,7 +129,7 @@ pub trait CleaningPolicy: Send {
         let _ = pages;
     }
 
-    /// Where the owner keeps page histories for this policy.
+    /// The place where the owner keeps page histories for this policy.
     fn history_kind(&self) -> HistoryKind {
         HistoryKind::None
     }

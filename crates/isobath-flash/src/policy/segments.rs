@@ -55,7 +55,7 @@ pub struct SegmentRecord {
     pub seal_seq: u64,
     /// The stream that filled the segment.
     pub stream: StreamId,
-    /// Where the segment is in its life.
+    /// The segment's state.
     pub state: SegmentState,
 }
 

@@ -3,7 +3,7 @@
 use crate::policy::UnknownPolicy;
 use crate::workload::{Op, WorkloadError};
 
-/// What happens to an older version of a page that is still in the sort buffer when the page is
+/// The treatment of an older version of a page that is still in the sort buffer when the page is
 /// written again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Duplicates {
@@ -51,7 +51,7 @@ pub struct SimConfig {
     pub open_segments_max: Option<u32>,
     /// Size of the buffer in which policies that use it sort user writes (paper: 16).
     pub sort_buffer_segments: u32,
-    /// What happens to duplicates in that buffer.
+    /// The treatment of duplicates in that buffer.
     pub duplicates: Duplicates,
     /// Fixed or variable page sizes.
     pub page_sizes: PageSizes,

@@ -17,7 +17,7 @@ const CHANCE_SHIFT: u64 = 5;
 /// all.
 const IN_ORDER_PAGE: f64 = 0.75;
 
-/// What updates of a trace, from some point on, are like.
+/// Statistics of a trace's updates from some point on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TraceContents {
     /// Live pages by how often they are updated independently of each other, of all these pages and
@@ -109,7 +109,7 @@ impl Overwritten {
 }
 
 impl Trace {
-    /// What the operations from number `from` on are like; those before it show when pages were
+    /// Statistics of the operations from number `from` on; those before it show when pages were
     /// written.
     ///
     /// An update comes in order if its page's last version was written next to one that was

@@ -38,7 +38,7 @@ pub struct Trace {
     pages: u32,
 }
 
-/// What is wrong with a trace.
+/// An error of a trace.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
@@ -47,7 +47,7 @@ pub enum TraceError {
     Malformed {
         /// Line, or record of a binary trace, from 1.
         line: u64,
-        /// What is wrong.
+        /// The problem.
         what: &'static str,
         /// The line.
         text: String,
@@ -94,7 +94,7 @@ pub enum TraceError {
     /// Not a binary trace of a version known here.
     #[error("not a binary trace: {what}")]
     Header {
-        /// What is wrong.
+        /// The problem.
         what: String,
     },
     /// An unknown format.
@@ -103,7 +103,7 @@ pub enum TraceError {
         TraceFormat::NAMES
     )]
     UnknownFormat {
-        /// What was asked for.
+        /// The requested value.
         name: String,
     },
     /// A page size of 0.

@@ -71,17 +71,17 @@ pub enum WorkloadError {
     /// The name or its parameters could not be read.
     #[error("unknown workload `{text}`; write one of: {}", WorkloadKind::FORMS)]
     Unknown {
-        /// What was given.
+        /// The given text.
         text: String,
     },
     /// A parameter is out of range.
     #[error("workload `{text}`: {what} must be {range}")]
     Parameter {
-        /// What was given.
+        /// The given text.
         text: String,
         /// The parameter.
         what: &'static str,
-        /// What is allowed.
+        /// The allowed range.
         range: &'static str,
     },
 }

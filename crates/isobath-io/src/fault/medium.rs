@@ -59,9 +59,9 @@ pub(super) type PageMap<T> = HashMap<u64, T, BuildHasherDefault<PageHasher>>;
 /// One of the two devices: the data, or the log.
 #[derive(Default)]
 struct Side {
-    /// What reads see; `None` is zeros.
+    /// The bytes that reads see; `None` is zeros.
     visible: Vec<Option<Page>>,
-    /// What is certain to survive.
+    /// The bytes that survive for certain.
     durable: Vec<Option<Page>>,
 }
 
@@ -90,7 +90,7 @@ impl Medium {
         self.data.grow(bytes);
     }
 
-    /// What lies behind `bytes` bytes is gone, power loss or not.
+    /// Drops everything behind `bytes` bytes, power loss or not.
     pub(super) fn shrink(&mut self, bytes: u64) {
         let pages = bytes.div_ceil(PAGE);
         self.data.visible.truncate(pages as usize);

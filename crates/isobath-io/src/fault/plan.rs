@@ -82,7 +82,7 @@ impl FaultRule {
     }
 }
 
-/// What becomes of writes that no flush has made durable, when power fails.
+/// The fate of writes that no flush has made durable, when power fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Survivors {
     /// None of them: the drive's cache is lost. Those in flight are lost too.

@@ -1,7 +1,7 @@
 //! Randomness from a seed: every draw is a function of the seed, its purpose and an index, so that
 //! one fault more or less leaves all other draws as they were.
 
-/// What a draw is for.
+/// The purpose of a draw.
 #[derive(Debug, Clone, Copy)]
 #[repr(u64)]
 pub(super) enum Purpose {

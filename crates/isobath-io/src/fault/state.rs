@@ -13,7 +13,7 @@ use crate::fault::plan::{Fault, FaultPlan, FaultRule, Survivors, Trigger};
 use crate::fault::rng::{Purpose, Rng};
 use crate::io::Op;
 
-/// What an I/O does, with a write's data.
+/// An I/O's operation, with a write's data.
 pub(super) enum Task {
     Read,
     Write {
@@ -463,7 +463,7 @@ impl State {
         self.medium.write(index, &changed, durable);
     }
 
-    /// Where a misdirected I/O goes: anywhere on its device, in steps of the atomic unit.
+    /// The place of a misdirected I/O: anywhere on its device, in steps of the atomic unit.
     fn elsewhere(&self, io: &Flying, rng: &mut Rng) -> u64 {
         let device = self.device_of(io.offset);
         let places = (device.end - device.start - io.len) / self.unit + 1;

@@ -26,7 +26,7 @@ const ZEROS: usize = 1 << 20;
 /// Bytes at the start of a file that say what it is: the labels of a volume's member, the header of
 /// a log.
 const HEAD_BYTES: usize = 64 << 10;
-/// What these begin with.
+/// The first bytes of both magics.
 const MAGIC_START: &[u8] = b"ISOB";
 /// Bytes at the start of a block device that must be zero before a volume is created on it: where
 /// file systems, partition tables and volume managers have their signatures.
@@ -49,7 +49,7 @@ const PIN_NUMBERS: u64 = 1 << 61;
 /// Retries of a blocking call after EAGAIN.
 const RETRIES: u32 = 64;
 
-/// What a member was before a volume was created on it.
+/// A member's state before a volume was created on it.
 enum Before {
     /// A member that exists already was opened.
     Member,
@@ -146,8 +146,8 @@ impl Member {
         Ok(same_device || (ours.dev(), ours.ino()) == (found.dev(), found.ino()))
     }
 
-    /// What happened to the file if it is not where it was opened any more. Nothing is said of a
-    /// place that cannot be looked at.
+    /// How the file was displaced, if it is not where it was opened any more. A place that cannot
+    /// be looked at gives no answer.
     pub(super) fn displaced(&self) -> Option<VolumeError> {
         let path = || self.path.clone();
         let ours = self.file.metadata().ok()?;

@@ -44,9 +44,9 @@ pub(crate) struct FileDevice {
     block: u32,
     limit: Option<u64>,
     read_only: bool,
-    /// What every further file is opened with.
+    /// The options of every further file.
     options: VolumeOptions,
-    /// What channels are opened over from now on.
+    /// The backend of channels opened from now on.
     backend: Mutex<BackendKind>,
     notes: Mutex<Vec<String>>,
     /// Held while the volume grows.
@@ -341,7 +341,7 @@ impl FileDevice {
         Ok(())
     }
 
-    /// What channels are opened over now.
+    /// The backend of channels opened now.
     fn backend(&self) -> BackendKind {
         *self.backend.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -767,7 +767,7 @@ mod tests {
     use super::*;
 
     thread_local! {
-        /// What a writer does once an opening has read the labels.
+        /// Work of a writer once an opening has read the labels.
         static OVERTAKE: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
     }
 

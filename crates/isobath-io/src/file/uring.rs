@@ -173,7 +173,7 @@ impl UringQueue {
         })
     }
 
-    /// What was refused at set-up.
+    /// Features refused at set-up.
     pub(super) fn notes(&self) -> Vec<String> {
         self.notes.clone()
     }

@@ -25,7 +25,7 @@ use crate::{LabError, Monitor, write_limit};
 /// One run of a campaign.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// What is run.
+    /// The plan of the run.
     pub plan: LookupPlan,
     /// Which side of a comparison, from 0; equal plans may stand on both.
     pub side: usize,
@@ -83,7 +83,7 @@ pub struct FailedRun {
     pub data_bytes: u64,
     /// Round of repeats, from 0.
     pub round: usize,
-    /// What it failed with.
+    /// Its error.
     pub error: String,
 }
 
@@ -105,7 +105,7 @@ struct TrialLine {
     operations_per_s: f64,
 }
 
-/// What became of a case.
+/// The outcome of a case.
 #[derive(Debug)]
 pub enum Outcome {
     /// It was run now.
@@ -124,7 +124,7 @@ pub struct Campaign {
     trials: Vec<TrialLine>,
     failed: Vec<FailedRun>,
     ran: bool,
-    /// What runs an engine that may end its process.
+    /// The program that runs an engine that may end its process.
     child: Option<ChildProgram>,
 }
 

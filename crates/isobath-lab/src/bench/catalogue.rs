@@ -20,12 +20,12 @@ pub enum ScanLength {
     UpTo(usize),
 }
 
-/// What clients do to the records of a benchmark.
+/// The clients' operations on the records of a benchmark.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Workload {
     /// Its name.
     pub name: String,
-    /// What it is, in a sentence.
+    /// A description, in a sentence.
     pub about: String,
     /// Keys.
     pub key_format: KeyFormat,
@@ -53,11 +53,10 @@ pub struct Workload {
 /// Milliseconds that commits may reach the drive late where they are buffered.
 pub const BUFFERED_MS: u32 = 10;
 
-/// What a workload file says of a run beside the workload; options of the command line come before
-/// it.
+/// A workload file's further settings of a run; options of the command line come before it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FileWorkload {
-    /// What clients do.
+    /// The clients' work.
     pub workload: Workload,
     /// Records that are loaded.
     pub records: u64,

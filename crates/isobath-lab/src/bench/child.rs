@@ -35,7 +35,7 @@ const STEP: Duration = Duration::from_millis(20);
 /// How long a child that was cancelled may take to end.
 const END_WAIT: Duration = Duration::from_secs(20);
 
-/// What a child says: what it measured, or why not.
+/// A child's answer: its measurement, or an error.
 #[derive(Serialize, Deserialize)]
 enum Answer {
     Measured(Box<Measured>),

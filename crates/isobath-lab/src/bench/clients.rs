@@ -23,7 +23,7 @@ const STOP: u8 = 2;
 /// ended.
 const WAIT_STEP: Duration = Duration::from_millis(100);
 
-/// What all clients of a run share.
+/// State shared by all clients of a run.
 pub(super) struct Shared {
     pub(super) records: Arc<Records>,
     workload: Workload,
@@ -37,12 +37,12 @@ pub(super) struct Shared {
     /// Open loop: when operations are due.
     pub(super) arrivals: Option<Arrivals>,
     phase: AtomicU8,
-    /// What each client shows.
+    /// Each client's published counts.
     shown: Vec<Shown>,
     results: Mutex<Vec<Results>>,
-    /// What clients of the TPC-C-derived workload share.
+    /// State shared by clients of the TPC-C-derived workload.
     pub(super) tpcc: Option<Arc<Tpcc>>,
-    /// What each client draws its records from; its own picker where there is none for it.
+    /// Each client's list of drawn records; without one, the client uses its own picker.
     drawn: Vec<Arc<[Drawn]>>,
 }
 
@@ -137,7 +137,7 @@ impl Shared {
         Total::of(self.shown.iter().map(Shown::latencies))
     }
 
-    /// What all clients did; they have ended.
+    /// The results of all clients, which have ended.
     pub(super) fn take_results(&self) -> Results {
         let mut total = Results::new(&self.workload.mix);
         for part in self.results().drain(..) {

@@ -176,7 +176,8 @@ impl Frame {
 
 /// Words in the names of functions that handle interrupts.
 const INTERRUPTS: &[&str] = &["interrupt", "softirq", "sysvec", "_irq_exit", "handle_irq"];
-/// What the kernel's other functions are for, by words of their names; the first that fits counts.
+/// The purpose of the kernel's other functions, by words of their names; the first that fits
+/// counts.
 const KERNEL: [(&str, &[&str]); 4] = [
     (
         "kernel: sleeping and waking",
@@ -224,7 +225,7 @@ const KERNEL: [(&str, &[&str]); 4] = [
     ("kernel: system calls", &["entry_SYSCALL", "syscall"]),
 ];
 
-/// Where a module of Isobath belongs, by the beginning of its path.
+/// The component of a module of Isobath, by the beginning of its path.
 const MODULES: [(&str, &str); 16] = [
     ("isobath_lab", "benchmark"),
     ("isobath_io", "I/O submission and completion"),

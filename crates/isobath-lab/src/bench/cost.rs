@@ -10,7 +10,7 @@ use super::evidence::{lines, rows, verdicts};
 use super::record::Record;
 use super::verdict::Pitfall;
 
-/// What one drive does.
+/// The performance of one drive.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Point {
     /// Engine, or engine and over-provisioning.
@@ -21,7 +21,7 @@ pub struct Point {
     pub operations_per_s: f64,
 }
 
-/// What one side of a row needs.
+/// The needs of one side of a row.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Need {
     /// The row.

@@ -231,7 +231,7 @@ pub fn verdicts(records: &[Record]) -> Vec<(Pitfall, Verdict)> {
     Pitfall::ALL.into_iter().enumerate().map(worst).collect()
 }
 
-/// What the runs of one line show together: the least favourable of each.
+/// The evidence of all runs of one line: the least favourable of each kind.
 fn evidence(records: &[Record]) -> Evidence {
     let simulated = records.iter().all(Record::is_modelled);
     let steady = records

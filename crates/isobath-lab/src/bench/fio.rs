@@ -32,7 +32,7 @@ impl FioJob {
     }
 }
 
-/// What to say of the jobs that did nothing and are left out of reports, if there are any.
+/// The note about jobs that did nothing and are left out of reports, if there are any.
 #[must_use]
 pub fn fio_left_out(jobs: &[FioJob]) -> Option<String> {
     let idle = jobs.iter().filter(|job| !job.has_io());

@@ -26,7 +26,7 @@ use crate::machine::{device_bytes, memory_bytes, steal_time};
 use crate::write_limit::{self, WriteLimit};
 use crate::{LabError, Machine, Monitor, Stage, Unit, cpu_time};
 
-/// What to measure.
+/// The plan of a measurement.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LookupPlan {
     /// The engine and its configuration.
@@ -41,7 +41,7 @@ pub struct LookupPlan {
     pub in_pool: bool,
     /// Records loaded.
     pub records: u64,
-    /// What the clients do.
+    /// The clients' work.
     pub workload: Workload,
     /// Operations offered per second; `None` is a closed loop.
     pub rate_per_s: Option<f64>,
@@ -66,7 +66,7 @@ pub struct LookupPlan {
     pub latency_every: Option<u32>,
     /// Whether `perf` says where the CPU time goes.
     pub components: bool,
-    /// What is not read though it could be: a pitfall, which the benchmark's test of itself
+    /// Measurements left out although they are possible: a pitfall, which the benchmark's self-test
     /// commits.
     pub left_out: LeftOut,
     /// Seed of keys and arrivals.
@@ -74,7 +74,7 @@ pub struct LookupPlan {
 }
 
 impl LookupPlan {
-    /// What the engine has under it.
+    /// The medium under the engine.
     #[must_use]
     pub fn medium(&self) -> Medium {
         Medium::of(&self.engine, self.region_bytes)
@@ -100,7 +100,7 @@ impl LookupPlan {
     }
 }
 
-/// What was measured.
+/// The results.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LookupReport {
     /// The load, where one was needed.
@@ -111,7 +111,7 @@ pub struct LookupReport {
     pub drive_before: Option<DriveLimit>,
     /// The drive after.
     pub drive_after: Option<DriveLimit>,
-    /// What the drive did with nothing but writes before, where the clients write.
+    /// The drive's limit of writes before the run, if the clients write.
     pub drive_writes_before: Option<WriteLimit>,
     /// The same after.
     pub drive_writes_after: Option<WriteLimit>,
@@ -127,7 +127,7 @@ pub struct LookupReport {
     /// CPU time that the hypervisor took from this machine while it was measured, seconds.
     #[serde(skip)]
     pub steal_s: f64,
-    /// What the TPC-C-derived workload reports besides.
+    /// Further results of the TPC-C-derived workload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tpcc: Option<tpcc::Report>,
     /// Shares of the CPU time by component, the largest first, where they were asked for.
@@ -235,7 +235,7 @@ fn check_memory(plan: &LookupPlan) -> Result<(), LabError> {
     )))
 }
 
-/// Where the records come from.
+/// The source of the records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Data {
     /// A new engine is made and loaded.
@@ -369,7 +369,7 @@ fn limit(
     }
 }
 
-/// What the drive does with nothing but writes, where the clients write to one.
+/// Measures the drive's limit of writes, if the clients write to one.
 fn write_limit(plan: &LookupPlan, monitor: &dyn Monitor) -> Result<Option<WriteLimit>, LabError> {
     let (Some(depth), Some(path)) = (plan.drive_depth, &plan.engine.path) else {
         return Ok(None);
@@ -544,7 +544,7 @@ fn fill_pool(
     }))
 }
 
-/// What happened while the clients were measured.
+/// The measurement while the clients ran.
 struct Measured {
     results: Results,
     per_second: Vec<u64>,
@@ -554,7 +554,7 @@ struct Measured {
     device: (u64, u64),
     counters: (Counters, Counters),
     keys_drawn_before: Option<u64>,
-    /// Where the CPU time went, if that was asked for.
+    /// The CPU time by component, if that was asked for.
     components: Option<Result<Vec<(String, f64)>, LabError>>,
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::engine::{DriveProfile, EngineConfig, SimulatedDrive};
 use crate::machine;
 
-/// What a run's data lie on. Memory is no drive, whatever stands between it and the engine.
+/// The medium of a run's data. Memory is no drive, whatever lies between it and the engine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Medium {
@@ -36,8 +36,8 @@ pub enum Medium {
     },
 }
 
-/// What has to be equal in runs that support one statement; drives of a class may differ, since a
-/// sweep varies them.
+/// The class of media that must be equal in runs that support one statement; drives of a class may
+/// differ, since a sweep varies them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub(super) enum MediumClass {
@@ -48,7 +48,7 @@ pub(super) enum MediumClass {
     Drive { file_system: String, region: bool },
 }
 
-/// What tells kinds of drives apart.
+/// The kind of a drive.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DriveKind {
     /// A simulated or virtual SSD.
@@ -59,7 +59,7 @@ pub enum DriveKind {
 }
 
 impl Medium {
-    /// What an engine of this configuration has under it.
+    /// The medium under an engine of this configuration.
     pub(super) fn of(engine: &EngineConfig, region_bytes: Option<u64>) -> Medium {
         match (&engine.path, engine.simulated) {
             (Some(_), Some(drive)) => Medium::Virtual(drive),

@@ -22,8 +22,8 @@ pub enum Place {
     VirtualSsd(VirtualSsdPlace),
 }
 
-/// Where virtual SSDs are made. Runs in one directory take turns, and what is there that no run
-/// made stays.
+/// The directory of virtual SSDs. Runs in one directory take turns, and files that no run made
+/// stay.
 #[derive(Debug, Clone)]
 pub struct VirtualSsdPlace {
     /// The directory in which each run makes its drive, and removes it again.
@@ -43,8 +43,7 @@ const CACHE_PAGES: u64 = 64;
 /// Pages of a superblock at least.
 const SUPERBLOCK_PAGES_MIN: u64 = 64;
 
-/// What a profile means for the shape of a drive: bytes of a superblock, and the policy by which
-/// the drive cleans.
+/// A profile's shape of a drive: bytes of a superblock, and the policy by which the drive cleans.
 pub(crate) fn shape(drive: &SimulatedDrive) -> (u32, FlashPolicy) {
     let (units, policy) = match drive.profile {
         DriveProfile::Tlc => (256, FlashPolicy::Greedy),
@@ -77,7 +76,7 @@ impl Ready {
         }
     }
 
-    /// Where the engine's files go.
+    /// The directory of the engine's files.
     pub(super) fn directory(&self) -> &Path {
         match self {
             Ready::Region(region) => region.directory(),

@@ -6,7 +6,7 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 /// Repeats of each side without which nothing is said.
 pub const REPEATS_MIN: usize = 5;
 
-/// What may be said of a ratio.
+/// A statement about a ratio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Says {
@@ -21,7 +21,7 @@ pub enum Says {
 }
 
 impl Says {
-    /// What is said, for a person.
+    /// The statement as a sentence.
     #[must_use]
     pub fn sentence(self) -> &'static str {
         match self {
@@ -44,7 +44,7 @@ pub struct Ratio {
     pub high: f64,
     /// Pairs.
     pub repeats_count: usize,
-    /// What follows.
+    /// The statement that follows.
     pub says: Says,
 }
 

@@ -12,7 +12,7 @@ use super::tpcc::Report as TpccReport;
 use super::verdict::{Pitfall, Verdict};
 use crate::WriteLimit;
 
-/// What a run does not read though it could.
+/// Measurements that a run leaves out although they are possible.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
     /// The drive's counters of flash writes.
@@ -21,7 +21,7 @@ pub struct LeftOut {
     pub space: bool,
 }
 
-/// What was measured in one run.
+/// The record of one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// Row of the campaign that it belongs to, where the campaign has named rows.
@@ -36,7 +36,7 @@ pub struct Record {
     pub after_gap: bool,
     /// Version of the laboratory.
     pub isobath_version: String,
-    /// What was asked for: the engine, what it was given, and what its data lay on.
+    /// The setting: the engine, its configuration, and the medium of its data.
     pub setting: Setting,
     /// Records loaded.
     pub records_count: u64,
@@ -46,7 +46,7 @@ pub struct Record {
     pub clients_count: usize,
     /// Every setting of the engine.
     pub settings: Vec<(String, String)>,
-    /// What was searched before, where the settings were.
+    /// The search for the settings, if there was one.
     #[serde(default)]
     pub search: Option<Search>,
     /// Seconds measured.
@@ -58,12 +58,12 @@ pub struct Record {
     /// Operations per second of each kind, over the whole run.
     #[serde(default)]
     pub operations_by_type: Vec<(String, f64)>,
-    /// What the TPC-C-derived workload reports besides.
+    /// Further results of the TPC-C-derived workload.
     #[serde(default)]
     pub tpcc: Option<TpccReport>,
     /// Sample from which on the run is steady.
     pub steady_from: Option<usize>,
-    /// What that was judged with; nothing in records that are older than this field.
+    /// The parameters of that judgement; none in records that are older than this field.
     #[serde(default)]
     pub steady_parameters: Option<SteadyParameters>,
     /// Median latency of calls, microseconds.
@@ -112,10 +112,10 @@ pub struct Record {
     pub capacities_written: Option<f64>,
     /// The drive's own random 4 KiB reads per second before and after.
     pub drive_reads_per_s: Option<(f64, f64)>,
-    /// What the drive did with nothing but writes before and after, where the clients write.
+    /// The drive's limit of writes before and after, if the clients write.
     #[serde(default)]
     pub drive_writes: Option<(WriteLimit, WriteLimit)>,
-    /// What could have been read of the drive or the engine's files and was not.
+    /// Measurements of the drive or the engine's files that were possible and left out.
     #[serde(default)]
     pub left_out: LeftOut,
     /// Whether the clients write.
@@ -143,13 +143,13 @@ impl Record {
         self.setting.writes_to_drive(self.writes)
     }
 
-    /// What it is called beside others: its engine, and what makes it a second row of it.
+    /// Its name among others: its engine, and the settings that make it a second row of it.
     #[must_use]
     pub fn side(&self) -> String {
         self.setting.side()
     }
 
-    /// What it stands under in a report: its row, or its workload.
+    /// Its heading in a report: its row, or its workload.
     #[must_use]
     pub fn heading(&self) -> &str {
         self.row.as_deref().unwrap_or(&self.setting.workload)
@@ -262,7 +262,8 @@ impl Record {
         Some(record)
     }
 
-    /// What the same workload took with no engine and one client, and what follows from it.
+    /// Sets the cost of the same workload with no engine and one client, and the shares derived
+    /// from it.
     pub(super) fn set_harness(&mut self, ns_per_operation: Option<f64>, report: &LookupReport) {
         self.harness_ns_per_operation = ns_per_operation;
         let reads = report.rows.first().and_then(|row| {

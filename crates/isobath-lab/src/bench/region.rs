@@ -24,11 +24,11 @@ use crate::{LabError, Monitor, Stage, Unit};
 const MIN_BYTES: u64 = 64 << 20;
 /// Bytes that are written at a time.
 const STEP_BYTES: usize = 1 << 20;
-/// What a region begins with that no file system was made in yet.
+/// The first bytes of a region without a file system.
 const MARK: &[u8] = b"isobath bench region";
 /// The label of file systems in regions.
 const LABEL: &str = "isobath-region";
-/// Where ext4 has its magic number and its label (kernel documentation, "Super Block").
+/// Offsets of ext4's magic number and its label (kernel documentation, "Super Block").
 const EXT4_MAGIC_AT: usize = 1024 + 56;
 const EXT4_MAGIC: [u8; 2] = [0x53, 0xef];
 const EXT4_LABEL_AT: usize = 1024 + 120;
@@ -235,7 +235,7 @@ impl Region {
         Ok(region)
     }
 
-    /// Where the file system is mounted.
+    /// The mount point of the file system.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }

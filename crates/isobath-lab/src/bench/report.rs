@@ -150,7 +150,7 @@ fn pitfall_cells(pitfall: &Pitfall, verdict: &Verdict) -> Vec<Markup> {
     ]
 }
 
-/// What a run is one repeat of.
+/// The series that a run repeats.
 fn series(record: &Record) -> String {
     let size = short(record.data_bytes as f64);
     let fill = record.setting.space.fill_factor;
@@ -173,7 +173,7 @@ fn label(record: &Record) -> String {
     format!("{}, round {}", series(record), record.round)
 }
 
-/// What was repeated, in an order that is the same in all sections of the same engines.
+/// All series, in an order that is the same in all sections of the same engines.
 fn all_series(records: &[Record]) -> Vec<String> {
     let mut all = distinct(records, series);
     all.sort();
@@ -289,7 +289,7 @@ fn decimal(per_s: f64) -> String {
     }
 }
 
-/// What the drive did alone before and after each run.
+/// The drive's own limits before and after each run.
 fn drive_limits(records: &[Record]) -> Markup {
     let is_known = |r: &&Record| r.drive_reads_per_s.is_some() || r.drive_writes.is_some();
     let columns = [
@@ -316,7 +316,7 @@ fn drive_limits(records: &[Record]) -> Markup {
     } }
 }
 
-/// Where the CPU time of an operation goes: what was sampled, or what follows from runs without an
+/// The CPU time of an operation by component: as sampled, or as it follows from runs without an
 /// engine.
 fn cpu(records: &[Record]) -> Markup {
     let known: Vec<&Record> = records
@@ -352,7 +352,7 @@ fn charts(records: &[Record]) -> Markup {
     }
 }
 
-/// What the colours of the charts of runs stand for.
+/// The legend of the charts of runs.
 fn keys(records: &[Record]) -> Vec<(Ink, String)> {
     let series = all_series(records).into_iter().enumerate();
     series.map(|(at, name)| (Ink::Series(at), name)).collect()
@@ -426,7 +426,7 @@ pub struct Measured {
     pub row: String,
     /// The engine.
     pub engine: String,
-    /// What was measured of it; above 0.
+    /// Its measured value; above 0.
     pub value: f64,
 }
 
@@ -565,7 +565,7 @@ fn varies(of: fn(&Record) -> Option<f64>, records: &[Record]) -> bool {
     values.any(|value| Some(value) != first)
 }
 
-/// What else than `except` differs between runs, in words.
+/// The differences between runs other than `except`, in words.
 fn others(record: &Record, records: &[Record], except: &str) -> String {
     let mut text = String::new();
     for (name, unit, of) in SWEPT {

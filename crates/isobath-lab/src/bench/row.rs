@@ -9,7 +9,7 @@ use super::workload::Operation;
 use crate::Machine;
 use crate::engine::{Callers, EngineKind, IsolationLevel, SpaceConfig, SpaceCounters, Tuning};
 
-/// What a row was measured with; equal settings have an equal hash.
+/// The setting of a row; equal settings have an equal hash.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Setting {
     /// The engine.
@@ -32,9 +32,9 @@ pub struct Setting {
     pub pool_bytes: u64,
     /// Whether everything was in the pool.
     pub in_pool: bool,
-    /// What the data lie on.
+    /// The medium of the data.
     pub medium: Medium,
-    /// What calls the engine.
+    /// The callers of the engine.
     pub callers: Callers,
     /// Clients at the same time.
     pub clients: usize,
@@ -54,7 +54,7 @@ pub struct Setting {
     pub warm_up_s: f64,
     /// Seconds measured.
     pub duration_s: f64,
-    /// What a search may choose, and what makes second rows.
+    /// Settings that a search may choose, and that make second rows.
     pub tuning: Tuning,
     /// Seed of keys and arrivals.
     pub seed: u64,
@@ -110,7 +110,7 @@ pub struct Row {
     /// The machine and the drive.
     #[serde(flatten)]
     pub machine: Machine,
-    /// What was done to the drive before.
+    /// The drive's preparation.
     pub drive_state: String,
     /// The operation that this row is about.
     pub operation: String,
@@ -165,12 +165,12 @@ pub struct Row {
     pub operations_per_drive_read: Option<f64>,
     /// Bytes of the engine's files.
     pub space_bytes: u64,
-    /// What Isobath did to its volume during the run.
+    /// Isobath's space counters of the run.
     #[serde(flatten)]
     pub space: Option<SpaceRow>,
 }
 
-/// What Isobath's page store did while it was measured.
+/// The page store's counters during the measurement.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SpaceRow {
     /// Pages written because they changed, per operation that writes.

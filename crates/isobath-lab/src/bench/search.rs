@@ -32,7 +32,7 @@ pub struct SearchPlan {
     pub seed: u64,
 }
 
-/// What a search tried and found.
+/// A search's attempts and result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Search {
     /// Seed of the draws.

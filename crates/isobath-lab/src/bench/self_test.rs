@@ -21,10 +21,10 @@ use crate::engine::{
 };
 use crate::{LabError, Monitor, free_space, machine};
 
-/// What became of one fault.
+/// The result of one fault.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct Caught {
-    /// What was done wrong.
+    /// The fault.
     pub fault: &'static str,
     /// The pitfall that was committed; the first, where it commits several.
     pub pitfall: Pitfall,

@@ -69,7 +69,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// What happened between successive samples.
+    /// The differences between successive samples.
     fn steps(&self) -> impl Iterator<Item = Sample> + '_ {
         let before = std::iter::once(Sample::default()).chain(self.samples.iter().copied());
         before.zip(&self.samples).map(|(before, now)| Sample {
@@ -168,7 +168,7 @@ impl Series {
         matches!(self.steady(to_drive), Steady::From(_))
     }
 
-    /// What was counted before this sample.
+    /// The counts before this sample.
     fn before(&self, sample: usize) -> Sample {
         let before = sample.checked_sub(1).and_then(|at| self.samples.get(at));
         before.copied().unwrap_or_default()

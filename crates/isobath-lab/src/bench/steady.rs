@@ -52,7 +52,7 @@ impl fmt::Display for SteadyParameters {
     }
 }
 
-/// What one series does.
+/// The verdict on one series.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Steady {
@@ -67,7 +67,7 @@ pub enum Steady {
 /// Starts that are tried, as shares of the series.
 const STARTS: usize = 12;
 
-/// Where all series, sampled at the same times, have stopped changing.
+/// The point at which all series, sampled at the same times, have stopped changing.
 #[must_use]
 pub fn steady(series: &[&[f64]], parameters: &SteadyParameters) -> Steady {
     let Some(samples) = series.iter().map(|one| one.len()).min() else {

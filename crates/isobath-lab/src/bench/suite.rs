@@ -45,7 +45,7 @@ const SAMPLE_MAX: Duration = Duration::from_secs(1);
 pub struct Suite {
     /// Its name.
     pub name: String,
-    /// What it is, in a sentence.
+    /// A description, in a sentence.
     pub about: String,
     /// Engines of every row, the first of which the others are compared with.
     pub engines: Vec<EngineKind>,
@@ -77,7 +77,7 @@ pub struct SuiteSizes {
     pub drive_s: f64,
 }
 
-/// Where the data of a row are.
+/// The place of a row's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SuiteData {
@@ -142,14 +142,14 @@ pub struct SuiteRow {
     pub name: String,
     /// Name of its workload.
     pub workload: String,
-    /// Where the data are.
+    /// The place of the data.
     pub data: SuiteData,
     /// Whether the engines log.
     #[serde(default)]
     pub log: SuiteLog,
 }
 
-/// What the caller chooses of a campaign.
+/// The caller's choices of a campaign.
 #[derive(Debug, Clone)]
 pub struct SuiteChoice {
     /// Whether the runs are long.
@@ -175,7 +175,7 @@ pub struct SuiteChoice {
     pub directory: PathBuf,
     /// The file in which a file system is made for each run; see [`super::make_region`].
     pub region: Option<PathBuf>,
-    /// Where virtual SSDs are made, so that every engine runs rows of simulated drives; without it
+    /// The place of virtual SSDs, so that every engine runs rows of simulated drives; without it
     /// only Isobath does, in this process.
     pub virtual_ssd: Option<VirtualSsdPlace>,
     /// Whether the drive's own limit is measured.
@@ -370,7 +370,7 @@ fn sides(engines: impl Iterator<Item = EngineKind>, block_align: bool) -> Vec<(E
     sides
 }
 
-/// What the engines of a row have in common.
+/// Conditions shared by the engines of a row.
 struct Conditions<'r> {
     row: &'r SuiteRow,
     data_bytes: u64,

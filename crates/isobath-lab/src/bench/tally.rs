@@ -9,7 +9,7 @@ use hdrhistogram::Histogram;
 use super::latencies::{Counts, LATENCY_NS_MAX, LATENCY_NS_MIN};
 use super::workload::{Mix, OPERATIONS, Operation};
 
-/// What one client, or all together, did while it was measured.
+/// The results of one client, or of all together, during the measurement.
 pub(super) struct Results {
     /// Keys or records processed, per operation.
     pub(super) operations: [u64; OPERATIONS],
@@ -68,7 +68,7 @@ fn histogram(longest_ns: u64) -> Histogram<u64> {
     Histogram::new_with_bounds(1, longest_ns, 2).expect("valid bounds")
 }
 
-/// What one client shows to other threads while it runs; no two clients share a cache line.
+/// One client's counts that other threads read while it runs; no two clients share a cache line.
 #[repr(align(128))]
 pub(super) struct Shown {
     processed: AtomicU64,

@@ -60,7 +60,7 @@ impl Pitfall {
     }
 }
 
-/// What a run did about one pitfall.
+/// The verdict on one pitfall.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "verdict", content = "reason")]
 pub enum Verdict {
@@ -148,7 +148,7 @@ pub(super) enum StateEvidence {
     Unknown(String),
 }
 
-/// What is known of the runs of one engine in one configuration.
+/// The evidence of the runs of one engine in one configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Evidence {
     /// Whether the runs use a drive at all.
@@ -163,7 +163,8 @@ pub(super) struct Evidence {
     pub state: StateEvidence,
     /// Dataset sizes that were run, over what `dataset_of` says.
     pub dataset_shares: Vec<f64>,
-    /// What the dataset sizes are shares of: the capacity, or the cache where no capacity is known.
+    /// The total that dataset sizes are shares of: the capacity, or the cache if no capacity is
+    /// known.
     pub dataset_of: &'static str,
     /// Largest space amplification.
     pub space: Known<f64>,

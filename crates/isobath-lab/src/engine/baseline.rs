@@ -8,7 +8,7 @@ use super::{Access, Client, Counters, Ended, Engine, Key, Session, Sorted, Work,
 use crate::LabError;
 use crate::bench::Records;
 
-/// What lies below an engine that keeps nothing.
+/// The layer below an engine that keeps nothing.
 pub(super) trait Below: Send + Sync {
     /// The engine's name.
     const NAME: &'static str;
@@ -17,7 +17,7 @@ pub(super) trait Below: Send + Sync {
     where
         Self: 'b;
 
-    /// What was chosen of it.
+    /// Its settings.
     fn settings(&self) -> Vec<(&'static str, &'static str)>;
 
     /// Makes place for `records`.

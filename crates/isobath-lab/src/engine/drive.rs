@@ -123,7 +123,7 @@ pub(super) struct DriveIo<'d> {
 }
 
 impl DriveIo<'_> {
-    /// Where a record's page begins.
+    /// The offset of a record's page.
     fn place(&self, index: u64) -> u64 {
         index / self.records_per_page % self.pages * PAGE as u64
     }

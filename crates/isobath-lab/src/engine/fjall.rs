@@ -50,7 +50,7 @@ pub(super) struct FjallEngine {
     config: EngineConfig,
     sizes: Sizes,
     open_files: usize,
-    /// What a commit waits for; none leaves its journal in the process.
+    /// The durability that a commit waits for; none leaves its journal in the process.
     commit: Option<PersistMode>,
 }
 

@@ -23,7 +23,7 @@ fn config(kind: EngineKind, path: Option<PathBuf>) -> EngineConfig {
     }
 }
 
-/// What every adapter must do: load, close, open, get, get many, scan, put.
+/// Checks an adapter: load, close, open, get, get many, scan, put.
 fn conforms(config: &EngineConfig) {
     let format = KeyFormat::Binary { bytes: 16 };
     let records = Arc::new(Records::new(2000, 50, format, KeyOrder::Hashed));

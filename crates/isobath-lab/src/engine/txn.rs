@@ -11,7 +11,7 @@ pub(crate) enum Decision {
     RollBack,
 }
 
-/// What became of a transaction.
+/// The outcome of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// Its changes are visible to all.
@@ -22,7 +22,7 @@ pub(crate) enum Ended {
     Conflict,
 }
 
-/// What a transaction may do.
+/// The access of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     /// It only reads.
@@ -31,7 +31,7 @@ pub(crate) enum Access {
     Write,
 }
 
-/// What runs inside a transaction, possibly several times.
+/// A transaction's work, possibly run several times.
 pub(crate) type Work<'w> = dyn FnMut(&mut dyn Transaction) -> Result<Decision, LabError> + 'w;
 
 /// An open transaction. It sees its own changes. Tables are numbers: places in the schema's list.

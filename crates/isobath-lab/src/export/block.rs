@@ -13,7 +13,7 @@ const HEADER_BYTES: usize = 24;
 /// Most bytes of a payload; a longer one is corrupt.
 pub(super) const MAX_PAYLOAD: usize = 2 << 20;
 
-/// What a block holds.
+/// A block's contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -89,9 +89,9 @@ pub(super) struct BlockReader<R> {
     input: R,
     path: PathBuf,
     next: u64,
-    /// Where the next block starts in the file.
+    /// The offset of the next block.
     offset: u64,
-    /// Where the block last read started.
+    /// The offset of the block last read.
     block_offset: u64,
     payload: Vec<u8>,
 }

@@ -21,7 +21,7 @@ const VALUE_PART: usize = 1 << 20;
 /// Records are collected up to this many bytes before a block is written.
 const RECORDS_BLOCK: usize = 1 << 20;
 
-/// What went through an export or import.
+/// Counts of an export or import.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Transferred {
     /// Trees.

@@ -97,7 +97,7 @@ struct Importer<'s, R> {
     stored: u64,
 }
 
-/// What ended a run of small records.
+/// The end of a run of small records.
 enum Next {
     Large,
     TreeEnd,

@@ -11,7 +11,7 @@ use super::block::{BlockWriter, Kind};
 use super::{Counts, EXPORT_FORMAT, LARGE_VALUE, RECORDS_BLOCK, Transferred, VALUE_PART};
 use crate::{LabError, Monitor, Stage, Unit};
 
-/// What to export, and where to.
+/// The data to export, and the target.
 #[derive(Debug, Clone)]
 pub struct ExportPlan {
     /// The file to write; `None` is standard output.

@@ -33,7 +33,7 @@ pub struct Delimited {
     /// The column that becomes the value. `None` stores the whole row: a JSON
     /// object of column names and texts, or an array where there is no header.
     pub value: Option<Column>,
-    /// What to do with a row that cannot be stored.
+    /// The treatment of a row that cannot be stored.
     pub on_bad: OnBad,
 }
 
@@ -69,7 +69,7 @@ struct Terminated<R> {
     last_row: &'static [u8],
 }
 
-/// What the reader of rows has taken so far.
+/// The bytes that the reader of rows has taken so far.
 #[derive(Default)]
 struct HandedOut {
     /// Bytes of the input, and all of them once `LAST_ROW` is handed out.
@@ -123,7 +123,7 @@ fn first_line(row: &ByteRecord, end: &csv::Position, handed_out: &HandedOut) -> 
     end.line().saturating_sub(inside + behind)
 }
 
-/// What a row turned out to be.
+/// The end of a row.
 enum Ended {
     /// One of the input's.
     Row,
@@ -307,7 +307,7 @@ fn column_index(column: &Column, names: &[String], path: &Path) -> Result<usize,
     }
 }
 
-/// Where the one column of that name is.
+/// The position of the one column of that name.
 fn position(name: &str, names: &[String], path: &Path) -> Result<usize, LabError> {
     let mut found = (0..names.len()).filter(|at| names[*at] == name);
     let shown = crate::escape(name.as_bytes());

@@ -23,7 +23,7 @@ use crate::error::LabError;
 pub use crate::files::{InputFile, must_be};
 use crate::{Monitor, Stage, Unit};
 
-/// What a load did.
+/// The result of a load.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Loaded {
     /// Records or files stored.
@@ -65,7 +65,7 @@ pub struct ReplacedLine {
     pub by_line: u64,
 }
 
-/// What to do with a record that cannot be stored.
+/// The treatment of a record that cannot be stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnBad {
     /// End the load with an error that names the line.
@@ -74,7 +74,7 @@ pub enum OnBad {
     Skip,
 }
 
-/// Where records go: sorted into the tree at the end, with counts.
+/// The sink of records: sorted into the tree at the end, with counts.
 struct Sink<'m> {
     path: PathBuf,
     loader: Loader,

@@ -54,13 +54,13 @@ impl Grid {
     }
 }
 
-/// What is to be probed and how.
+/// The plan of a probe.
 #[derive(Debug, Clone)]
 pub struct ProbePlan {
     /// A directory or new file (a test file is made), an existing file (only read), or a block
     /// device.
     pub path: PathBuf,
-    /// Where the profile is written.
+    /// The path of the profile.
     pub output: PathBuf,
     /// Which points.
     pub grid: Grid,
@@ -98,12 +98,12 @@ pub struct ProbePlan {
     pub levels: Levels,
 }
 
-/// What a probe will do, reported before it does anything.
+/// An estimate of a probe, reported before it does anything.
 #[derive(Debug, Clone, Serialize)]
 pub struct Estimate {
     /// Points still to be measured.
     pub points: usize,
-    /// What happens to the path, as a sentence.
+    /// The effect on the path, as a sentence.
     pub action: String,
     /// Bytes of the file or range.
     pub bytes: u64,
@@ -321,7 +321,7 @@ impl Prepared {
         visits.collect()
     }
 
-    /// What the probe will do and how long it will take.
+    /// Estimates the probe's actions and time.
     #[must_use]
     pub fn estimate(&self) -> Estimate {
         let plan = &self.plan;

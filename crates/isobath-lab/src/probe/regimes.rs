@@ -120,8 +120,8 @@ fn series(sentinels: &[Sentinel], wanted: Levels) -> [Series; 3] {
     [small, large, write]
 }
 
-/// Where the level of a sentinel changes and stays changed: indices at which a new level begins,
-/// the first being 0.
+/// The points at which a sentinel's level changes and stays changed: indices at which a new level
+/// begins, the first being 0.
 fn levels(sentinel: &Series) -> Vec<usize> {
     let series = &sentinel.rates;
     let rate = |i: usize| series[i].1;

@@ -19,7 +19,7 @@ use super::{Prepared, ProbePlan, same_target};
 use crate::drive_model::write_profile;
 use crate::{LabError, Machine, Monitor, Stage, Unit, raw};
 
-/// What runs before a slice counts.
+/// The time that runs before a slice counts.
 pub(super) const WARM_UP: Duration = Duration::from_millis(80);
 /// The sentinel of small I/Os: random reads of a page, this many in flight.
 const SENTINEL_DEPTH: f64 = 32.0;

@@ -112,7 +112,7 @@ const OTHERS_CPU: f64 = 0.25;
 /// A slice shorter than this says nothing about CPU: the kernel counts in ticks of 10 ms.
 const CPU_TIME_MIN_S: f64 = 0.1;
 
-/// What this process and all processes did so far, to detect whether others disturb a measurement.
+/// I/O of this process and of all processes so far, to detect whether others disturb a measurement.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Traffic {
     /// Bytes that the drive read and wrote for all processes; `None` if the kernel does not say.

@@ -11,7 +11,7 @@ use isobath_model::profile::TargetKind;
 use crate::machine::in_memory;
 use crate::{LabError, free_space};
 
-/// What the path is, and so what the probe will do with it.
+/// The kind of the path, which decides the probe's treatment of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Intent {
     /// A test file is made there, written in full, and removed.
@@ -26,7 +26,7 @@ pub enum Intent {
 pub(super) const MIN_BYTES: u64 = 64 << 20;
 /// Space left on the file system for others.
 const SPARE_BYTES: u64 = 256 << 20;
-/// What is zeroed at the start of a device afterwards: our label, so that the device counts as
+/// The bytes zeroed at the start of a device afterwards: our label, so that the device counts as
 /// empty again.
 const LABEL_BYTES: usize = 1 << 20;
 

@@ -20,7 +20,7 @@ pub(super) struct Enough {
     pub(super) confidence: f64,
 }
 
-/// What happened around a slice.
+/// The surroundings of a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Around {
     /// Nothing.

@@ -30,7 +30,7 @@ const DRIVE_TIME: Duration = Duration::from_secs(4);
 /// How long lookups run before they are measured.
 const WARM_UP: Duration = Duration::from_secs(2);
 
-/// What to demonstrate.
+/// The plan of the demonstration.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Directory whose files are stored.
@@ -47,7 +47,7 @@ pub struct Plan {
     pub duration: Duration,
 }
 
-/// What the demonstration will take; found before anything is written.
+/// The needs of the demonstration, found before anything is written.
 #[derive(Debug, Clone, Serialize)]
 pub struct Needs {
     /// Files that will be stored.
@@ -66,16 +66,16 @@ pub struct Needs {
     pub seconds: u64,
 }
 
-/// What happened.
+/// The report.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// What it was expected to take.
+    /// Its expected needs.
     pub needs: Needs,
-    /// What was stored and what was left out.
+    /// The counts of records stored and left out.
     pub loaded: Loaded,
     /// Seconds of that, closing included.
     pub load_s: f64,
-    /// What was read back and compared after reopening.
+    /// The counts of records read back and compared after reopening.
     pub verified: Verified,
     /// Seconds of that.
     pub verify_s: f64,
@@ -124,7 +124,7 @@ impl std::fmt::Debug for Prepared {
 }
 
 impl Prepared {
-    /// What it will take.
+    /// Its needs.
     #[must_use]
     pub fn needs(&self) -> &Needs {
         &self.needs

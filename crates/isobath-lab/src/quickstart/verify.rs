@@ -12,7 +12,7 @@ use crate::load::{Files, SMALL_FILE, SourceFile, for_each_file};
 use crate::pipeline::InFlight;
 use crate::{LabError, Monitor, Stage, Unit};
 
-/// What was compared.
+/// The counts of a comparison.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Verified {
     /// Files whose every byte was found in the store.

@@ -103,13 +103,13 @@ pub(super) struct Stream {
     /// Pages that this thread may use; page numbers below are within them.
     mine: u64,
     thread: u64,
-    /// Where each sequential stream goes on.
+    /// The next offset of each sequential stream.
     next: Vec<u64>,
     turn: usize,
     random: u64,
 }
 
-/// Where an I/O goes and whether it reads.
+/// The place of an I/O, and whether it reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) offset: u64,

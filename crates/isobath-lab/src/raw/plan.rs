@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::machine;
 use crate::raw::RawError;
 
-/// Where the I/Os go.
+/// The target of the I/Os.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RawTarget {
@@ -82,7 +82,7 @@ pub enum IoModel {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RawPlan {
-    /// Where the I/Os go; default a file `isobath-raw.scratch` in the current directory.
+    /// The target of the I/Os; by default a file `isobath-raw.scratch` in the current directory.
     pub target: RawTarget,
     /// Bytes that are used, from the start; `None`: all there are (1 GiB of a scratch target).
     /// Rounded down to pages.

@@ -65,7 +65,7 @@ pub struct RawResult {
     pub backend: String,
     /// Whether the page cache was by-passed.
     pub direct: bool,
-    /// What was refused and replaced.
+    /// Refused settings, and their replacements.
     pub notes: Vec<String>,
 }
 

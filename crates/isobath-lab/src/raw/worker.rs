@@ -13,7 +13,7 @@ use crate::raw::load::{Phase, Place, Shared};
 use crate::raw::plan::RawPlan;
 use crate::raw::{RawError, within};
 
-/// What one thread did in the measured window.
+/// One thread's results in the measured window.
 pub(super) struct Measured {
     pub(super) stats: ChannelStats,
     pub(super) window: Duration,

@@ -22,7 +22,7 @@ const KEY_LINE: f64 = 17.0;
 /// Part of a bar's place that it fills.
 const BAR: f64 = 0.7;
 
-/// What something is drawn with.
+/// The ink of a shape.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Ink {
     /// The colour of text.
@@ -56,7 +56,7 @@ impl Ink {
     }
 }
 
-/// What the colours of a chart, or of several, stand for.
+/// The legend of one chart or several.
 pub(crate) fn legend(keys: &[(Ink, String)]) -> Markup {
     html! {
         p.legend { @for (ink, name) in keys { span { (ink.key()) (name) } } }

@@ -63,7 +63,7 @@ impl Page {
         named.map(|element| element.text.as_str()).collect()
     }
 
-    /// What charts say about their shapes.
+    /// The tooltips of charts.
     pub(crate) fn tooltips(&self) -> Vec<&str> {
         let titles = self
             .0

@@ -106,7 +106,7 @@ pub(crate) fn table(columns: &[Column], rows: impl IntoIterator<Item = Vec<Marku
     }
 }
 
-/// What is known, name by name.
+/// A list of facts, name by name.
 pub(crate) fn facts(facts: &[(&str, String)]) -> Markup {
     html! { dl { @for (name, value) in facts { dt { (name) } dd { (value) } } } }
 }

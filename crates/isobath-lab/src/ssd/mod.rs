@@ -28,7 +28,7 @@ use file::FileData;
 /// Bytes of a page: what the drive reads and writes at least.
 const PAGE: u64 = 4096;
 
-/// Where the contents of flash pages live.
+/// The storage of flash pages' contents.
 enum Contents {
     Memory(MemoryData),
     File(FileData),

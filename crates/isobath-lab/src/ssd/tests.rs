@@ -204,8 +204,8 @@ fn a_power_cut_loses_what_was_not_flushed_and_nothing_else() {
 const WRITERS: u32 = 4;
 const KEYS: u32 = 4000;
 
-/// What a key may be found with: the version of the last commit that was acknowledged, or that of
-/// the one under way.
+/// The versions that a key may have: that of the last acknowledged commit, or that of the one under
+/// way.
 #[derive(Clone, Copy)]
 struct Known {
     acknowledged: u32,

@@ -380,7 +380,7 @@ impl VirtualDrive {
         self.save_in(&mut core, false)
     }
 
-    /// What [`DriveStats::since_mark`] and the write frequency count from.
+    /// Sets the mark from which [`DriveStats::since_mark`] and the write frequency count.
     ///
     /// # Errors
     /// [`LabError::Io`].
@@ -429,7 +429,7 @@ impl VirtualDrive {
     }
 }
 
-/// What a host may ask for.
+/// A host's request.
 #[cfg_attr(
     not(feature = "vssd"),
     allow(dead_code, reason = "what serves a drive calls these")

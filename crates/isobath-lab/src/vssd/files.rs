@@ -63,7 +63,7 @@ pub(super) struct Files {
     drive: Arc<VirtualDrive>,
     /// Where completions are paced.
     pacer: Option<Pacer>,
-    /// What open files of numbers hold, as it was when they were opened.
+    /// Contents of open files of numbers, as they were at their opening.
     opened: Mutex<Opened>,
     capacity: u64,
 }
@@ -233,7 +233,7 @@ impl Files {
         done.map_err(errno)
     }
 
-    /// What was written is on flash, of the simulated drive.
+    /// Moves all written data to the simulated drive's flash.
     pub(super) fn fsync(&self, node: Node) -> Result<u64, Errno> {
         if node != Node::Drive {
             return Ok(0);

@@ -35,7 +35,7 @@ pub struct MountRequest<'r> {
     /// The program and its arguments that call [`super::serve`] and print a line once that is
     /// ready; the drive's directory follows.
     pub serve: (PathBuf, Vec<String>),
-    /// Where its file system appears; `None`: only the block device.
+    /// The mount point of its file system; `None`: only the block device.
     pub mount_point: Option<&'r Path>,
     /// Make a new file system even where the drive was used before.
     pub format: bool,
@@ -378,7 +378,7 @@ struct Mount {
     source: PathBuf,
 }
 
-/// What is mounted now, the last mounted first.
+/// The present mounts, the last mounted first.
 fn mounts() -> Vec<Mount> {
     parse_mounts(&fs::read("/proc/self/mountinfo").unwrap_or_default())
 }

@@ -90,7 +90,7 @@ impl Image {
             .map_err(LabError::io("clear", &self.path))
     }
 
-    /// What was written survives a crash of the machine from now on.
+    /// Makes all written data survive a crash of the machine.
     pub(super) fn sync(&self) -> Result<(), LabError> {
         self.file
             .sync_data()

@@ -17,7 +17,7 @@ const MAGIC: &[u8; 8] = b"ISOVSSJ1";
 const HEADER_BYTES: usize = 40;
 pub(super) const RECORD_BYTES: usize = 24;
 
-/// What a host asked of the drive.
+/// A host's operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Read = 1,
@@ -109,7 +109,7 @@ impl Journal {
     }
 }
 
-/// What a journal holds that was not ended by a saved state.
+/// The operations of a journal that was not ended by a saved state.
 #[derive(Debug, Default)]
 pub(super) struct Left {
     pub(super) records: Vec<Record>,

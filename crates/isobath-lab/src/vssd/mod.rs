@@ -75,7 +75,7 @@ pub fn check_built() -> Result<(), LabError> {
     })
 }
 
-/// Where the FUSE file system of a drive is mounted.
+/// The mount point of a drive's FUSE file system.
 fn fuse_directory(directory: &Path) -> PathBuf {
     directory.join("fuse")
 }

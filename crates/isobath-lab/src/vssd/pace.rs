@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// A completion later than its time by more than this counts as late, ns.
 const LATE_NS: u64 = 100_000;
 
-/// What is done at a completion's time.
+/// The work at a completion's time.
 type Completion = Box<dyn FnOnce() + Send>;
 
 struct Due {

@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// Only so many of those that are found soon: other ones each day, until all had their turn
     #[arg(long, value_name = "N")]
     sample: Option<usize>,
-    /// Where campaigns begin, if not at the row's own seed
+    /// First seed of campaigns, if not the row's own
     #[arg(long)]
     seed: Option<u64>,
 }
@@ -136,7 +136,7 @@ fn cpu_seconds() -> f64 {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32).as_secs_f64()
 }
 
-/// What a campaign may spend, measured in computing, so that a busy machine makes no difference.
+/// The budget of a campaign in CPU time, so that a busy machine makes no difference.
 struct Budget {
     from: f64,
     seconds: f64,
@@ -158,7 +158,7 @@ impl Budget {
         self.spent() > self.seconds
     }
 
-    /// What was found with it, as seconds of as many cores as there are threads.
+    /// The result within it, as seconds of as many cores as there are threads.
     fn outcome(&self, seeds: u64, failure: Option<(u64, Failure)>) -> Found {
         let story = match &failure {
             Some((seed, failure)) => format!("seed {seed}:\n{failure}"),

@@ -58,7 +58,7 @@ impl Hunt {
         Hunt { is_quick, ..self }
     }
 
-    /// What `seed` does.
+    /// The scenario of `seed`.
     pub(super) fn scenario(&self, seed: u64) -> Scenario {
         let mut scenario = Scenario::draw(seed, self.faults);
         scenario.operations *= self.scale;

@@ -10,9 +10,9 @@ const EPOCH_TICKS_MIN: u64 = 256;
 /// Ticks after which scores are learned anew, at least: that takes up to three million
 /// instructions.
 const LEARN_TICKS_MIN: u64 = 1024;
-/// What remains of the counts after 32 units, 1/64 of the space's pages.
+/// The share of the counts that remains after 32 units, 1/64 of the space's pages.
 const FADE: f32 = 0.98;
-/// What remains of them after an epoch, however long.
+/// The least share that remains after an epoch, however long.
 const KEEPS_MIN: f32 = 0.5;
 /// Pages older than this many units are all alike.
 pub(super) const ANCIENT: u32 = STAMP_MASK / 2;
@@ -26,7 +26,7 @@ pub(super) struct EpochLength {
     pub(super) quantum: u64,
     /// Units, a power of two.
     pub(super) units: u32,
-    /// What remains of the counts after an epoch.
+    /// The share of the counts that remains after an epoch.
     pub(super) keeps: f32,
     /// Scores are learned anew at the end of one of so many.
     pub(super) learn_every: u64,

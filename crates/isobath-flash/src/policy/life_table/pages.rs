@@ -25,7 +25,7 @@ pub(super) const SCORES: usize = 256;
 pub(super) const SCORES_PER_OCTAVE: f32 = 8.0;
 /// The score of pages that die at the mean rate.
 const MEAN_SCORE: u8 = 88;
-/// What is assumed of a cell at an age counts like this many deaths observed there.
+/// The prior of a cell at an age counts like this many deaths observed there.
 const PRIOR_DEATHS: f32 = 4.0;
 
 /// Observations of one cell by age bucket.

@@ -5,10 +5,10 @@ use super::pages::PageLives;
 use super::tag::{BUCKETS, Tag, UNKNOWN_CELL, mean_interval};
 use crate::rng::Rng;
 
-/// What its pages were expected to do counts like this many deaths observed in a segment.
+/// The expectation of a segment's pages counts like this many deaths observed in it.
 const PRIOR_DEATHS: f32 = 16.0;
-/// What counts at most: older observations fade as newer ones come, since the pages that are left
-/// die less.
+/// The most deaths that count: older observations fade as newer ones come, since the remaining
+/// pages die less.
 const MAX_DEATHS: f32 = 64.0;
 
 /// Deaths between two censuses count up to this many times those expected, and these more.
@@ -18,8 +18,8 @@ const BURST_DEATHS: f32 = 4.0;
 const SAMPLE: usize = 16;
 /// Each segment's sample is looked at in one of so many censuses.
 const FORECAST_EVERY: usize = 4;
-/// What is expected of a segment's pages counts if it is this many times what was observed: they
-/// are about to die together. Otherwise what was observed is the better estimate.
+/// The expectation of a segment's pages counts if it is this many times the observation: they are
+/// about to die together. Otherwise the observation is the better estimate.
 const FORECAST_FACTOR: f32 = 2.0;
 
 /// A page that was appended to a segment.
@@ -33,7 +33,7 @@ struct Sampled {
 /// The low four bytes of a page's history.
 type LowHistory = u32;
 
-/// What is known of one segment.
+/// The evidence of one segment.
 #[derive(Debug, Clone, Default)]
 struct Evidence {
     /// Pages appended, and the sum of the rates expected of them then.

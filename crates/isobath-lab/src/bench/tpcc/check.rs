@@ -12,7 +12,7 @@ use crate::engine::{Access, Decision, Ended, Session, Transaction};
 /// Attempts to read a warehouse in one transaction.
 const ATTEMPTS_MAX: usize = 100;
 
-/// What the check of all warehouses has found.
+/// The result of the check of all warehouses.
 #[derive(Debug, Default)]
 pub(in crate::bench) struct Checked {
     pub(in crate::bench) warehouses: u64,
@@ -113,7 +113,7 @@ fn conditions(
     Ok(violations)
 }
 
-/// What the tables have of a district.
+/// A district's values in the tables.
 #[derive(Default)]
 struct District {
     order_max: u32,

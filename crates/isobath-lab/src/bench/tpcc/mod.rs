@@ -134,7 +134,7 @@ impl Scale {
     }
 }
 
-/// What all terminals of a run share.
+/// State shared by all terminals of a run.
 #[derive(Debug)]
 pub(super) struct Tpcc {
     scale: Scale,
@@ -146,7 +146,7 @@ pub(super) struct Tpcc {
     rolled_back: AtomicU64,
 }
 
-/// What happened besides transactions that committed.
+/// Counts other than committed transactions.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Transactions that the engine rolled back because of others, and that were run again.
@@ -177,7 +177,7 @@ impl Tpcc {
         })
     }
 
-    /// What happened, with what the check has found.
+    /// The report, with the check's result.
     pub(super) fn report(&self, checked: Checked) -> Report {
         Report {
             conflicts_count: self.conflicts.load(Ordering::Relaxed),
