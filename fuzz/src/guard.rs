@@ -13,7 +13,7 @@ static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// The case that runs, and since when.
 static CURRENT: Mutex<Option<(&'static str, u64, Instant)>> = Mutex::new(None);
 
-/// Notes panics from now on, and ends the process where a case takes too long.
+/// Notes panics from now on, and ends the process if a case takes too long.
 pub(crate) fn install() {
     panic::set_hook(Box::new(|info| {
         if let Ok(mut panics) = PANICS.lock() {

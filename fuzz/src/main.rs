@@ -1,7 +1,7 @@
 //! Feeds mutated inputs to everything that reads bytes of others: `cargo xtask fuzz --help`.
 //!
 //! A *target* is a reader with some valid inputs. A *case* is one of these inputs and a list of
-//! mutations, both drawn from a number: the same number makes the same case. Where the format has
+//! mutations, both drawn from a number: the same number makes the same case. If the format has
 //! checksums, a mutated piece is sealed again, so that the mutation gets past them. A case fails if
 //! any thread panics, if it takes longer than [`MAX_SECONDS`], or if it allocates far more than the
 //! valid input does. An error as the answer is a pass.

@@ -83,7 +83,7 @@ pub struct TwoState {
     slots: [Option<Superblock>; 2],
     /// The newest, as memory has it.
     current: Superblock,
-    /// The area that each record lies in; none where that was used again.
+    /// The area that each record lies in; none if that was used again.
     records: Vec<Option<u8>>,
     /// The area of the next record.
     area: u8,
@@ -155,7 +155,7 @@ impl TwoState {
         Some(())
     }
 
-    /// What a recovery by this superblock finds; none where that says that something is corrupt.
+    /// What a recovery by this superblock finds; none if that says that something is corrupt.
     fn recovered(&self, superblock: &Superblock, logs: bool) -> Option<Result<u8, &'static str>> {
         if superblock.length > self.length {
             return Some(Err("the volume is shorter than its superblock says"));

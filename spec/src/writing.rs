@@ -126,7 +126,7 @@ impl State {
         Some(())
     }
 
-    /// The log is flushed up to its end, and with it the volume where a record names a copy that
+    /// The log is flushed up to its end, and with it the volume if a record names a copy that
     /// was not (`LogTasks::run_writer`).
     pub(super) fn flush_log(&mut self, broken: Option<Rule>) -> Option<()> {
         let news = &self.log[usize::from(self.durable)..];

@@ -1,4 +1,4 @@
-//! Programs in C and C++ against the shared and the static library, under valgrind where that is
+//! Programs in C and C++ against the shared and the static library, under valgrind if that is
 //! installed.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -147,7 +147,7 @@ fn programs_in_c_and_cpp_run() {
     }
 }
 
-/// Trees of files, in C; under valgrind where it is installed.
+/// Trees of files, in C; under valgrind if it is installed.
 #[test]
 fn a_program_keeps_its_files_in_a_device() {
     if !has("gcc") {

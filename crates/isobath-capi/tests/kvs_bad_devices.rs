@@ -81,7 +81,7 @@ fn in_a_process(test: &str, variable: &str, value: &str) {
     assert!(text.contains("1 passed"), "{text}{errors}");
 }
 
-/// The same test is both processes: the one that has the device, and, where the variable is set,
+/// The same test is both processes: the one that has the device, and, if the variable is set,
 /// the one that wants it.
 #[test]
 fn a_device_that_another_process_has_open() {

@@ -70,7 +70,7 @@ fn handles_that_are_null_closed_or_foreign() {
         spaces_are(handle, KVS_ERR_KS_NOT_EXIST);
         assert_eq!(kvs_get_ioevents(handle, 1), -1);
     }
-    // One kind of handle where the other belongs.
+    // One kind of handle in place of the other.
     all_are(of_device(one), KVS_ERR_DEV_NOT_EXIST);
     spaces_are(opened, KVS_ERR_KS_NOT_EXIST);
     assert_eq!(store(one, b"key1", b"value"), KVS_SUCCESS);

@@ -59,7 +59,7 @@ fn readers_never_see_an_older_value_again() {
                 }
             });
         }
-        // Also where this thread fails.
+        // Also if this thread fails.
         let _end = Ends(&has_ended);
         for number in 1..4000 {
             assert_eq!(store(space, b"key1", &numbered(number)), KVS_SUCCESS);

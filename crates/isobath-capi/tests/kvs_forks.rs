@@ -15,7 +15,7 @@ use support::*;
 /// Seconds after which a child that waits for what never comes is ended.
 const LIMIT: u32 = 20;
 
-/// Runs `child` in a forked child; its answer, or `None` where a signal ended it.
+/// Runs `child` in a forked child; its answer, or `None` if a signal ended it.
 fn forked(child: impl FnOnce() -> u8) -> Option<i32> {
     // SAFETY: the child calls the library as a C program would, and ends without unwinding.
     unsafe {

@@ -40,7 +40,7 @@ fn run(command: &mut Command) -> String {
     text(&output.stdout)
 }
 
-/// Builds all programs once, below the target directory; `None` where a tool is missing.
+/// Builds all programs once, below the target directory; `None` if a tool is missing.
 fn programs() -> Option<&'static Path> {
     static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {

@@ -33,7 +33,7 @@ pub(crate) enum Failure {
         name: String,
         /// One that has almost that name.
         alike: Option<String>,
-        /// Whether the verb makes missing trees, where an option asks for it.
+        /// Whether the verb makes missing trees, if an option asks for it.
         creates: bool,
     },
     /// The command line is invalid.

@@ -119,7 +119,7 @@ impl Output {
     }
 }
 
-/// Puts bytes into a JSON object: as text in `name` where they are UTF-8, in
+/// Puts bytes into a JSON object: as text in `name` if they are UTF-8, in
 /// hexadecimal in `name_hex` otherwise.
 pub(crate) fn put_bytes(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
     match isobath_lab::text_or_hex(bytes) {

@@ -76,7 +76,7 @@ impl Stages<'_> {
         }
     }
 
-    /// `total` is 0 where it is unknown.
+    /// `total` is 0 if it is unknown.
     pub(crate) fn tell(
         &mut self,
         stage: &'static str,

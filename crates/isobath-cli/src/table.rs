@@ -8,7 +8,7 @@ use std::io::{self, IsTerminal};
 
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 
-/// Columns where nothing says how many there are.
+/// Columns if nothing says how many there are.
 pub(crate) const DEFAULT_WIDTH: usize = 80;
 /// Fewer are ignored: nothing would be readable.
 const MIN_WIDTH: usize = 30;
@@ -40,7 +40,7 @@ pub(crate) fn width() -> usize {
         .max(MIN_WIDTH)
 }
 
-/// Names, values and what they mean, without a header; cells are wrapped where they are too wide.
+/// Names, values and what they mean, without a header; cells are wrapped if they are too wide.
 pub(crate) fn texts(header: &[&str], rows: &[Vec<String>], width: usize) -> String {
     let mut table = ruled(header, rows);
     if !fits(header, rows, width) {

@@ -258,7 +258,7 @@ fn a_mount_that_fails_has_the_exit_code_of_its_cause() {
 struct Mounted(Place);
 
 impl Mounted {
-    /// `None`, with the reason printed, where nothing can be mounted.
+    /// `None`, with the reason printed, if nothing can be mounted.
     fn new() -> Option<Mounted> {
         let fuse = OpenOptions::new().read(true).write(true).open("/dev/fuse");
         if fuse.is_err() || !cfg!(feature = "mount") {
@@ -466,7 +466,7 @@ fn a_server_that_is_killed_leaves_nothing_hanging() {
         return;
     };
     let (place, root) = (&mounted.0, mounted.0.path("mnt"));
-    // By a signal: it unmounts, also where a program is in it.
+    // By a signal: it unmounts, also if a program is in it.
     let process = mounted.mount(&[]);
     let mut file = fs::File::open(root.join("dir/large")).unwrap();
     rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();

@@ -349,7 +349,7 @@ fn the_engine_reaches_the_system_only_through_its_io_layer() {
 }
 
 /// Where the engine's shared state must not come from: a simulation can
-/// interrupt between two accesses only where they go through `crate::sync`.
+/// interrupt between two accesses only if they go through `crate::sync`.
 const OUTSIDE_SYNC: &[&str] = &[
     "std::sync::atomic",
     "std::sync::{atomic",

@@ -293,7 +293,7 @@ impl<'t> Change<'t> {
 }
 
 /// Each operation is one transaction: all of it or nothing is there after a crash. They fail with
-/// [`FilesError::NotFound`], [`FilesError::NotADirectory`] and [`FilesError::BadName`] where a path
+/// [`FilesError::NotFound`], [`FilesError::NotADirectory`] and [`FilesError::BadName`] if a path
 /// leads nowhere, and with the engine's errors.
 impl FileTree {
     /// Makes an empty directory.

@@ -71,7 +71,7 @@ impl FileView {
     ///
     /// # Errors
     ///
-    /// [`FilesError::Interrupted`] where the watcher says so, or a failure of the engine. What is
+    /// [`FilesError::Interrupted`] if the watcher says so, or a failure of the engine. What is
     /// found is no error.
     pub fn check(&self, watcher: &dyn Watcher) -> Result<FilesReport, FilesError> {
         let mut check = Check {

@@ -23,12 +23,12 @@ impl FileView {
     /// Copies what is at `path`, and all below it, to `to` in the file system outside, which must
     /// not exist: contents, holes, symbolic and hard links, permissions, times, and where the
     /// process is root owners. It is made under another name beside `to` and renamed once it is
-    /// complete and on the drive; where that fails, it is removed. A process that is killed before
+    /// complete and on the drive; if that fails, it is removed. A process that is killed before
     /// that leaves what it has made, under a name that begins with `.isobath-export-`.
     ///
     /// # Errors
     ///
-    /// [`FilesError::Refused`] where `to` exists, [`FilesError::Host`],
+    /// [`FilesError::Refused`] if `to` exists, [`FilesError::Host`],
     /// [`FilesError::Interrupted`], and as for [`FileView::read`].
     pub fn export(
         &self,

@@ -178,7 +178,7 @@ impl Header {
         bytes
     }
 
-    /// `None` where the record is none of ours.
+    /// `None` if the record is none of ours.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Result<Header, FilesError>> {
         let mut fields = Fields(bytes.strip_prefix(&MAGIC)?);
         let found = fields.u32()?;
@@ -255,7 +255,7 @@ pub(crate) struct Inode {
     pub(crate) mtime: FileTime,
     /// Bytes of contents, or of a link's target.
     pub(crate) size: u64,
-    /// The number of a file's contents; 0 where it is empty.
+    /// The number of a file's contents; 0 if it is empty.
     pub(crate) content: u64,
     /// Whether the contents are several pieces, or have holes: then a map says which.
     pub(crate) is_mapped: bool,
@@ -302,7 +302,7 @@ impl Inode {
         bytes
     }
 
-    /// `None` where the bytes are no inode of this version.
+    /// `None` if the bytes are no inode of this version.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Inode> {
         let mut fields = Fields(bytes);
         let [version, kind, mapped, _] = fields.take()?;
@@ -394,7 +394,7 @@ impl Stretch {
 pub(crate) struct Pending {
     /// Contents, or a directory and all below it.
     pub(crate) is_directory: bool,
-    /// The session that makes it; 0 where it is being freed.
+    /// The session that makes it; 0 if it is being freed.
     pub(crate) session: u64,
 }
 

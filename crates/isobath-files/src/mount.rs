@@ -49,7 +49,7 @@ pub struct MountOptions {
 ///
 /// # Errors
 ///
-/// [`FilesError::Refused`] for a mount point that is none, [`FilesError::Host`] where FUSE refuses.
+/// [`FilesError::Refused`] for a mount point that is none, [`FilesError::Host`] if FUSE refuses.
 pub fn serve(
     view: FileView,
     mount_point: &Path,
@@ -356,7 +356,7 @@ impl Listing {
 
 impl Filesystem for Mounted {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        // The kernel's own limits are fine where it allows no more.
+        // The kernel's own limits are fine if it allows no more.
         let _ = config.set_max_readahead(1 << 20);
         Ok(())
     }

@@ -66,7 +66,7 @@ impl Drop for Shared {
 }
 
 impl FileTree {
-    /// Opens the file tree `name` of a store. Where the store is open for writing, what a crash has
+    /// Opens the file tree `name` of a store. If the store is open for writing, what a crash has
     /// left unfinished is removed.
     ///
     /// # Errors

@@ -76,12 +76,12 @@ fn octal(digits: &[u8]) -> Option<u8> {
     u8::from_str_radix(digits, 8).ok()
 }
 
-/// Takes a mounted tree off its mount point; the process that serves it ends. Where that process
+/// Takes a mounted tree off its mount point; the process that serves it ends. If that process
 /// was killed before, what is left of the mount is removed, also while programs are in it.
 ///
 /// # Errors
 ///
-/// [`FilesError::Refused`] where none is mounted there, or where programs use it: nothing is
+/// [`FilesError::Refused`] if none is mounted there, or where programs use it: nothing is
 /// changed then.
 pub fn unmount(path: &Path) -> Result<(), FilesError> {
     if !is_mounted(path) {

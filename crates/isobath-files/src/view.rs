@@ -255,7 +255,7 @@ impl FileView {
     ///
     /// # Errors
     ///
-    /// [`FilesError::Corrupt`] where there is no such inode, or a failure of the engine.
+    /// [`FilesError::Corrupt`] if there is no such inode, or a failure of the engine.
     pub fn stat_inode(&self, inode: u64, path: impl AsRef<[u8]>) -> Result<Stat, FilesError> {
         let found = self.records().inode(inode, path.as_ref())?;
         Ok(Stat::of(inode, &found))

@@ -229,7 +229,7 @@ impl FileWriter {
     /// # Errors
     ///
     /// [`FilesError::NotFound`], [`FilesError::NotADirectory`], [`FilesError::IsADirectory`],
-    /// [`FilesError::NotAFile`] where the path leads nowhere or to something else; or a failure of
+    /// [`FilesError::NotAFile`] if the path leads nowhere or to something else; or a failure of
     /// the engine. The file is as it was then.
     pub fn finish(mut self) -> Result<Stat, FilesError> {
         let is_mapped = !self.stretches.is_empty() || self.content.is_some();

@@ -177,7 +177,7 @@ pub struct FluidBound {
 /// simplification that R is constant).
 ///
 /// It holds where pages are updated independently of each other, each at its own rate, and a policy
-/// knows no more than the rates. Where updates follow each other in order, as sequential and cyclic
+/// knows no more than the rates. If updates follow each other in order, as sequential and cyclic
 /// ones do, all pages of a segment are invalidated together, and a policy can stay below it: see
 /// [`TraceContents`].
 ///

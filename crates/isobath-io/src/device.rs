@@ -145,7 +145,7 @@ pub trait Channel {
     fn stats(&self) -> &ChannelStats;
 }
 
-/// The logical byte at which a volume's log device begins, where it has one: beyond every byte that
+/// The logical byte at which a volume's log device begins, if it has one: beyond every byte that
 /// data can have.
 ///
 /// A log device is one more file or block device, not striped with the others, for what is flushed
@@ -179,7 +179,7 @@ pub trait Device: Send + Sync {
         self.len() == 0
     }
 
-    /// The most bytes that [`grow`](Self::grow) may ever reach, where there is a limit.
+    /// The most bytes that [`grow`](Self::grow) may ever reach, if there is a limit.
     fn limit(&self) -> Option<u64>;
 
     /// The alignment in bytes that offsets, lengths and memory need: 512 or 4096.
@@ -218,7 +218,7 @@ pub trait Device: Send + Sync {
         Ok(())
     }
 
-    /// Bytes of the log device, which are addressed from [`LOG_OFFSET`] on; 0 where there is none.
+    /// Bytes of the log device, which are addressed from [`LOG_OFFSET`] on; 0 if there is none.
     fn log_len(&self) -> u64 {
         0
     }
@@ -228,7 +228,7 @@ pub trait Device: Send + Sync {
     ///
     /// # Errors
     /// Any [`VolumeError`]; a file made by the failed call is removed again.
-    /// [`VolumeError::LogRefused`] where the device has one already, or cannot have one.
+    /// [`VolumeError::LogRefused`] if the device has one already, or cannot have one.
     fn create_log(&self, path: &Path, _bytes: u64) -> Result<(), VolumeError> {
         Err(VolumeError::LogRefused { path: path.into() })
     }

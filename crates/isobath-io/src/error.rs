@@ -76,7 +76,7 @@ pub enum VolumeError {
     Locked {
         /// The locked file.
         path: PathBuf,
-        /// The process that holds the lock, where the system reports it.
+        /// The process that holds the lock, if the system reports it.
         pid: Option<u32>,
         /// Whether the holder writes (else it only reads).
         writer: bool,

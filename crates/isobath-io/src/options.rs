@@ -34,7 +34,7 @@ pub enum Backend {
 /// Whether the page cache is by-passed (`O_DIRECT`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DirectMode {
-    /// O_DIRECT, or buffered I/O with one reported warning where the file system refuses.
+    /// O_DIRECT, or buffered I/O with one reported warning if the file system refuses.
     #[default]
     Auto,
     /// O_DIRECT, or [`VolumeError::DirectRefused`].

@@ -77,7 +77,7 @@ pub struct OutputFile {
 
 #[derive(Debug)]
 enum Place {
-    /// The bytes go where they belong at once.
+    /// The bytes go to their target at once.
     Through,
     /// `path` is renamed to `target` in the end.
     Renamed {
@@ -131,7 +131,7 @@ impl OutputFile {
         })
     }
 
-    /// Opens the file `path` to append to it, as to a log; makes it where it is not there.
+    /// Opens the file `path` to append to it, as to a log; makes it if it is not there.
     ///
     /// # Errors
     /// Any [`OutputError`] but [`OutputError::Exists`]; nothing is opened that is `protected`.

@@ -16,7 +16,7 @@ pub fn generation() -> u32 {
         extern "C" fn in_child() {
             GENERATION.fetch_add(1, Ordering::Relaxed);
         }
-        // SAFETY: the handler stays, and does nothing but change an atomic number. Where there is
+        // SAFETY: the handler stays, and does nothing but change an atomic number. If there is
         // no memory for it, children go unnoticed, as without it.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });

@@ -203,7 +203,7 @@ pub struct ChannelStats {
     pub discard: OpStats,
     /// System calls made to submit, reap and sleep.
     pub system_calls: u64,
-    /// Requests handed to devices: more than I/Os where these were split at stripe units or
+    /// Requests handed to devices: more than I/Os if these were split at stripe units or
     /// resubmitted.
     pub device_requests: u64,
     /// Remainders of short reads and writes, and retries after `EAGAIN`, that were submitted again.

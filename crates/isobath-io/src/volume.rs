@@ -36,7 +36,7 @@ impl Volume {
     }
 
     /// Opens any files or block devices for reading, as they are: without labels, all their bytes
-    /// (as many as the shortest one has, where there are several) striped by the option
+    /// (as many as the shortest one has, if there are several) striped by the option
     /// `stripe_unit`. For measuring drives on existing files. Other readers may share them; a
     /// writer of a volume on them may not have it open.
     ///
@@ -89,7 +89,7 @@ impl Volume {
         self.0.len() == 0
     }
 
-    /// The most bytes to which it can grow, where there is a limit: the option `max_bytes`, or the
+    /// The most bytes to which it can grow, if there is a limit: the option `max_bytes`, or the
     /// size of block devices.
     pub fn limit(&self) -> Option<u64> {
         self.0.limit()
@@ -156,7 +156,7 @@ impl Volume {
         self.0.open_log(path)
     }
 
-    /// Bytes of the log device; 0 where there is none.
+    /// Bytes of the log device; 0 if there is none.
     pub fn log_len(&self) -> u64 {
         self.0.log_len()
     }
@@ -188,7 +188,7 @@ impl Volume {
 
     /// Notes for a writer that this opening, beside it, reads what the number stands for: a version
     /// of what is on the volume. Another number takes the place of an earlier one. The note goes
-    /// with the opening, also where its process is killed. Answers whether there is such a note
+    /// with the opening, also if its process is killed. Answers whether there is such a note
     /// now: in-process devices have none, nor has a file system without locks.
     pub fn pin(&self, number: u64) -> bool {
         self.0.pin(number)
@@ -218,7 +218,7 @@ impl Volume {
         self.0.writer_pid()
     }
 
-    /// Opens a channel for the calling thread, which alone may use it. Where the backend was not
+    /// Opens a channel for the calling thread, which alone may use it. If the backend was not
     /// asked for by name and refuses the channel, the next one serves it
     /// ([`backend_report`](Self::backend_report) says so).
     ///

@@ -1,4 +1,4 @@
-//! A volume whose writer was killed is opened by the next one, also where processes have a
+//! A volume whose writer was killed is opened by the next one, also if processes have a
 //! namespace of their own. The test starts itself again in other roles.
 #![allow(unsafe_code, missing_docs, clippy::unwrap_used)]
 

@@ -23,7 +23,7 @@ fn in_thread(test: impl FnOnce() + Send) {
     std::thread::scope(|s| s.spawn(test).join().unwrap());
 }
 
-/// A system call that fails with an error number, where one of its arguments has this value at
+/// A system call that fails with an error number, if one of its arguments has this value at
 /// least.
 struct Refused {
     call: i64,

@@ -143,7 +143,7 @@ pub fn unhex(text: &str) -> Result<Vec<u8>, String> {
 /// and values, in a field `name` or `name_hex`.
 ///
 /// # Errors
-/// The hexadecimal digits, where the bytes are no UTF-8.
+/// The hexadecimal digits, if the bytes are no UTF-8.
 pub fn text_or_hex(bytes: &[u8]) -> Result<&str, String> {
     std::str::from_utf8(bytes).map_err(|_| hex(bytes))
 }

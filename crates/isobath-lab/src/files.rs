@@ -46,7 +46,7 @@ pub fn must_be(path: &Path, directory: bool) -> Result<(), LabError> {
 pub struct InputFile<'m> {
     /// Its name; `-` for standard input.
     pub path: PathBuf,
-    /// Bytes of it, where that is known.
+    /// Bytes of it, if that is known.
     pub total: Option<u64>,
     file: File,
     may_wait: bool,

@@ -209,7 +209,7 @@ impl Frame {
         })
     }
 
-    /// Reads, and writes, where they were measured.
+    /// Reads, and writes, if they were measured.
     fn all(report: &ModelReport) -> impl Iterator<Item = Self> {
         let operations = [Operation::Read, Operation::Write].into_iter();
         operations.filter_map(|operation| Self::of(report, operation))

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::LabError;
 
-/// A system program, also where the user's PATH leaves it out.
+/// A system program, also if the user's PATH leaves it out.
 pub(crate) fn tool(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).collect::<Vec<_>>();
@@ -17,7 +17,7 @@ pub(crate) fn tool(name: &str) -> Option<PathBuf> {
 /// Runs a system program; what it printed.
 ///
 /// # Errors
-/// The program is missing, or what it said where it failed.
+/// The program is missing, or what it said if it failed.
 pub(crate) fn run(name: &str, args: &[&str], file: &Path) -> Result<String, LabError> {
     let program = tool(name).unwrap_or_else(|| name.into());
     let output = Command::new(&program).args(args).arg(file).output();

@@ -55,7 +55,7 @@ impl Drop for Scratch {
 }
 
 /// A file beside `engine`, which is an engine's file or directory: on the same file system, and so
-/// in the same region; written in full. `None` where the engine is a block device, which nothing
+/// in the same region; written in full. `None` if the engine is a block device, which nothing
 /// else may write to, or there is too little space.
 fn scratch_beside(
     engine: &Path,

@@ -235,7 +235,7 @@ pub enum Error {
         page: u64,
         /// Its byte offset in the volume.
         offset: u64,
-        /// The name of the tree that was being read, where that is known.
+        /// The name of the tree that was being read, if that is known.
         tree: Option<Arc<str>>,
         /// The drive's error.
         source: isobath_io::IoError,

@@ -56,7 +56,7 @@
 //! # Transactions and snapshots
 //!
 //! [`Store::transact`] runs a closure over all trees as one transaction and commits it. Nothing is
-//! locked: where another transaction was first, the closure runs again. Its own errors roll the
+//! locked: if another transaction was first, the closure runs again. Its own errors roll the
 //! transaction back and come out as they are.
 //!
 //! ```

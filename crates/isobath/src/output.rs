@@ -50,7 +50,7 @@ impl OutputFile {
         Ok(OutputFile(output?))
     }
 
-    /// Opens the file `path` to append to it, as to a log; makes it where it is not there. What is
+    /// Opens the file `path` to append to it, as to a log; makes it if it is not there. What is
     /// appended is there at once.
     ///
     /// # Errors
@@ -83,7 +83,7 @@ impl OutputFile {
     ///
     /// # Errors
     ///
-    /// [`Error::File`]; [`Error::OutputIsStore`] and [`Error::FileExists`] where another process
+    /// [`Error::File`]; [`Error::OutputIsStore`] and [`Error::FileExists`] if another process
     /// has made a file of that name in between. There is no new file then.
     pub fn finish(self) -> Result<(), Error> {
         Ok(self.0.finish()?)

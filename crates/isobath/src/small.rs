@@ -5,7 +5,7 @@
 #[cfg(any(test, feature = "simulation"))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Small {
-    /// Words that a page of a checkpoint holds; a full page where there is none.
+    /// Words that a page of a checkpoint holds; a full page if there is none.
     /// A store opens only with the number that it was made with.
     pub words_per_page: Option<u64>,
     /// Bytes of log from one checkpoint to the next, at most.
@@ -97,7 +97,7 @@ pub(crate) fn checkpoint_segments(segments: u32, full: u32) -> u32 {
     full
 }
 
-/// Frames that are looked at before other tasks have a turn, where they are `full` elsewhere.
+/// Frames that are looked at before other tasks have a turn, if they are `full` elsewhere.
 #[inline(always)]
 pub(crate) fn frames_at_once(full: u32) -> u32 {
     #[cfg(any(test, feature = "simulation"))]
@@ -116,7 +116,7 @@ pub(crate) fn checkpoint_bytes() -> Option<u64> {
     None
 }
 
-/// Small segments that a simulated store begins with, where that was chosen.
+/// Small segments that a simulated store begins with, if that was chosen.
 #[inline(always)]
 pub(crate) fn first_segments() -> Option<u32> {
     #[cfg(any(test, feature = "simulation"))]
@@ -130,7 +130,7 @@ pub(crate) fn has_first_segments() -> bool {
     first_segments().is_some()
 }
 
-/// Bytes from which on a transaction's changes go to a temporary file, where they are `full`
+/// Bytes from which on a transaction's changes go to a temporary file, if they are `full`
 /// elsewhere.
 #[inline(always)]
 pub(crate) fn spill_bytes(full: u64) -> u64 {

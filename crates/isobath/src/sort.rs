@@ -248,7 +248,7 @@ impl Spilled {
     }
 }
 
-/// Writes sorted records into `file` from `start` on; where they end.
+/// Writes sorted records into `file` from `start` on; returns their end.
 pub(crate) fn write_run<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     file: &File,
     start: u64,

@@ -37,7 +37,7 @@ pub(crate) fn fits_inline(key_len: usize, value_len: usize) -> bool {
 pub(crate) enum ValueKind {
     /// The bytes are the value.
     Inline,
-    /// The bytes describe where the value is; only the layer above reads them.
+    /// The bytes describe the place of the value; only the layer above reads them.
     Extent,
 }
 

@@ -39,7 +39,7 @@ fn key(index: u64) -> [u8; 8] {
 }
 
 impl Log {
-    /// The log in `store`, made where there is none.
+    /// The log in `store`, made if there is none.
     ///
     /// # Errors
     ///

@@ -54,7 +54,7 @@ impl std::fmt::Debug for Machine {
 }
 
 impl Machine {
-    /// The state machine in `store`, made where there is none.
+    /// The state machine in `store`, made if there is none.
     ///
     /// # Errors
     ///

@@ -112,7 +112,7 @@ fn now() -> u64 {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Opening and closing block: at the program's beginning and end, where nothing else waits.
+    // Opening and closing block: at the program's beginning and end, if nothing else waits.
     let options = Options::new().pool_bytes(64 << 20);
     let sessions = Sessions::on(Store::open_or_create("sessions.isobath", &options)?)?;
 

@@ -129,7 +129,7 @@ pub(crate) fn campaign(args: &Args) -> bool {
     sound
 }
 
-/// Compiles the library; `None` where there is no compiler.
+/// Compiles the library; `None` if there is no compiler.
 fn build(directory: &Path) -> Result<Option<PathBuf>, Problem> {
     let (source, library) = (directory.join("syscalls.c"), directory.join("syscalls.so"));
     std::fs::write(&source, SHIM).map_err(|error| error.to_string())?;

@@ -3,7 +3,7 @@
 //! A value names the write that left it; an absence names none, and a record that is removed is
 //! absent more than once. So of a transaction that found no record and wrote one it is known only
 //! which absences it may have found. Each absence can be replaced by one such transaction at most:
-//! where no assignment gives each of them an absence of its own, two have replaced the same one
+//! if no assignment gives each of them an absence of its own, two have replaced the same one
 //! (Hall's theorem, here by Kuhn's augmenting paths).
 
 use super::versions::{Chain, window_of};

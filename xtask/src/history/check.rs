@@ -105,7 +105,7 @@ impl Checker<'_> {
         2 * self.history.transactions.len() + at
     }
 
-    /// The clock of operations outside transactions. Where these may be ahead of the newest
+    /// The clock of operations outside transactions. If these may be ahead of the newest
     /// snapshot it is a second one, and they never go back.
     fn read_clock_node(&self, at: usize) -> usize {
         if self.history.shown_late {

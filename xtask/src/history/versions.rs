@@ -69,7 +69,7 @@ impl Versions {
     }
 
     /// The one write that left the absence that a reader found, if only one can
-    /// have: its index in the chain. `None` where several can.
+    /// have: its index in the chain. `None` if several can.
     ///
     /// # Errors
     ///

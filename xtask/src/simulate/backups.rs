@@ -58,7 +58,7 @@ impl Schedule {
 }
 
 impl Backups {
-    /// A place for the next backup, in memory where there is such a directory.
+    /// A place for the next backup, in memory if there is such a directory.
     fn next(&mut self) -> std::io::Result<PathBuf> {
         let directory = match self.directory.take() {
             Some(directory) => directory,

@@ -692,7 +692,7 @@ impl Run {
         }
     }
 
-    /// After a round: what is there now. `false` where the run ends early.
+    /// After a round: what is there now. `false` if the run ends early.
     fn ended(
         &mut self,
         ended: &Ended,

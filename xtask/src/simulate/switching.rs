@@ -89,7 +89,7 @@ pub(super) fn run_switching(scenario: Scenario, canary: Option<Canary>, how: Opt
 }
 
 /// The fewest of `taken` with which `scenario` still fails, and how it does.
-/// `None` where it passes with all of them: then it does not repeat itself.
+/// `None` if it passes with all of them: then it does not repeat itself.
 pub(super) fn minimise(
     scenario: &Scenario,
     canary: Option<Canary>,

@@ -251,7 +251,7 @@ impl Case<'_> {
         filled.map_err(|error| format!("making the store: {error}"))
     }
 
-    /// Another way to the kernel, where this machine refuses one.
+    /// Another way to the kernel, if this machine refuses one.
     fn use_what_works(&self, mode: &mut Mode, sum: &mut Sum) {
         if sum.refused.contains(&mode.backend) {
             mode.backend = Way::Pread;

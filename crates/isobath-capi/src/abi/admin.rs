@@ -13,8 +13,8 @@ use super::tree::isobath_tree;
 use super::{done, guard, object, path_of, paths_of, text_of};
 use isobath_status::*;
 
-/// Called with the progress of long work: how much is done of how much, 0 where that is not known.
-/// Returning false ends the work, where the function says so. Must not call the library.
+/// Called with the progress of long work: how much is done of how much, 0 if that is not known.
+/// Returning false ends the work, if the function says so. Must not call the library.
 pub type isobath_progress =
     Option<unsafe extern "C" fn(argument: *mut c_void, is_done: u64, total: u64) -> bool>;
 
@@ -121,7 +121,7 @@ pub struct isobath_check_report {
     pub bytes_verified: u64,
     /// The problem.
     pub problem_count: u64,
-    /// A sentence for each, in lines; freed by isobath_bytes_free. `data` is NULL where nothing is
+    /// A sentence for each, in lines; freed by isobath_bytes_free. `data` is NULL if nothing is
     /// wrong.
     pub problems: isobath_bytes,
 }
@@ -239,7 +239,7 @@ unsafe fn give_text(text: String, out: *mut isobath_bytes) -> Result<isobath_sta
     Ok(ISOBATH_OK)
 }
 
-/// One number of the statistics by its name, such as "commits"; ISOBATH_NOT_FOUND where there is
+/// One number of the statistics by its name, such as "commits"; ISOBATH_NOT_FOUND if there is
 /// none of that name. Any thread.
 ///
 /// # Safety

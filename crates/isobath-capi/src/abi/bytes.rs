@@ -25,7 +25,7 @@ pub struct isobath_bytes {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct isobath_slice {
-    /// Where they are; may be NULL where there are none.
+    /// Where they are; may be NULL if there are none.
     pub data: *const c_void,
     /// How many.
     pub length: usize,
@@ -51,7 +51,7 @@ impl isobath_bytes {
     }
 }
 
-/// Frees what the library gave. Does nothing where `data` is NULL. Any thread.
+/// Frees what the library gave. Does nothing if `data` is NULL. Any thread.
 ///
 /// # Safety
 ///

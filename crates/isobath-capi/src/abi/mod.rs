@@ -79,7 +79,7 @@ unsafe fn free<T>(pointer: *mut T) {
     let _ = catch_unwind(AssertUnwindSafe(|| drop(boxed)));
 }
 
-/// Bytes that C gives: `length` at `data`, which may be NULL where that is 0.
+/// Bytes that C gives: `length` at `data`, which may be NULL if that is 0.
 ///
 /// # Safety
 ///

@@ -306,7 +306,7 @@ unsafe fn work_of(request: &isobath_request) -> Result<Work, Failure> {
     })
 }
 
-/// Submits a request, whose completion has the result. ISOBATH_QUEUE_FULL where as many are in
+/// Submits a request, whose completion has the result. ISOBATH_QUEUE_FULL if as many are in
 /// flight as may be: poll, and submit again. Inside a callback the limit does not count. One thread
 /// at a time.
 ///

@@ -84,7 +84,7 @@ pub unsafe extern "C" fn isobath_store_open(
     }
 }
 
-/// Opens a store, or creates it where nothing is there yet. Any thread.
+/// Opens a store, or creates it if nothing is there yet. Any thread.
 ///
 /// # Safety
 ///

@@ -61,7 +61,7 @@ pub struct isobath_transaction_options {
     pub has_durability: bool,
     /// An isobath_durability.
     pub durability: i32,
-    /// Milliseconds, where that is ISOBATH_BUFFERED.
+    /// Milliseconds, if that is ISOBATH_BUFFERED.
     pub window_ms: u32,
 }
 
@@ -170,7 +170,7 @@ pub type isobath_work = Option<
 /// Times that isobath_transact tries.
 const ATTEMPTS: u32 = 64;
 
-/// Runs `work` in a transaction and commits it. Where other transactions were first, in the work or
+/// Runs `work` in a transaction and commits it. If other transactions were first, in the work or
 /// at its commit, runs it again in a new transaction, at most 64 times. The status of the work, or
 /// of the commit. Any thread.
 ///
@@ -213,7 +213,7 @@ pub unsafe extern "C" fn isobath_transact(
 }
 
 /// The value of a key for this transaction, to be freed by isobath_bytes_free. ISOBATH_NOT_FOUND
-/// where there is none. One thread at a time.
+/// if there is none. One thread at a time.
 ///
 /// # Safety
 ///
@@ -374,7 +374,7 @@ pub unsafe extern "C" fn isobath_transaction_put_from(
     })
 }
 
-/// Removes a key: ISOBATH_NOT_FOUND where it had no value. One thread at a time.
+/// Removes a key: ISOBATH_NOT_FOUND if it had no value. One thread at a time.
 ///
 /// # Safety
 ///

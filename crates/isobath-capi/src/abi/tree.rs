@@ -27,7 +27,7 @@ pub unsafe extern "C" fn isobath_tree_free(tree: *mut isobath_tree) {
     unsafe { free(tree) };
 }
 
-/// Reads the value of a key, to be freed by isobath_bytes_free. ISOBATH_NOT_FOUND where there is
+/// Reads the value of a key, to be freed by isobath_bytes_free. ISOBATH_NOT_FOUND if there is
 /// none. Any thread.
 ///
 /// # Safety
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn isobath_contains(
 }
 
 /// Reads the values of many keys at once, which is the fastest way to read many. `values` has space
-/// for `count`; each has `data` NULL where there is none, and is freed by isobath_bytes_free. Any
+/// for `count`; each has `data` NULL if there is none, and is freed by isobath_bytes_free. Any
 /// thread.
 ///
 /// # Safety
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn isobath_put(
     })
 }
 
-/// Removes a key: ISOBATH_NOT_FOUND where it had no value. Any thread.
+/// Removes a key: ISOBATH_NOT_FOUND if it had no value. Any thread.
 ///
 /// # Safety
 ///
@@ -259,7 +259,7 @@ pub unsafe extern "C" fn isobath_compare_and_swap(
     })
 }
 
-/// Called with what a key has, `old_value`, or NULL where it has nothing. Returns what it is to
+/// Called with what a key has, `old_value`, or NULL if it has nothing. Returns what it is to
 /// have: `new_value` is the program's memory until the next call or isobath_update's return; one
 /// whose `data` is NULL removes the key. Must not call the library.
 pub type isobath_update_function = Option<
@@ -270,7 +270,7 @@ pub type isobath_update_function = Option<
     ),
 >;
 
-/// Changes a record by what it has, in one step: where another change comes between, `change` is
+/// Changes a record by what it has, in one step: if another change comes between, `change` is
 /// called again with what the key has then. Any thread.
 ///
 /// # Safety

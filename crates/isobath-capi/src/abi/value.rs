@@ -43,7 +43,7 @@ pub unsafe extern "C" fn isobath_writer_new(
     })
 }
 
-/// Appends bytes; nothing of them where it fails. One thread at a time.
+/// Appends bytes; nothing of them if it fails. One thread at a time.
 ///
 /// # Safety
 ///
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn isobath_writer_free(writer: *mut isobath_writer) {
     unsafe { free(writer) };
 }
 
-/// Begins to read a value; ISOBATH_NOT_FOUND where there is none. Once a large value is replaced or
+/// Begins to read a value; ISOBATH_NOT_FOUND if there is none. Once a large value is replaced or
 /// removed, reading it answers ISOBATH_REPLACED. Freed by isobath_reader_free. Any thread.
 ///
 /// # Safety

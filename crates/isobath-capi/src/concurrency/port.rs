@@ -146,7 +146,7 @@ impl<R: Request> Port<R> {
         self.numbers.waits.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Puts a request into the slot table; gives it back where that is full.
+    /// Puts a request into the slot table; gives it back if that is full.
     pub(super) fn occupy(&self, request: R, is_awaited: bool) -> Result<u32, R> {
         let table = self.table();
         let Some(index) = table.free.pop() else {

@@ -390,7 +390,7 @@ pub unsafe extern "C" fn kvs_files_stat(
 }
 
 /// The target of a symbolic link, with a zero behind it. `*length` is the buffer's length and gets
-/// the target's with its zero; where the buffer is too small, that is KVS_FILES_ERR_BUFFER and
+/// the target's with its zero; if the buffer is too small, that is KVS_FILES_ERR_BUFFER and
 /// nothing is written to it. Any thread.
 ///
 /// # Safety

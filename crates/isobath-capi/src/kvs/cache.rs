@@ -4,7 +4,7 @@
 //! Of a value there are two states, that it is here (and the same as the store's: *shared*, in
 //! MOESI's words) or that it is not (*invalid*). None is ever *modified*, *owned* or *exclusive*
 //! here, because a thread that changes a value changes the store: before that the value is taken
-//! out, and none comes in until it has ended. What a reader brings is kept only where no change has
+//! out, and none comes in until it has ended. What a reader brings is kept only if no change has
 //! begun since it began to read, which the key's version says.
 
 use std::collections::{HashMap, VecDeque};
@@ -32,7 +32,7 @@ fn entry_bytes(key: &[u8], value: &[u8]) -> usize {
     value.len() + 2 * key.len() + ENTRY_BYTES
 }
 
-/// Values, or none at all where it has no memory.
+/// Values, or none at all if it has no memory.
 pub(crate) struct Cache {
     shards: Box<[Mutex<Shard>]>,
     hasher: RandomState,
@@ -122,7 +122,7 @@ impl Cache {
         &self.shards[hash as usize % SHARDS]
     }
 
-    /// The value, or what to give to [`Cache::add`]. Only where it is on.
+    /// The value, or what to give to [`Cache::add`]. Only if it is on.
     pub(crate) fn get(&self, space: u64, key: &[u8]) -> Result<Arc<[u8]>, Missed> {
         let hash = self.hash(space, key);
         let mut shard = self.shard(hash).lock();

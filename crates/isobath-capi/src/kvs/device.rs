@@ -95,7 +95,7 @@ pub(crate) struct Device {
     /// Open key spaces by name; locked while key spaces are created, deleted, opened, closed.
     pub(crate) spaces: Mutex<HashMap<Vec<u8>, Arc<Space>>>,
     pub(crate) iterators: Iterators,
-    /// Values that were read, where the configuration gives memory for them.
+    /// Values that were read, if the configuration gives memory for them.
     pub(crate) cache: Cache,
 }
 
@@ -551,7 +551,7 @@ impl Device {
         }
     }
 
-    /// Waits until the thread may have one more request in flight. Where the program polls, this
+    /// Waits until the thread may have one more request in flight. If the program polls, this
     /// hands results over.
     fn wait_for_room(&self, port: &Arc<Port<Request>>) {
         // Each round, the limits as they are now.

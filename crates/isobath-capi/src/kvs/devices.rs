@@ -320,7 +320,7 @@ pub unsafe extern "C" fn kvs_list_key_spaces(
     })
 }
 
-/// Copies a name, with a zero behind it where that fits.
+/// Copies a name, with a zero behind it if that fits.
 ///
 /// # Safety
 ///

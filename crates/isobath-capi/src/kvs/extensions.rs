@@ -11,7 +11,7 @@ use kvs_result::*;
 /// The least alignment of memory that is handed out, in bytes.
 const MIN_ALIGNMENT: usize = align_of::<u128>();
 
-/// Memory, or NULL where there is none, or the alignment is no power of two.
+/// Memory, or NULL if there is none, or the alignment is no power of two.
 #[unsafe(no_mangle)]
 pub extern "C" fn _kvs_malloc(
     size_bytes: usize,

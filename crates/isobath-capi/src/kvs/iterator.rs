@@ -220,7 +220,7 @@ struct Writer<'b> {
 }
 
 impl Writer<'_> {
-    /// Adds an entry, or nothing where it does not fit.
+    /// Adds an entry, or nothing if it does not fit.
     fn add(&mut self, key: &[u8], value: Option<&[u8]>) -> bool {
         let needed = 4 + key.len() + value.map_or(0, |value| 4 + value.len());
         if self.buffer.len() - self.used < needed {

@@ -158,7 +158,7 @@ impl Request {
         request
     }
 
-    /// How long it was worked on, where that was timed.
+    /// How long it was worked on, if that was timed.
     pub(crate) fn busy(&self) -> Duration {
         self.busy
     }

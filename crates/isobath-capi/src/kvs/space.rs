@@ -60,7 +60,7 @@ pub(crate) struct Space {
     /// Most bytes of keys and values; 0 without a limit.
     pub(crate) capacity: u64,
     pub(crate) is_descending: bool,
-    /// Bytes of keys and values, counted where there is a limit.
+    /// Bytes of keys and values, counted if there is a limit.
     used: AtomicU64,
     state: AtomicU8,
 }
@@ -220,7 +220,7 @@ impl Space {
         }
     }
 
-    /// A value that is kept in memory; `None` also where values are not kept.
+    /// A value that is kept in memory; `None` also if values are not kept.
     pub(crate) fn cached(&self, key: &[u8]) -> Option<Arc<[u8]>> {
         let cache = &self.device.cache;
         cache.is_on().then(|| cache.get(self.id, key).ok())?
@@ -280,7 +280,7 @@ impl Space {
         copied
     }
 
-    /// As [`Space::retrieve`], reading no more than is requested. `None` where the value was
+    /// As [`Space::retrieve`], reading no more than is requested. `None` if the value was
     /// replaced in between.
     fn retrieve_part(
         &self,
@@ -314,7 +314,7 @@ impl Space {
         let mut found = Err(KVS_ERR_KEY_NOT_EXIST);
         let mut freed = 0;
         let deleted = self.tree.update(key, |old| {
-            // Called again where another thread was first: what was found then counts.
+            // Called again if another thread was first: what was found then counts.
             found = Err(KVS_ERR_KEY_NOT_EXIST);
             let old = old?;
             found = copy(old, offset, into);

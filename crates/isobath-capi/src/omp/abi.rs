@@ -39,7 +39,7 @@ thread_local! {
     static REMEMBERED: RefCell<(u64, Option<Remembered>)> = const { RefCell::new((0, None)) };
 }
 
-/// The session, for calls that need none: where it is missing, the thread's message stays what it
+/// The session, for calls that need none: if it is missing, the thread's message stays what it
 /// was.
 fn current() -> Option<Remembered> {
     let look_up = || SESSION.read().clone().map(Rc::new);

@@ -12,7 +12,7 @@ use super::search::{HYSTERESIS, Rates, Search, grow_and_refine, refine};
 const FIRST_COMPUTE: u32 = 2;
 /// Bytes that cost about as much as a request itself does.
 const PAGE_BYTES: f64 = 4096.0;
-/// Data accesses that both begin with: where a device is best with few of them, that costs less
+/// Data accesses that both begin with: if a device is best with few of them, that costs less
 /// than one at a time costs where it is best with many.
 const FIRST_ACCESSES: u32 = 4;
 /// Parallel accesses of a thread that KV-mod measures before it fits its curve, in this order; then
@@ -57,9 +57,9 @@ pub(super) struct Bounds {
     pub(super) cpu_limit: f64,
     /// Share of the memory above which accesses are taken away, 0 to 1.
     pub(super) memory_limit: f64,
-    /// Compute threads, where they are fixed.
+    /// Compute threads, if they are fixed.
     pub(super) pc: Option<u32>,
-    /// Data accesses, where they are fixed.
+    /// Data accesses, if they are fixed.
     pub(super) pda: Option<u32>,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Sample {
     /// Data accesses that completed, and their bytes.
     pub(super) requests: u64,
     pub(super) bytes: u64,
-    /// What the program said that it has done, in a unit of its own; counts where there was no
+    /// What the program said that it has done, in a unit of its own; counts if there was no
     /// access.
     pub(super) items: u64,
     /// Processor time of this process.
@@ -226,7 +226,7 @@ impl Controller {
         }
     }
 
-    /// The region begins with the number of compute threads that was decided. Where that is another
+    /// The region begins with the number of compute threads that was decided. If that is another
     /// one than before, as many accesses in all go on, and a new search begins.
     pub(super) fn enter(&mut self) -> Decision {
         if self.pc != self.pc_in_force {
@@ -379,7 +379,7 @@ impl Controller {
         }
     }
 
-    /// KV-mod: all, where the roofline says that computing is the bottleneck; else as many as the
+    /// KV-mod: all, if the roofline says that computing is the bottleneck; else as many as the
     /// data needs.
     fn needed(&self) -> u32 {
         let known = self.search.rates().all();
@@ -412,14 +412,14 @@ impl Controller {
 }
 
 /// What KV-mod measures next: a spread of numbers, then what the fitted curve says is best, then,
-/// where the curve was wrong, what lies beside the best.
+/// if the curve was wrong, what lies beside the best.
 fn modelled(rates: &Rates, limit: u32, pc: u32, demand: f64) -> Option<u32> {
     let known = rates.all();
     let find = |pda: u32| known.iter().find(|(known, _)| *known == pda);
     let mut spread = SPREAD.map(|pda| pda.min(limit)).to_vec();
     spread.dedup();
     if known.len() >= spread.len() {
-        // The third one lies on the side of the better one, where that is clear.
+        // The third one lies on the side of the better one, if that is clear.
         let is_rising = match known[..] {
             [(_, few), .., (_, many)] => many > few * (1.0 + HYSTERESIS),
             _ => false,
@@ -457,7 +457,7 @@ fn modelled(rates: &Rates, limit: u32, pc: u32, demand: f64) -> Option<u32> {
     None
 }
 
-/// The accesses per thread with the shortest response to `demand`; `None` where no number keeps up
+/// The accesses per thread with the shortest response to `demand`; `None` if no number keeps up
 /// with it.
 fn best_response(limit: u32, pc: u32, demand: f64, service: impl Fn(u32) -> f64) -> Option<u32> {
     let mut best = None;

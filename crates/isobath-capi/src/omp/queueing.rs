@@ -105,7 +105,7 @@ fn eliminate(mut system: [[f64; 4]; 3]) -> Option<[f64; 3]> {
 }
 
 /// The probability that a request waits in a queue with `servers` servers and `load` = arrival rate
-/// / service rate of one (Erlang's C formula). 1 where the load is not below the number of servers.
+/// / service rate of one (Erlang's C formula). 1 if the load is not below the number of servers.
 /// By the recurrence of Erlang's B formula, which neither overflows nor cancels.
 pub(super) fn erlang_c(servers: u32, load: f64) -> f64 {
     let c = f64::from(servers);
@@ -120,7 +120,7 @@ pub(super) fn erlang_c(servers: u32, load: f64) -> f64 {
 }
 
 /// The mean time that a request takes with `servers` servers of `service` requests per second each
-/// while `arrivals` come per second: `ErlangC/(c·μ − λ) + 1/μ`. `None` where the queue would grow
+/// while `arrivals` come per second: `ErlangC/(c·μ − λ) + 1/μ`. `None` if the queue would grow
 /// without end.
 pub(super) fn response_seconds(servers: u32, service: f64, arrivals: f64) -> Option<f64> {
     let spare = f64::from(servers) * service - arrivals;

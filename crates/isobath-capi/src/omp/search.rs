@@ -73,7 +73,7 @@ impl Rates {
 }
 
 /// What to measure next: growth while throughput does not fall (paper 004: KV-ins), then towards
-/// fewer where the fewest were best, then between the best and its neighbours. `None` where nothing
+/// fewer if the fewest were best, then between the best and its neighbours. `None` if nothing
 /// is left to learn.
 pub(super) fn grow_and_refine(rates: &Rates, limit: u32) -> Option<u32> {
     let known = rates.all();
@@ -176,7 +176,7 @@ impl Search {
     }
 
     /// Searches anew, now that each of `new` threads instead of `old` ones has so many accesses:
-    /// from as many in all, and with as many in all where memory was full.
+    /// from as many in all, and with as many in all if memory was full.
     pub(super) fn rescale(&mut self, old: u32, new: u32) {
         let scaled = |accesses: u32| (accesses * old / new.max(1)).clamp(1, self.max);
         if self.cap < self.max {

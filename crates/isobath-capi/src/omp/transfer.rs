@@ -105,7 +105,7 @@ impl<'s> Transfer<'s> {
         }
     }
 
-    /// The index and the value of the next key, where that is kept in memory and the limits allow
+    /// The index and the value of the next key, if that is kept in memory and the limits allow
     /// another one: it needs no data task.
     fn take_cached(&mut self, keys: &[Bytes], done: usize) -> Option<(usize, Arc<[u8]>)> {
         let next = self.submitted;

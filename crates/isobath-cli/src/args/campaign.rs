@@ -29,7 +29,7 @@ pub(crate) enum InitialState {
 /// The isolation of transactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum IsolationName {
-    /// Snapshot isolation, or more where an engine has no less
+    /// Snapshot isolation, or more if an engine has no less
     Snapshot,
     /// The least that the engine has
     Least,

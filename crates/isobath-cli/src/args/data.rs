@@ -373,7 +373,7 @@ pub(crate) struct ImportArgs {
 pub(crate) struct TreesArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
-    /// List with what each tree holds; from some of its pages where it is large (`~`)
+    /// List with what each tree holds; from some of its pages if it is large (`~`)
     #[arg(long)]
     pub(crate) stats: bool,
     #[command(subcommand)]

@@ -104,7 +104,7 @@ Example:
         /// Replace nothing
         #[arg(short, long)]
         no_replace: bool,
-        /// Take the new path as it is, also where it is a directory
+        /// Take the new path as it is, also if it is a directory
         #[arg(short = 'T', long)]
         exact: bool,
     },

@@ -31,7 +31,7 @@ const POOL_MIN: u64 = 8 << 20;
 /// and an engine's log.
 const REGION_SHARE: u64 = 3;
 const REGION_SPARE: u64 = 512 << 20;
-/// Tasks of a worker, and threads, where nothing is said.
+/// Tasks of a worker, and threads, if nothing is said.
 pub(super) const CLIENTS: usize = 64;
 /// Samples that a run is divided into.
 const SAMPLES: u32 = 120;
@@ -49,7 +49,7 @@ pub(crate) fn kind(engine: EngineName) -> EngineKind {
     }
 }
 
-/// The file that an engine makes where none is named.
+/// The file that an engine makes if none is named.
 pub(crate) fn default_path(engine: EngineName) -> PathBuf {
     kind(engine).file_name().into()
 }
@@ -287,7 +287,7 @@ pub(super) fn make_region(
     Ok(())
 }
 
-/// Searches the settings of all cases, where that is asked for; equal cases share their trials.
+/// Searches the settings of all cases, if that is asked for; equal cases share their trials.
 pub(super) fn tune_all(
     campaign: &mut Campaign,
     cases: &mut [Case],
@@ -317,7 +317,7 @@ pub(super) fn tune_all(
     Ok(())
 }
 
-/// Searches the settings of the cases, where that is asked for, runs them in their order and prints
+/// Searches the settings of the cases, if that is asked for, runs them in their order and prints
 /// a line for each.
 pub(super) fn run_all(
     cases: &mut [Case],
@@ -372,7 +372,7 @@ pub(super) fn run_and_then(
     let (more, _) = run_in_order(&mut campaign, &then, false, &progress, out)?;
     progress.clear();
     if records.is_empty() && !failed.is_empty() {
-        // The first error is the answer; others are told where they say something else.
+        // The first error is the answer; others are told if they say something else.
         let first = failed.remove(0).error;
         failed.retain(|other| other.error.to_string() != first.to_string());
         failed.iter().for_each(FailedRun::tell);

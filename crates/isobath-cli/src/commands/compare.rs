@@ -24,8 +24,8 @@ struct Compared {
 }
 
 /// What is run in each round, and which of it is compared: the two engines; the two with the least
-/// isolation, where one of them has less than was asked for; and the two with RocksDB's blocks
-/// aligned, where that is asked for and one of them is RocksDB.
+/// isolation, if one of them has less than was asked for; and the two with RocksDB's blocks
+/// aligned, if that is asked for and one of them is RocksDB.
 struct Sides {
     plans: Vec<LookupPlan>,
     pairs: Vec<Pair>,

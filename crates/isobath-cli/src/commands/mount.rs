@@ -178,7 +178,7 @@ mod serving {
             tell,
             || progress.cancelled(),
             || {
-                // It is served also where the parent has stopped waiting.
+                // It is served also if the parent has stopped waiting.
                 let mut out = std::io::stdout();
                 // The parent may be gone.
                 let _ = out.write_all(b"ready\n").and_then(|()| out.flush());

@@ -211,7 +211,7 @@ fn print(summaries: &[RowSummary], out: &mut Output) -> Result<(), Failure> {
     print_repeats(&full, out)
 }
 
-/// Latencies of the rows that were offered one rate for all engines, where there are any.
+/// Latencies of the rows that were offered one rate for all engines, if there are any.
 pub(super) fn print_stalls(summaries: &[RowSummary], out: &mut Output) -> Result<(), Failure> {
     let mut lines = Vec::new();
     for row in summaries {

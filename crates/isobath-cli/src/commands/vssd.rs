@@ -117,7 +117,7 @@ fn serve(args: &VssdServeArgs) -> Result<(), Failure> {
     let _ = rustix::process::setsid();
     serve_drive(&args.drive, open_as(args.as_is), profile, || {
         let mut out = std::io::stdout();
-        // The drive is served also where the parent has stopped waiting.
+        // The drive is served also if the parent has stopped waiting.
         let _ = out.write_all(b"ready\n").and_then(|()| out.flush());
     })?;
     Ok(())

@@ -129,7 +129,7 @@ impl Causes {
         self.0.iter().map(|cause| cause.1).sum()
     }
 
-    /// WA-A: bytes written per byte of the user's, in all and by cause; none where the user wrote
+    /// WA-A: bytes written per byte of the user's, in all and by cause; none if the user wrote
     /// nothing.
     pub(super) fn amplification(&self, user_bytes: u64) -> Option<(f64, [f64; 7])> {
         let per_byte = |bytes: u64| bytes as f64 / user_bytes as f64;

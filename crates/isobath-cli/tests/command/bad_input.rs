@@ -232,7 +232,7 @@ fn errors_are_json_where_asked_for() {
     assert_eq!(answer.code, 3);
 }
 
-/// A small file system of its own; `None` where the system refuses to mount.
+/// A small file system of its own; `None` if the system refuses to mount.
 struct Mounted {
     place: Place,
 }

@@ -220,7 +220,7 @@ fn has(tool: &str) -> bool {
 
 /// Runs a page's `sh` blocks one after another in one shell. A `text` block right behind one is
 /// what it prints, where `...` stands for anything. `sh,ignore` is for readers only; `sh,TOOL` runs
-/// where the system has TOOL.
+/// if the system has TOOL.
 fn run_shell(page: &str) {
     let place = support::Place::new();
     let bin = place.path("bin");

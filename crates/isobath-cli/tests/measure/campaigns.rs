@@ -275,7 +275,7 @@ fn a_campaign_of_named_rows_writes_a_report_and_goes_on() {
         assert!((ratio - rate(0) / rate(1)).abs() < 1e-6 * ratio);
     }
     assert_eq!(rows[3]["engines"].as_array().unwrap().len(), 1);
-    // Below 1 where the drive's cache holds what so short a run has written.
+    // Below 1 if the drive's cache holds what so short a run has written.
     assert!(rows[3]["engines"][0]["wa_d"].as_f64().unwrap() > 0.0);
     let records = std::fs::read_to_string(place.path("c/records.jsonl")).unwrap();
     assert_eq!(records.lines().count(), 7);

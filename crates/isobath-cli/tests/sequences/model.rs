@@ -19,7 +19,7 @@ type Choices<'e> = BTreeMap<(&'e String, &'e Vec<u8>), Vec<Option<&'e Vec<u8>>>>
 pub(crate) enum Effect {
     Create(String),
     Drop(String),
-    /// The tree is made where it is missing.
+    /// The tree is made if it is missing.
     Put(String, Vec<u8>, Vec<u8>),
     Delete(String, Vec<u8>),
 }

@@ -47,7 +47,7 @@ pub(crate) struct World {
 /// What one process answered.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    /// None where it was killed.
+    /// None if it was killed.
     pub(crate) code: Option<i32>,
     pub(crate) out: Vec<u8>,
     pub(crate) err: String,

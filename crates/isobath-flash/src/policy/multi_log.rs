@@ -15,7 +15,7 @@ use super::{
 /// marginal cost U/(E/(1−E) + ln(1−E)) of a log at emptiness E in the model of equation (4). Logs
 /// of less than a `THIN_SHARE`th of the space are no neighbours: between hot and cold pages lie
 /// logs that pages only pass through, written too seldom to hand on the space that hot logs need
-/// from cold ones. Where frequencies are known there are none.
+/// from cold ones. If frequencies are known there are none.
 ///
 /// The plain variant estimates a page's frequency from its previous update time, and moves a page
 /// by one log at a time, starting with all pages in one log; it keeps 4 bytes per page. The `-opt`

@@ -555,7 +555,7 @@ mod tests {
         assert_eq!(trace.write_counts(), [2, 2]);
     }
 
-    /// Numbers may be of any size where there is no device: the pages are renumbered, and no range
+    /// Numbers may be of any size if there is no device: the pages are renumbered, and no range
     /// is unrolled for nothing.
     #[test]
     fn huge_page_numbers_take_no_space() {

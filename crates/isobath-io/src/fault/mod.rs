@@ -78,7 +78,7 @@ impl FaultDevice {
 
     /// What a power loss at this moment would leave: a new device with the same plan, whose rules
     /// have counted nothing yet. This device goes on undisturbed. `variant` draws one of the many
-    /// possible outcomes of [`Survivors::Random`]. The log device, where there is one, loses its
+    /// possible outcomes of [`Survivors::Random`]. The log device, if there is one, loses its
     /// cache in the same way, by a draw of its own.
     pub fn crash_image(&self, survivors: Survivors, variant: u64) -> Arc<FaultDevice> {
         self.image([survivors; 2], variant, self.plan.clone())

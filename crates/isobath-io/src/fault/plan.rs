@@ -128,7 +128,7 @@ impl FaultPlan {
         }
     }
 
-    /// Adds a rule. Where several fire on one I/O, the first one added counts.
+    /// Adds a rule. If several fire on one I/O, the first one added counts.
     #[must_use]
     pub fn rule(mut self, rule: FaultRule) -> Self {
         self.rules.push(rule);

@@ -1,6 +1,6 @@
 //! Results of the flushes of one member.
 //!
-//! Linux reports a failed write-back once per open file description. Where several flushers share
+//! Linux reports a failed write-back once per open file description. If several flushers share
 //! one (workers, growth, the blocking calls), the first one takes the error, and the others succeed
 //! although their writes are lost. So every success is verified: a second description of the
 //! member, which no other code flushes, is asked whether an error has come up, and every flush from
@@ -16,7 +16,7 @@ use crate::error::IoErrorKind;
 use crate::file::sys;
 
 pub(super) struct Flushes {
-    /// The member once more. `None` where it cannot be opened again: the flushes of this process
+    /// The member once more. `None` if it cannot be opened again: the flushes of this process
     /// then have only each other's failures to go by.
     witness: Option<File>,
     /// The first failure. Which writes were lost then is unknown, so no later flush may succeed.

@@ -31,7 +31,7 @@
 //!
 //! Logical byte `x` of a volume with `n` members lies on member `(x / S) % n`, at byte
 //! `D + (x / S / n) * S + x % S` of it. A member has at least `D` + its share of `L` bytes; more is
-//! possible after a crash while the volume grew, and harmless. Where members disagree about `L`
+//! possible after a crash while the volume grew, and harmless. If members disagree about `L`
 //! (same reason), the smallest one counts: the growth had not been acknowledged.
 
 use crate::options::MAX_MEMBERS;

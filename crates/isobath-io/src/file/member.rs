@@ -19,9 +19,9 @@ use crate::io::Op;
 use crate::options::{Access, DirectMode, VolumeOptions};
 use crate::words::dangling_target;
 
-/// Alignment assumed for direct I/O where the system does not report one.
+/// Alignment assumed for direct I/O if the system does not report one.
 const SAFE_BLOCK: u32 = 4096;
-/// Zeros written at once where the file system cannot allocate without writing.
+/// Zeros written at once if the file system cannot allocate without writing.
 const ZEROS: usize = 1 << 20;
 /// Bytes at the start of a file that say what it is: the labels of a volume's member, the header of
 /// a log.
@@ -36,7 +36,7 @@ const BUSY_TRIES: u32 = 20;
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 /// Attempts to lock a file whose holder has ended, at such pauses: ten seconds.
 const GONE_TRIES: u32 = 1000;
-/// The same where the system does not report the holder, which may have ended: two seconds.
+/// The same if the system does not report the holder, which may have ended: two seconds.
 const UNKNOWN_TRIES: u32 = 200;
 
 /// The byte that a writer locks, for readers beside it.
@@ -342,7 +342,7 @@ impl Member {
         match result {
             Ok(()) if write => {
                 // For readers beside this writer, which must not try the lock itself: a writer
-                // could meet that. Where the file system has no such locks they learn less.
+                // could meet that. If the file system has no such locks they learn less.
                 let _ = sys::lock_range(&self.file, libc::F_WRLCK, WRITER, 1);
                 Ok(())
             }
@@ -602,7 +602,7 @@ impl Member {
     }
 
     /// The outcome of a flush or a durable write, to which the system has answered `result`: an
-    /// error also where it has reported that to another descriptor.
+    /// error also if it has reported that to another descriptor.
     pub(super) fn flushed(&self, result: Result<(), IoErrorKind>) -> Result<(), IoErrorKind> {
         self.flushes.judge(result)
     }

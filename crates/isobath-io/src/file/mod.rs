@@ -80,7 +80,7 @@ impl FileDevice {
         Ok(device)
     }
 
-    /// Makes the members; where this fails, dropping them undoes that.
+    /// Makes the members; if this fails, dropping them undoes that.
     fn create_members(
         paths: &[PathBuf],
         options: &VolumeOptions,
@@ -254,7 +254,7 @@ impl FileDevice {
         })
     }
 
-    /// The members and then, where there is one, the log device: in the order of a piece's number.
+    /// The members and then, if there is one, the log device: in the order of a piece's number.
     fn all_members(&self) -> impl Iterator<Item = &Member> {
         let log = self.log.get().map(|log| &log.member);
         self.members.iter().chain(log)
@@ -329,7 +329,7 @@ impl FileDevice {
     ) -> Result<(), VolumeError> {
         self.len.store(new_len, Ordering::Release);
         // Durable in both copies before a file is cut: a label that speaks of more than there is
-        // would refuse the volume, also where it counts only because its newer copy is corrupt.
+        // would refuse the volume, also if it counts only because its newer copy is corrupt.
         // Files that are too long are harmless.
         for _copy in 0..2 {
             self.write_labels(&mut labels, new_len)?;
@@ -346,7 +346,7 @@ impl FileDevice {
         *self.backend.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The backend after `refused`, which refused a channel for this reason; `None` where it was
+    /// The backend after `refused`, which refused a channel for this reason; `None` if it was
     /// asked for by name. A channel needs more than the probe did when the volume was opened, and
     /// limits are for all channels together.
     fn fall_back(&self, refused: BackendKind, reason: &io::Error) -> Option<BackendKind> {

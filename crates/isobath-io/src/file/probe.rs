@@ -65,7 +65,7 @@ pub(super) fn choose(
 }
 
 /// What takes the place of `refused`, which was refused to a channel for `reason`, and a note that
-/// says so; `None` where the user has asked for it by name.
+/// says so; `None` if the user has asked for it by name.
 pub(super) fn next(
     refused: BackendKind,
     wish: Backend,

@@ -65,13 +65,13 @@ pub(super) trait Queue {
     /// system calls made and whether it was woken. May end early.
     fn wait(&mut self, wait: WaitFor, done: &mut Vec<Done>) -> io::Result<(u32, bool)>;
 
-    /// Registers memory with the kernel; false where the backend has no such thing.
+    /// Registers memory with the kernel; false if the backend has no such thing.
     ///
     /// # Safety
     /// The regions must stay mapped as long as the queue lives.
     unsafe fn register(&mut self, regions: &[(*mut u8, usize)]) -> io::Result<bool>;
 
-    /// Registers a region beside the others, whatever is in flight; false where the backend has no
+    /// Registers a region beside the others, whatever is in flight; false if the backend has no
     /// such thing, or no place for one more.
     ///
     /// # Safety

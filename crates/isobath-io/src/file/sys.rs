@@ -46,7 +46,7 @@ const LARGE_BYTES: u64 = 1 << 30;
 /// blocks that are kept for the superuser.
 pub(super) fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
     if len >= LARGE_BYTES && available_bytes(file).is_some_and(|available| available < len) {
-        // No space helps where no file can be so long.
+        // No space helps if no file can be so long.
         let end = io::SeekFrom::Start(offset.saturating_add(len));
         let is_possible = (&mut &*file).seek(end).is_ok();
         let error = if is_possible {
@@ -67,7 +67,7 @@ pub(super) fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
     }
 }
 
-/// Free bytes of the file system that holds `file`; `None` where it does not say.
+/// Free bytes of the file system that holds `file`; `None` if it does not say.
 fn available_bytes(file: &File) -> Option<u64> {
     // SAFETY: all-zero is a valid `statvfs`.
     let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
@@ -101,7 +101,7 @@ pub(super) fn device_block(file: &File) -> io::Result<u32> {
 }
 
 /// The alignment that direct I/O on a file needs (Linux 6.1 and newer): the larger one of memory's
-/// and offsets'. `None` where the system does not report it; 0 where direct I/O is not supported.
+/// and offsets'. `None` if the system does not report it; 0 if direct I/O is not supported.
 pub(super) fn direct_alignment(file: &File) -> Option<u32> {
     // SAFETY: all-zero is a valid `statx`.
     let mut stat: libc::statx = unsafe { std::mem::zeroed() };

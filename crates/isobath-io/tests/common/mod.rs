@@ -43,7 +43,7 @@ pub const BACKENDS: &[Backend] = &[
     },
 ];
 
-/// Whether this machine lets us use io_uring at all; containers often do not. Says so where it does
+/// Whether this machine lets us use io_uring at all; containers often do not. Says so if it does
 /// not.
 pub fn uring_allowed() -> bool {
     let mut params = [0u8; 120];

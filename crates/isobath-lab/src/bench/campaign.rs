@@ -31,7 +31,7 @@ pub struct Case {
     pub side: usize,
     /// Round of repeats, from 0.
     pub round: usize,
-    /// The file system that is made for this run alone; the plan's path where there is none.
+    /// The file system that is made for this run alone; the plan's path if there is none.
     pub place: Option<Place>,
     /// The row of the campaign that it belongs to, where the campaign has named rows.
     pub row: Option<String>,
@@ -308,8 +308,8 @@ impl Campaign {
         Ok(())
     }
 
-    /// Runs a plan where the case says, and notes in the directory, while it runs, which store it
-    /// makes: what a killed session left is removed before.
+    /// Runs a plan in the place of its case, and notes in the directory, while it runs, which store
+    /// it makes: what a killed session left is removed before.
     fn run_marked(
         &self,
         case: &Case,
@@ -345,7 +345,7 @@ impl Campaign {
         fs::remove_file(&mark).map_err(failed())?;
         ran
     }
-    /// Runs a plan where the case says.
+    /// Runs a plan in the place of its case.
     fn run_case(
         &self,
         case: &Case,
@@ -800,7 +800,7 @@ pub(super) mod tests {
         let whole = fs::read(&path).unwrap();
         for cut in 0..=whole.len() {
             fs::write(&path, &whole[..cut]).unwrap();
-            // A line without its end is torn, also where nothing else is missing.
+            // A line without its end is torn, also if nothing else is missing.
             let kept = whole[..cut].iter().filter(|byte| **byte == b'\n').count();
             let numbers = |trials: &[TrialLine]| -> Vec<String> {
                 trials.iter().map(|trial| trial.trial.clone()).collect()

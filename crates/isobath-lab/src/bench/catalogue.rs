@@ -50,7 +50,7 @@ pub struct Workload {
     pub tpcc: Option<tpcc::Scale>,
 }
 
-/// Milliseconds that commits may reach the drive late where they are buffered.
+/// Milliseconds that commits may reach the drive late if they are buffered.
 pub const BUFFERED_MS: u32 = 10;
 
 /// A workload file's further settings of a run; options of the command line come before it.
@@ -330,7 +330,7 @@ impl Workload {
     /// The workload that a file for `isobath advise` describes, and what else it says of a run.
     ///
     /// # Errors
-    /// [`LabError::Request`] where the file or its key size cannot be used; the advisor's own
+    /// [`LabError::Request`] if the file or its key size cannot be used; the advisor's own
     /// messages name line and field.
     pub fn from_toml(name: &str, text: &str) -> Result<FileWorkload, LabError> {
         let file = isobath_model::workload::Workload::from_toml(text)

@@ -1,4 +1,4 @@
-//! A run in a process of its own: libraries in C may end their process where others answer with an
+//! A run in a process of its own: libraries in C may end their process while others answer with an
 //! error, RocksDB for one by an assertion when its drive is full. The campaign must go on.
 //!
 //! The plan goes to the child as one line on its standard input, and what it measured comes back on
@@ -136,7 +136,7 @@ fn run(
     }
 }
 
-/// Waits for the child's end, and has it end where the user asks for it.
+/// Waits for the child's end, and has it end if the user asks for it.
 fn wait(
     process: &mut Child,
     input: &mut Option<std::process::ChildStdin>,

@@ -174,7 +174,7 @@ impl Shared {
         let mut tally = Tally::new(&self.workload.mix, self.latency_every, &self.shown[index]);
         // Operations until one is timed.
         let mut untimed = self.latency_every;
-        // When the operation before ended, where that one was timed, which is when this one begins:
+        // When the operation before ended, if that one was timed, which is when this one begins:
         // a client does nothing in between, and a look at the clock is a good part of what the
         // benchmark costs.
         let mut ended: Option<Instant> = None;
@@ -261,7 +261,7 @@ impl Worker<'_> {
     }
 
     /// Performs one call; answers how many keys or records it processed and how many bytes of them
-    /// it wrote, `None` where a fill has nothing left.
+    /// it wrote, `None` if a fill has nothing left.
     fn perform(
         &mut self,
         operation: Operation,
@@ -314,7 +314,7 @@ impl Client<'_> {
         (index, shared.records.key(index))
     }
 
-    /// Performs one call; answers how many keys or records it processed, `None` where a fill has
+    /// Performs one call; answers how many keys or records it processed, `None` if a fill has
     /// nothing left.
     fn perform(
         &mut self,
@@ -399,7 +399,7 @@ impl Client<'_> {
         }
     }
 
-    /// Every answer is compared: byte by byte where no value is replaced, by
+    /// Every answer is compared: byte by byte if no value is replaced, by
     /// length otherwise.
     fn verify(&self, index: u64, value: Option<&[u8]>) -> Result<(), LabError> {
         let records = &*self.shared.records;

@@ -30,7 +30,7 @@ pub struct Need {
     pub side: String,
     /// Pitfalls that the row commits: no number of drives follows from it then.
     pub violated: Vec<Pitfall>,
-    /// Drives; nothing where no number is enough, and where a pitfall was committed.
+    /// Drives; nothing if no number is enough, and where a pitfall was committed.
     pub drives: Option<u64>,
 }
 
@@ -70,7 +70,7 @@ pub fn needs(records: &[Record], data_bytes: f64, rate_per_s: f64) -> Vec<Need> 
 /// More drives than that are no answer.
 const DRIVES_MAX: f64 = 1e9;
 
-/// Drives that a side needs for a dataset and a rate; `None` where it has no point, or a billion is
+/// Drives that a side needs for a dataset and a rate; `None` if it has no point, or a billion is
 /// too few.
 #[must_use]
 pub(super) fn drives(

@@ -1,6 +1,6 @@
 //! Chooses the runs that support a statement together.
 //!
-//! Runs are pooled only where nothing but what a sweep varies differs: sizes of data, drives of one
+//! Runs are pooled only if nothing but what a sweep varies differs: sizes of data, drives of one
 //! class, and their over-provisioning. A row is what one heading has under the same conditions for
 //! all engines; a line of it is one engine in one configuration. Every line must avoid a pitfall by
 //! itself, since no engine's runs say anything about another one.
@@ -100,7 +100,7 @@ fn flatten(name: &str, value: &Value, texts: &mut Vec<(String, String)>) {
 /// Records that belong together, and what they are called beside others.
 #[derive(Debug, Clone)]
 pub struct Group {
-    /// Heading or engine; with what makes it different where there are several of it.
+    /// Heading or engine; with what makes it different if there are several of it.
     pub name: String,
     /// Its records, in their order.
     pub records: Vec<Record>,
@@ -197,7 +197,7 @@ pub fn lines(row: &[Record]) -> Vec<Group> {
 }
 
 /// The verdicts on runs that stand behind one statement: of each pitfall the least favourable of
-/// all lines. Runs without an engine say nothing about engines, and are left out where there are
+/// all lines. Runs without an engine say nothing about engines, and are left out if there are
 /// others.
 #[must_use]
 pub fn verdicts(records: &[Record]) -> Vec<(Pitfall, Verdict)> {

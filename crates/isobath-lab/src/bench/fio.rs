@@ -79,7 +79,7 @@ struct Latency {
 }
 
 impl Direction {
-    /// Some versions of fio write percentiles of 0 where there was no I/O.
+    /// Some versions of fio write percentiles of 0 if there was no I/O.
     fn p99_us(&self) -> Option<f64> {
         let exact = self.clat_ns.percentile.iter().find(|(name, _)| {
             name.parse::<f64>()

@@ -19,7 +19,7 @@ const ANSWERS: u64 = 4096;
 const ANSWERS_BYTES: u64 = 16 << 20;
 
 /// Nanoseconds per operation that the benchmark takes: to draw a record, make its key, compare the
-/// answer, look at the clock and count. Where there is no engine answers are made up, which is not
+/// answer, look at the clock and count. If there is no engine answers are made up, which is not
 /// counted: an engine finds and copies them in its own time.
 pub(super) fn ns_per_operation(plan: &LookupPlan, monitor: &dyn Monitor) -> Option<f64> {
     // Transactions need an engine that keeps what it is given.

@@ -130,7 +130,7 @@ pub struct LookupReport {
     /// Further results of the TPC-C-derived workload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tpcc: Option<tpcc::Report>,
-    /// Shares of the CPU time by component, the largest first, where they were asked for.
+    /// Shares of the CPU time by component, the largest first, if they were asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub components: Vec<(String, f64)>,
 }
@@ -558,7 +558,7 @@ struct Measured {
     components: Option<Result<Vec<(String, f64)>, LabError>>,
 }
 
-/// Latencies are taken at every operation where it waits for a drive; where it
+/// Latencies are taken at every operation if it waits for a drive; where it
 /// does not, reading the clock would be a good part of it.
 const LATENCY_EVERY_IN_MEMORY: u32 = 16;
 

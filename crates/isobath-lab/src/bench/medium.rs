@@ -29,9 +29,9 @@ pub enum Medium {
         file_system: String,
         /// The block device, by name and model.
         device: String,
-        /// The disk under it, by its model or name, where the system says.
+        /// The disk under it, by its model or name, if the system says.
         disk: Option<String>,
-        /// Bytes of the region of the drive in which the files are, where they can be nowhere else.
+        /// Bytes of the region of the drive in which the files are, if they can be nowhere else.
         region_bytes: Option<u64>,
     },
 }
@@ -53,7 +53,7 @@ pub(super) enum MediumClass {
 pub enum DriveKind {
     /// A simulated or virtual SSD.
     Profile(DriveProfile),
-    /// A disk by its model or name; nothing where the system does not say, which is one kind
+    /// A disk by its model or name; nothing if the system does not say, which is one kind
     /// whatever it is.
     Disk(Option<String>),
 }
@@ -103,7 +103,7 @@ impl Medium {
         self.modelled().map(|drive| drive.over_provisioning)
     }
 
-    /// Bytes that the engine may write to, where that is known.
+    /// Bytes that the engine may write to, if that is known.
     #[must_use]
     pub fn capacity_bytes(&self) -> Option<u64> {
         match self {

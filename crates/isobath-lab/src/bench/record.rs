@@ -310,7 +310,7 @@ impl Record {
     }
 
     /// How latencies were taken, where not of every call, and where the keys came from; nothing
-    /// where there is nothing to say.
+    /// if there is nothing to say.
     #[must_use]
     pub fn sampling_line(&self) -> Option<String> {
         let latencies = match self.latency_one_in {

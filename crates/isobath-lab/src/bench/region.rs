@@ -41,7 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// there is taken as it is.
 ///
 /// # Errors
-/// [`LabError::Request`] where the machine lacks what regions need, or `bytes` is too few;
+/// [`LabError::Request`] if the machine lacks what regions need, or `bytes` is too few;
 /// [`LabError::Input`] for a file that is no region; I/O errors.
 pub fn make_region(path: &Path, bytes: u64, monitor: &dyn Monitor) -> Result<(), LabError> {
     let needs = lacks_for_loop_devices(true);

@@ -240,7 +240,7 @@ fn runs(records: &[Record]) -> Markup {
     }
 }
 
-/// Rates of each kind of operation, where there are several, and what transactions met.
+/// Rates of each kind of operation, if there are several, and what transactions met.
 fn kinds(records: &[Record]) -> Markup {
     let is_mixed = |r: &&Record| r.operations_by_type.len() > 1;
     let Some(first) = records.iter().find(is_mixed) else {
@@ -273,7 +273,7 @@ fn kinds(records: &[Record]) -> Markup {
     }
 }
 
-/// Microseconds, with decimals where they are few.
+/// Microseconds, with decimals if they are few.
 fn micros(us: f64) -> String {
     match us < 10.0 {
         true => format!("{us:.2}"),
@@ -281,7 +281,7 @@ fn micros(us: f64) -> String {
     }
 }
 
-/// A rate with a decimal where it is small.
+/// A rate with a decimal if it is small.
 fn decimal(per_s: f64) -> String {
     match per_s < 1000.0 {
         true => format!("{per_s:.1}"),
@@ -494,7 +494,7 @@ pub fn ratio_chart(title: &str, first: &str, measured: &[Measured]) -> String {
 /// Part of a chart of ratios that is for the names of its rows.
 const NAMES_SHARE: f64 = 0.45;
 
-/// A line per run, over time or over latency, where there is anything to draw.
+/// A line per run, over time or over latency, if there is anything to draw.
 fn lines(
     title: &str,
     over_latency: bool,

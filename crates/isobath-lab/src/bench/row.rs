@@ -143,7 +143,7 @@ pub struct Row {
     pub keys_drawn_before: Option<u64>,
     /// CPU time, user and system, of the whole process per operation of any kind.
     pub cpu_us_per_operation: f64,
-    /// Reads of the device per second, 4 KiB each where the engine does not count them.
+    /// Reads of the device per second, 4 KiB each if the engine does not count them.
     pub device_reads_per_s: f64,
     /// The same per operation of any kind.
     pub device_reads_per_operation: f64,

@@ -156,7 +156,7 @@ pub fn search(
         .iter()
         .map(|trial| trial.operations_per_s)
         .enumerate();
-    // Of equal ones the first, so that what was asked for stays where nothing is better.
+    // Of equal ones the first, so that what was asked for stays if nothing is better.
     let best = rates.fold((0, f64::NEG_INFINITY), |best, this| {
         if this.1 > best.1 { this } else { best }
     });

@@ -124,7 +124,7 @@ struct Fault {
     plans: [LookupPlan; 3],
 }
 
-/// What runs of one size, amount and kind commit where they stand alone.
+/// What runs of one size, amount and kind commit if they stand alone.
 const ALONE: &[Pitfall] = &[
     Pitfall::DatasetSize,
     Pitfall::OverProvisioning,
@@ -232,11 +232,11 @@ fn faults(longest: Duration) -> Vec<Fault> {
 }
 
 const ONE_SIZE_NAME: &str = "one size of data";
-/// Bytes of the pool, and of the log where there is one.
+/// Bytes of the pool, and of the log if there is one.
 const POOL: u64 = 8 << 20;
 const LOG: u64 = 4 << 20;
 
-/// A path on a file system in memory that has room for a run, where there is one.
+/// A path on a file system in memory that has room for a run, if there is one.
 fn file_in_memory() -> Option<PathBuf> {
     let path = Path::new("/dev/shm").join(format!("isobath-self-test-{}.iso", std::process::id()));
     let is_memory = machine::in_memory(&path).is_some();

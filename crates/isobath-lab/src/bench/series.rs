@@ -32,7 +32,7 @@ pub struct Sample {
     /// Bytes that were sent to the drive; of a file, what `/proc/self/io` says of this process,
     /// where buffered writes count when they make a page dirty.
     pub host_bytes: u64,
-    /// Bytes programmed into flash, where the drive reports them.
+    /// Bytes programmed into flash, if the drive reports them.
     pub nand_bytes: Option<u64>,
     /// Bytes that the engine occupies.
     pub space_bytes: u64,
@@ -125,7 +125,7 @@ impl Series {
     }
 
     /// The 99th percentile of each interval; one in which nothing was timed has that before it.
-    /// Nothing where none was timed in any.
+    /// Nothing if none was timed in any.
     fn latency(&self) -> Option<Vec<f64>> {
         let timed = || self.samples.iter().map(|sample| sample.latency_us_p99);
         let mut last = timed().flatten().next()?;

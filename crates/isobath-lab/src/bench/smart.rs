@@ -21,7 +21,7 @@ pub struct DriveWrites {
 }
 
 impl DriveWrites {
-    /// WA-D between two readings (paper 002, section 2.2.3); `None` where the counters did not
+    /// WA-D between two readings (paper 002, section 2.2.3); `None` if the counters did not
     /// move.
     #[must_use]
     pub fn wa_d_since(&self, earlier: &DriveWrites) -> Option<f64> {
@@ -87,7 +87,7 @@ impl VendorLog {
         }
     }
 
-    /// Bytes programmed into flash, from the log's bytes; `None` where this is not such a log.
+    /// Bytes programmed into flash, from the log's bytes; `None` if this is not such a log.
     #[must_use]
     pub fn nand_bytes(self, log: &[u8]) -> Option<u128> {
         let counted = match self {
@@ -105,7 +105,7 @@ impl VendorLog {
         (counted > 0).then_some(counted)
     }
 
-    /// Bytes that the host wrote, where the vendor's log counts them in units that go with its
+    /// Bytes that the host wrote, if the vendor's log counts them in units that go with its
     /// flash writes.
     fn host_bytes(self, log: &[u8]) -> Option<u128> {
         match self {

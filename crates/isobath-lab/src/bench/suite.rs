@@ -49,7 +49,7 @@ pub struct Suite {
     pub about: String,
     /// Engines of every row, the first of which the others are compared with.
     pub engines: Vec<EngineKind>,
-    /// Sizes of a run where nothing else is asked for.
+    /// Sizes of a run if nothing else is asked for.
     pub quick: SuiteSizes,
     /// Sizes of a long run.
     pub full: SuiteSizes,
@@ -156,7 +156,7 @@ pub struct SuiteChoice {
     pub full: bool,
     /// Engines in place of the campaign's own.
     pub engines: Option<Vec<EngineKind>>,
-    /// Rows whose names are or begin with one of these; all where there are none.
+    /// Rows whose names are or begin with one of these; all if there are none.
     pub rows: Vec<String>,
     /// How long to measure, in place of the campaign's own.
     pub duration: Option<Duration>,
@@ -165,7 +165,7 @@ pub struct SuiteChoice {
     /// Bytes of data of every row, in place of the campaign's own.
     pub data_bytes: Option<u64>,
     /// Shares of a row's data with which each engine runs it, with the cache and the drive of the
-    /// whole; all of it where there are none.
+    /// whole; all of it if there are none.
     pub sizes: Vec<f64>,
     /// How often each engine runs each row.
     pub repeats: usize,
@@ -361,7 +361,7 @@ impl Suite {
     }
 }
 
-/// Engines, and whether their blocks are aligned; RocksDB a second time where that is asked for.
+/// Engines, and whether their blocks are aligned; RocksDB a second time if that is asked for.
 fn sides(engines: impl Iterator<Item = EngineKind>, block_align: bool) -> Vec<(EngineKind, bool)> {
     let mut sides: Vec<_> = engines.map(|kind| (kind, false)).collect();
     if block_align && sides.iter().any(|side| side.0 == EngineKind::RocksDb) {

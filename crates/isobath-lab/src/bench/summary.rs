@@ -25,7 +25,7 @@ pub struct RowSummary {
     pub row: String,
     /// Its workload.
     pub workload: String,
-    /// Operations that were offered per second; none where there were as many as possible.
+    /// Operations that were offered per second; none if there were as many as possible.
     pub rate_per_s: Option<f64>,
     /// Sizes of data that each engine was run with in each configuration, the fewest.
     pub sizes_count: usize,
@@ -39,13 +39,13 @@ pub struct RowSummary {
 }
 
 impl RowSummary {
-    /// The violated pitfalls by name; nothing where there is none.
+    /// The violated pitfalls by name; nothing if there is none.
     #[must_use]
     pub fn violated_names(&self) -> String {
         Pitfall::names(&self.violated)
     }
 
-    /// The unknown pitfalls by name; nothing where there is none.
+    /// The unknown pitfalls by name; nothing if there is none.
     #[must_use]
     pub fn unknown_names(&self) -> String {
         Pitfall::names(&self.unknown)

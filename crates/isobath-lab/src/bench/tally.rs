@@ -114,7 +114,7 @@ const KEPT_BITS: u32 = 56;
 /// back to them.
 pub(super) struct Tally<'s> {
     shared: &'s Shown,
-    /// Whether progress is shown after each operation: where few are timed, the next that is may be
+    /// Whether progress is shown after each operation: if few are timed, the next that is may be
     /// far.
     at_once: bool,
     results: Results,
@@ -167,7 +167,7 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Shows what was kept, where that is much, or old at this time.
+    /// Shows what was kept, if that is much, or old at this time.
     pub(super) fn show(&mut self, now: Option<Instant>) {
         if self.at_once {
             self.show_progress();

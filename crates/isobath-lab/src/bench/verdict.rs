@@ -168,7 +168,7 @@ pub(super) struct Evidence {
     pub dataset_of: &'static str,
     /// Largest space amplification.
     pub space: Known<f64>,
-    /// Over-provisioned shares that were run; unknown where the drive does not let them be set.
+    /// Over-provisioned shares that were run; unknown if the drive does not let them be set.
     pub over_provisioning: Known<Vec<f64>>,
     /// Kinds of drives that were run.
     pub drives: Vec<DriveKind>,

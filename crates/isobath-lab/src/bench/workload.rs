@@ -115,7 +115,7 @@ impl Mix {
         self.total
     }
 
-    /// The single operation, where there is one.
+    /// The single operation, if there is one.
     pub(crate) fn only(&self) -> Option<Operation> {
         let mut present = self.present();
         let first = present.next()?;

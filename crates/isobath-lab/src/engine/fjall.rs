@@ -31,7 +31,7 @@ use crate::LabError;
 const BLOCK_BYTES: usize = 4096;
 /// Levels that fjall has.
 const LEVELS: usize = 7;
-/// fjall's own default for the files that it keeps open; more where the system allows it, as for
+/// fjall's own default for the files that it keeps open; more if the system allows it, as for
 /// RocksDB.
 const OPEN_FILES_MIN: u64 = 900;
 const OPEN_FILES_MAX: u64 = 100_000;

@@ -1,7 +1,7 @@
 //! redb under the benchmark's workload.
 //!
 //! A put is a transaction of its own, as in the other engines. redb has one writer at a time and no
-//! direct I/O: it reads through the page cache, which the row says. Where commits need not be
+//! direct I/O: it reads through the page cache, which the row says. If commits need not be
 //! durable, one in [`DURABLE_EVERY`] is: redb gives back pages that were replaced only then.
 
 use std::path::PathBuf;

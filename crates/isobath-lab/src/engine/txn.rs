@@ -39,7 +39,7 @@ pub(crate) type Work<'w> = dyn FnMut(&mut dyn Transaction) -> Result<Decision, L
 /// Each method may fail with [`LabError::Conflict`]; the transaction must end then. One that only
 /// reads has no changes of its own.
 pub(crate) trait Transaction {
-    /// Reads a record into `value`; `false` where the key is absent.
+    /// Reads a record into `value`; `false` if the key is absent.
     fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError>;
 
     /// Inserts or replaces a record.

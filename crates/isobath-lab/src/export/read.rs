@@ -52,7 +52,7 @@ impl<'m> ImportFile<'m> {
     /// Reads the file into `store`. With `merge`, records may go into trees
     /// that exist already, where they replace records of the same key.
     ///
-    /// The file is verified while it is read. Where it turns out to be
+    /// The file is verified while it is read. If it turns out to be
     /// corrupt, what came before the corruption has been imported.
     ///
     /// # Errors

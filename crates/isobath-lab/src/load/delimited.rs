@@ -31,7 +31,7 @@ pub struct Delimited {
     /// The column that becomes the key.
     pub key: Column,
     /// The column that becomes the value. `None` stores the whole row: a JSON
-    /// object of column names and texts, or an array where there is no header.
+    /// object of column names and texts, or an array if there is no header.
     pub value: Option<Column>,
     /// The treatment of a row that cannot be stored.
     pub on_bad: OnBad,
@@ -224,7 +224,7 @@ fn unreadable(path: &Path, error: csv::Error) -> LabError {
 }
 
 impl Rows<'_> {
-    /// Bytes of the input, where that is known.
+    /// Bytes of the input, if that is known.
     #[must_use]
     pub fn bytes(&self) -> Option<u64> {
         self.total
@@ -355,7 +355,7 @@ fn record_of(
     Ok((key, value))
 }
 
-/// The row as JSON: an object where there are names, an array otherwise.
+/// The row as JSON: an object if there are names, an array otherwise.
 fn whole_row(row: &ByteRecord, names: &[String]) -> Result<String, String> {
     let mut fields = Vec::with_capacity(row.len());
     for (at, field) in row.iter().enumerate() {

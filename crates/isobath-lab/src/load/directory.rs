@@ -247,7 +247,7 @@ fn load_one(
     Ok(())
 }
 
-/// Stores a large file through the streaming writer; `None` where the file
+/// Stores a large file through the streaming writer; `None` if the file
 /// cannot be read.
 fn stream_file(tree: &Tree, file: &SourceFile) -> Result<Option<u64>, LabError> {
     let Ok(mut input) = File::open(&file.path) else {

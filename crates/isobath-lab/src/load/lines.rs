@@ -60,7 +60,7 @@ impl<'m> Lines<'m> {
         })
     }
 
-    /// Bytes of the input, where that is known.
+    /// Bytes of the input, if that is known.
     #[must_use]
     pub fn bytes(&self) -> Option<u64> {
         self.total

@@ -36,7 +36,7 @@ pub struct Loaded {
     pub replaced_records: u64,
     /// The first of these.
     pub replaced_lines: Vec<ReplacedLine>,
-    /// Records left out because they were bad, where that was allowed.
+    /// Records left out because they were bad, if that was allowed.
     pub bad_records: u64,
     /// The first of these.
     pub bad_lines: Vec<BadLine>,

@@ -72,7 +72,7 @@ impl Gauge<'_> {
         }
     }
 
-    /// Measures for `first_ms`, longer where nothing completes in it.
+    /// Measures for `first_ms`, longer if nothing completes in it.
     pub(super) fn run(
         &self,
         point: &OperatingPoint,

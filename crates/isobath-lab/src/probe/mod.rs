@@ -2,7 +2,7 @@
 //! with O_DIRECT).
 //!
 //! Points are measured in several passes, each in a random order of its own, between sentinels: one
-//! fixed point that shows whether the drive is still the same. Where the sentinels around a repeat
+//! fixed point that shows whether the drive is still the same. If the sentinels around a repeat
 //! differ by more than 10%, or others used the drive or the CPU during it, it is thrown away and
 //! done again in a later pass; it is never rescaled. The profile is written after every group of
 //! points, whole or not at all, so an interrupted probe leaves what it has and can go on from
@@ -240,7 +240,7 @@ impl std::fmt::Debug for Prepared {
 /// Checks a plan against its path and output; writes nothing.
 ///
 /// # Errors
-/// [`LabError::Request`] where the plan contradicts itself or the output; [`LabError::Input`] for
+/// [`LabError::Request`] if the plan contradicts itself or the output; [`LabError::Input`] for
 /// an unusable path or an earlier profile of another plan.
 pub fn prepare(plan: ProbePlan) -> Result<Prepared, LabError> {
     plan.check()?;

@@ -208,7 +208,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Gives every point its regime. Where the bandwidth or the writes changed their level, large I/Os
+/// Gives every point its regime. If the bandwidth or the writes changed their level, large I/Os
 /// or writes have stretches of their own; `fill_cliff` is the time at which writing the file in
 /// full slowed down, if it did.
 pub(super) fn assign(

@@ -36,7 +36,7 @@ const PRECONDITION_TIMES: u64 = 2;
 /// normal.
 const DIFFERENCE_PER_SPREAD: f64 = 0.954;
 
-/// Flushes that are timed, fewer where they take longer than this together.
+/// Flushes that are timed, fewer if they take longer than this together.
 const FLUSHES: usize = 1000;
 const FLUSHES_MIN: usize = 11;
 const FLUSHES_TIME: Duration = Duration::from_millis(500);

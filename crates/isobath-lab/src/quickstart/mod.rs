@@ -194,7 +194,7 @@ pub fn prepare(plan: Plan, monitor: &dyn Monitor) -> Result<Prepared, LabError> 
 /// Runs the demonstration.
 ///
 /// # Errors
-/// Engine and I/O errors, and [`LabError::Verify`] where a byte is not what
+/// Engine and I/O errors, and [`LabError::Verify`] if a byte is not what
 /// was stored. The store is removed then too, unless it shall stay.
 pub fn start(prepared: Prepared, monitor: &dyn Monitor) -> Result<Report, LabError> {
     let Prepared {

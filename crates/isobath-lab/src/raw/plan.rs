@@ -89,7 +89,7 @@ pub struct RawPlan {
     pub bytes: Option<u64>,
     /// Bytes on one drive before the next one follows, for targets of several files; default 2 MiB.
     pub stripe_unit_bytes: u32,
-    /// Bytes of one I/O, a multiple of 4096 (512 where the drive allows); default 4096.
+    /// Bytes of one I/O, a multiple of 4096 (512 if the drive allows); default 4096.
     pub page_bytes: u32,
     /// Share of reads among the I/Os in percent, the rest being writes; default 100.
     pub read_percent: u32,
@@ -115,9 +115,9 @@ pub struct RawPlan {
     pub model: IoModel,
     /// How I/Os reach the kernel.
     pub backend: RawBackend,
-    /// By-pass the page cache (O_DIRECT; buffered with a note where that is refused); default true.
+    /// By-pass the page cache (O_DIRECT; buffered with a note if that is refused); default true.
     pub direct: bool,
-    /// Register buffers with the kernel where the backend can; default true.
+    /// Register buffers with the kernel if the backend can; default true.
     pub register_buffers: bool,
     /// Write the range in full and read it once in full before (scratch targets), or only read it
     /// once (others); default true.

@@ -155,7 +155,7 @@ impl Chart {
         });
     }
 
-    /// A map of `f` between the axes, `columns` × `rows` cells, darker where it is larger, with
+    /// A map of `f` between the axes, `columns` × `rows` cells, darker if it is larger, with
     /// lines where it equals one of the levels.
     pub(crate) fn map(
         &mut self,

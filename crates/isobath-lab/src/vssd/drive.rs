@@ -178,7 +178,7 @@ impl VirtualDrive {
     /// Opens a drive. One whose process was killed is brought to where it was.
     ///
     /// # Errors
-    /// [`LabError::Input`] where the directory holds no drive, the drive is in use, a file of it is
+    /// [`LabError::Input`] if the directory holds no drive, the drive is in use, a file of it is
     /// truncated or corrupt, or the machine crashed while it was mounted and it is not taken
     /// [`OpenAs::AsIs`]; [`LabError::Io`].
     pub fn open(directory: &Path, open_as: OpenAs) -> Result<VirtualDrive, LabError> {

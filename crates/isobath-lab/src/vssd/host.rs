@@ -37,7 +37,7 @@ pub struct MountRequest<'r> {
     pub serve: (PathBuf, Vec<String>),
     /// The mount point of its file system; `None`: only the block device.
     pub mount_point: Option<&'r Path>,
-    /// Make a new file system even where the drive was used before.
+    /// Make a new file system even if the drive was used before.
     pub format: bool,
     /// Have the file system discard what it frees.
     pub discard: bool,
@@ -233,13 +233,13 @@ fn check_mount_point(directory: &Path, mount_point: &Path) -> Result<(), LabErro
 }
 
 /// Unmounts a drive, named by its directory or by where it is mounted, and cleans up after a
-/// serving process that was killed. With `force` also where that hangs or programs use the file
+/// serving process that was killed. With `force` also if that hangs or programs use the file
 /// system: they get errors.
 ///
 /// A process whose working directory is on the file system keeps it busy, this one too.
 ///
 /// # Errors
-/// [`LabError::Input`] where it is busy, which changes nothing, or not mounted.
+/// [`LabError::Input`] if it is busy, which changes nothing, or not mounted.
 pub fn unmount(target: &Path, force: bool) -> Result<DriveStats, LabError> {
     let directory = drive_of(target)?;
     if !rustix::process::geteuid().is_root() {
@@ -464,7 +464,7 @@ pub fn where_mounted(directory: &Path) -> Vec<(PathBuf, Vec<PathBuf>)> {
 /// The counters of a drive, mounted or not.
 ///
 /// # Errors
-/// As for [`VirtualDrive::open`], and [`LabError::Input`] where the process that served it was
+/// As for [`VirtualDrive::open`], and [`LabError::Input`] if the process that served it was
 /// killed.
 pub fn stats(directory: &Path) -> Result<DriveStats, LabError> {
     let directory = canonical(directory)?;

@@ -59,7 +59,7 @@ impl Image {
         self.file.write_all_at(from, offset)
     }
 
-    /// The range reads zeros from now on, and takes no space where the file system knows holes.
+    /// The range reads zeros from now on, and takes no space if the file system knows holes.
     pub(super) fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match rustix::fs::fallocate(&self.file, flags, offset, len) {

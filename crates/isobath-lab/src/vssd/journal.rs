@@ -120,7 +120,7 @@ pub(super) struct Left {
 /// Reads the journal that follows the state of that number; `None` if there is none.
 ///
 /// # Errors
-/// [`LabError::Input`] where a record in the middle is corrupt. An incomplete one at the end was
+/// [`LabError::Input`] if a record in the middle is corrupt. An incomplete one at the end was
 /// never acknowledged.
 pub(super) fn read(path: &Path, state_number: u64) -> Result<Option<Left>, LabError> {
     let bytes = match std::fs::read(path) {
@@ -165,7 +165,7 @@ pub(super) fn read(path: &Path, state_number: u64) -> Result<Option<Left>, LabEr
     Ok(Some(left))
 }
 
-/// The kernel's id of this boot; zeros where there is none.
+/// The kernel's id of this boot; zeros if there is none.
 fn boot_id() -> [u8; 16] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: Vec<u8> = text

@@ -44,7 +44,7 @@ pub const PAGE_BYTES: u64 = 4096;
 /// is called once the file system is there.
 ///
 /// # Errors
-/// As for [`VirtualDrive::open`]; [`LabError::Io`] where FUSE refuses; [`LabError::NotBuilt`]
+/// As for [`VirtualDrive::open`]; [`LabError::Io`] if FUSE refuses; [`LabError::NotBuilt`]
 /// without the feature `vssd`.
 pub fn serve(
     directory: &Path,

@@ -96,7 +96,7 @@ impl Pacer {
         self.shared.now_ns()
     }
 
-    /// Calls `completion` at `at_ns`, or at once where that has passed.
+    /// Calls `completion` at `at_ns`, or at once if that has passed.
     pub(super) fn at(&self, at_ns: u64, completion: impl FnOnce() + Send + 'static) {
         let queue = self.shared.queue.lock();
         let mut queue = queue.unwrap_or_else(PoisonError::into_inner);

@@ -105,7 +105,7 @@ impl Mounted {
 
 impl Filesystem for Mounted {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        // The kernel's own limits are fine where it allows no more.
+        // The kernel's own limits are fine if it allows no more.
         let _ = config.set_max_background(MAX_IN_FLIGHT);
         let _ = config.set_congestion_threshold(MAX_IN_FLIGHT);
         let _ = config.set_max_write(1 << 20);

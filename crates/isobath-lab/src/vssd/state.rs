@@ -12,7 +12,7 @@
 //!                   stream u16, state u8 (0 free, 1 open, 2 sealed), 5 zeros
 //!       free        u32 per erased superblock, in the order of use
 //!       open        8 bytes per stream: superblock u32 or 0xffffffff, programmed pages u32
-//!       histories   u32 per logical page, where the policy keeps them
+//!       histories   u32 per logical page, if the policy keeps them
 //!       writes      u32 per logical page: host writes since the mark
 //! end-4  CRC-32C of everything before
 //! ```

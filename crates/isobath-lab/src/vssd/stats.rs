@@ -31,7 +31,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// WA-D: bytes programmed into flash per byte that the host wrote; `None` where it wrote
+    /// WA-D: bytes programmed into flash per byte that the host wrote; `None` if it wrote
     /// nothing.
     pub fn wa_d(&self) -> Option<f64> {
         let host = self.host_written_bytes;

@@ -78,7 +78,7 @@ impl Tree {
         self.key_future(key.as_ref().to_vec(), |tree, key| tree.remove(key))
     }
 
-    /// [`Tree::clear`] as a future. Where it is dropped, the removal goes on until each record of
+    /// [`Tree::clear`] as a future. If it is dropped, the removal goes on until each record of
     /// that time is gone, or one of its commits fails: each takes some hundred records as a whole.
     pub fn clear_async(&self) -> OperationFuture<u64> {
         self.future(Tree::clear)

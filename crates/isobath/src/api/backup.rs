@@ -80,7 +80,7 @@ impl Store {
     /// [`BackupError::FileExists`], [`BackupError::OutputIsStore`], [`BackupError::File`] (as where
     /// its file system is full), [`BackupError::BackupNeedsLog`], [`BackupError::BackupRunning`];
     /// with a base [`BackupError::BadBackup`] and [`BackupError::BackupChain`];
-    /// [`BackupError::Storage`] where the store cannot be read, is poisoned or closed;
+    /// [`BackupError::Storage`] if the store cannot be read, is poisoned or closed;
     /// [`BackupError::BadOption`], [`BackupError::Interrupted`]. There is no file then.
     pub fn backup(
         &self,

@@ -21,7 +21,7 @@ const BATCH_BYTES: usize = 1 << 20;
 /// is inserted into it later.
 const FILL_PERCENT: usize = 94;
 
-/// Loads `records`, strictly ascending, at the end of `tree`; none where one of them is an error.
+/// Loads `records`, strictly ascending, at the end of `tree`; none if one of them is an error.
 pub(crate) fn load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     tree: &Tree,
     records: impl Iterator<Item = Result<(K, V), Error>>,

@@ -53,7 +53,7 @@ impl Tree {
     ///
     /// Where all keys lie above those of the tree, or it is empty, they appear together at the end,
     /// as those of [`Tree::bulk_load`]. Elsewhere they are inserted by key, some hundred in a
-    /// commit: where that fails, a first part of them is stored, and loading them all again
+    /// commit: if that fails, a first part of them is stored, and loading them all again
     /// completes it.
     ///
     /// ```
@@ -70,7 +70,7 @@ impl Tree {
     ///
     /// # Errors
     ///
-    /// Any [`LoadError`] but [`LoadError::Interrupted`]; [`LoadError::Sort`] where there is no
+    /// Any [`LoadError`] but [`LoadError::Interrupted`]; [`LoadError::Sort`] if there is no
     /// space for the temporary file.
     pub fn load<K, V, I>(&self, records: I) -> Result<u64, LoadError>
     where
@@ -165,7 +165,7 @@ impl Loader {
     ///
     /// # Errors
     ///
-    /// As for [`Tree::load`]; [`LoadError::Interrupted`] where `watch` says so.
+    /// As for [`Tree::load`]; [`LoadError::Interrupted`] if `watch` says so.
     pub fn finish(self, watch: Watch<'_>) -> Result<u64, LoadError> {
         self.store_all(watch).map_err(of_kind)
     }
@@ -175,7 +175,7 @@ impl Loader {
         let Some(first) = self.records(watch)?.next().transpose()? else {
             return Ok(0);
         };
-        // A tree that has only lower keys. Where it has changed since, the load is refused.
+        // A tree that has only lower keys. If it has changed since, the load is refused.
         let last = self.tree.keys(..).next_back().transpose()?;
         if last.is_none_or(|last| last.0 < first.0) {
             match bulk::load(&self.tree, self.records(watch)?) {
@@ -186,7 +186,7 @@ impl Loader {
         let mut stored = 0;
         let done = self.insert_all(watch, &mut stored);
         if done.is_err() {
-            // How much is in, also where the caller had it stop.
+            // How much is in, also if the caller had it stop.
             let _ = watch("inserting", stored, self.pushed);
         }
         done.map(|()| stored)
@@ -266,7 +266,7 @@ impl InFlight {
         self.0.push_back((records, task));
     }
 
-    /// Waits until at most `most` are left, and for all where one fails; counts the records of
+    /// Waits until at most `most` are left, and for all if one fails; counts the records of
     /// those before that.
     fn wait(&mut self, most: usize, stored: &mut u64) -> Result<(), Error> {
         let mut failed = None;

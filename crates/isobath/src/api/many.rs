@@ -33,7 +33,7 @@ pub(crate) fn get_each(
             .get_many_resident(tree.runtime.pool()?, part, &mut batch);
         missing.clear();
         let transactions = &engine.transactions;
-        // All leaves were read before this: one look is enough where no commit is beside.
+        // All leaves were read before this: one look is enough if no commit is beside.
         let is_quiet = transactions.is_quiet();
         for (at, lookup) in batch.lookups().iter().enumerate() {
             match lookup {
@@ -101,7 +101,7 @@ fn fetch(
             job
         });
         tree.runtime.run_all(jobs.collect())?;
-        // Here, where no worker's task waits: `each` may use the store.
+        // Here, if no worker's task waits: `each` may use the store.
         for (_, fetched) in &mut parts {
             fetched.hand_out(each);
         }

@@ -27,7 +27,7 @@ const MEMORY_BYTES: u64 = 64 << 20;
 ///
 /// # Errors
 ///
-/// As for [`Store::open`]; [`Error::ReaderOverrun`] where a writer overtakes every attempt.
+/// As for [`Store::open`]; [`Error::ReaderOverrun`] if a writer overtakes every attempt.
 pub(crate) fn open(
     volume: impl Fn() -> Result<Volume, Error>,
     paths: &[PathBuf],

@@ -66,7 +66,7 @@ impl<'t> Scan<'t> {
     /// Shows record after record to `visit`, with the length of its value, until that says that it
     /// is enough, the range ends, or versions are needed. Outside a task, tasks read the pages that
     /// are missing, some at a time: `visit` is the caller's, may take as long as it likes, and is
-    /// called where the caller is.
+    /// called if the caller is.
     pub(crate) fn leaves(
         &mut self,
         visit: &mut (impl FnMut(&[u8], &[u8], u64) -> bool + Send),

@@ -285,7 +285,7 @@ impl Stats {
     ///
     /// # Errors
     ///
-    /// [`Error::NotPublished`] where no such file exists, no process has the store open for
+    /// [`Error::NotPublished`] if no such file exists, no process has the store open for
     /// writing, or its owner does not publish statistics.
     pub fn of_store_in_use(path: &Path) -> Result<Stats, Error> {
         let missing = |reason: &'static str| Error::NotPublished {
@@ -374,7 +374,7 @@ fn head(page: &mut String, name: &str, kind: &str, help: &str) {
     *page += &format!("# HELP isobath_{name} {}\n", escaped(help));
 }
 
-/// Labels in braces; nothing where there are none.
+/// Labels in braces; nothing if there are none.
 fn braces(labels: &[(&str, &str)], more: &[(&str, &str)]) -> String {
     let all: Vec<String> = labels
         .iter()

@@ -60,7 +60,7 @@ impl Tree {
     /// Gives `key` what `change` makes of its value, in one atomic step: `None` stands for no
     /// value. Returns what `change` has returned last.
     ///
-    /// `change` runs on the calling thread, holds no lock, and is called again where another change
+    /// `change` runs on the calling thread, holds no lock, and is called again if another change
     /// of the key came first; what it is shown may not be durable yet, but is when this returns.
     ///
     /// ```

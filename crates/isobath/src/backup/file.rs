@@ -78,7 +78,7 @@ pub(crate) struct Header {
     pub(crate) generation: u32,
     pub(crate) segment_bytes: u32,
     pub(crate) log_segments: u32,
-    /// Segments that the log may grow to; 0 where it does not.
+    /// Segments that the log may grow to; 0 if it does not.
     pub(crate) max_log_segments: u32,
     /// Seconds since 1970.
     pub(crate) created: u64,
@@ -87,7 +87,7 @@ pub(crate) struct Header {
 const HEADER_PAYLOAD: usize = 80;
 
 impl Header {
-    /// Segments of a restored store's log that has `length` bytes at first. Where the log has grown
+    /// Segments of a restored store's log that has `length` bytes at first. If the log has grown
     /// after the backup had begun, they may be more than it had then: a recovery needs some of the
     /// area for itself.
     pub(super) fn restored_log(&self, length: u64) -> u32 {
@@ -262,7 +262,7 @@ impl BlockWriter {
     ///
     /// # Errors
     ///
-    /// [`Error::File`], as where the file system is full.
+    /// [`Error::File`], for example if the file system is full.
     pub(crate) fn write(&mut self, kind: Kind, parts: &[&[u8]]) -> Result<(), Error> {
         self.block.clear();
         self.block.resize(HEADER_BYTES, 0);

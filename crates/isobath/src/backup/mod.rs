@@ -16,7 +16,7 @@
 //!    what ends after it has it in the log, and what begins after it is an image in the log or a
 //!    copy that the log names.
 //! 4. The round waits until every word that it has seen has its record: a task yields between the
-//!    two only where it frees chunks or moves pages, and it is counted as doing so until both are
+//!    two only if it frees chunks or moves pages, and it is counted as doing so until both are
 //!    done. Then the log is made durable. That is the round's end.
 //! 5. Copies that only the log names are read while no segment is filled again. An entry that is
 //!    older than the page's last beginning or end is none: the id may be another's by then.
@@ -37,7 +37,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 /// Watches long work: called with the name of its stage, how much of it is done, and how much it
-/// is, 0 where it is not knows. The amounts are bytes of backup files while these are verified or
+/// is, 0 if it is unknown. The amounts are bytes of backup files while these are verified or
 /// restored, bytes of the volume while it is searched, and pages otherwise. [`ControlFlow::Break`]
 /// ends the work with the error `Interrupted`.
 pub type Watch<'w> = &'w mut (dyn FnMut(&'static str, u64, u64) -> ControlFlow<()> + Send);

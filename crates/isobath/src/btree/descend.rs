@@ -209,7 +209,7 @@ impl<'p> Descent<'p> {
         self.run(pool, |node| node.child_position_overlapped(key))
     }
 
-    /// Replaces `into` by the lower bound of the node found; empty where there
+    /// Replaces `into` by the lower bound of the node found; empty if there
     /// is none. Right for the node's version that was found.
     pub(super) fn lower_bound(&self, into: &mut Vec<u8>) -> Result<(), AttemptError> {
         self.read_separator(self.lower, into)

@@ -6,7 +6,7 @@ use crate::buffer::{Place, Restart};
 use crate::context::ReadContext;
 use crate::page::{PageId, get_u64};
 
-/// Pages that are asked for together, where they are missing in memory.
+/// Pages that are asked for together, if they are missing in memory.
 const ASKED_TOGETHER: usize = 64;
 
 /// Attempts to read a tree that others change much.

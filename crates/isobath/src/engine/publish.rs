@@ -44,7 +44,7 @@ pub(crate) struct Publisher {
 }
 
 impl Publisher {
-    /// For the store whose first file is `path`; `None` where the system has no place for it.
+    /// For the store whose first file is `path`; `None` if the system has no place for it.
     pub(crate) fn new(path: &Path, describe: fn(&Engine) -> String) -> Option<Publisher> {
         let file = file_of(path)?;
         Some(Publisher {

@@ -69,7 +69,7 @@ impl WorkerState {
     ///
     /// # Errors
     ///
-    /// [`Error::Volume`] where the volume refuses a channel, [`Error::Memory`].
+    /// [`Error::Volume`] if the volume refuses a channel, [`Error::Memory`].
     pub(crate) fn new(engine: Arc<Engine>, index: usize) -> Result<Rc<WorkerState>, Error> {
         let config = &engine.shared.config;
         let channel = engine
@@ -139,7 +139,7 @@ impl WorkerState {
         self.spawn_counted(|local| &local.system_tasks, work);
     }
 
-    /// Runs a system task that `counter` counts while it lives. Where one has panicked, pages are
+    /// Runs a system task that `counter` counts while it lives. If one has panicked, pages are
     /// written or segments freed no longer: the store closes, as where a worker has.
     fn spawn_counted(
         self: &Rc<Self>,

@@ -242,7 +242,7 @@ kind! {
         /// A log device is shorter than the log.
         LogTruncated { path: PathBuf, found: u64, expected: u64 },
     }
-    /// What any operation may fail with; here also where the volume cannot be opened, and where
+    /// What any operation may fail with; here also if the volume cannot be opened, and where
     /// recovery fails.
     else Storage(StorageError)
 }

@@ -174,7 +174,7 @@ fn limit_segments(bytes: Option<u64>, sizes: SegmentSizes) -> u32 {
     bytes.map_or(0, |bytes| sizes.whole_in(bytes).max(1))
 }
 
-/// Bytes that the log may take of a volume that is limited to `limit` bytes: a sixteenth. Where the
+/// Bytes that the log may take of a volume that is limited to `limit` bytes: a sixteenth. If the
 /// least log could not double within that, it stays as it is: for less than a doubling, data would
 /// lack the room of two areas while the log moves.
 fn log_share(limit: u64) -> u64 {

@@ -68,7 +68,7 @@ pub(crate) fn pin_newest(volume: &Volume, paths: &[PathBuf]) -> Result<Superbloc
 ///
 /// # Errors
 ///
-/// [`Error::LogCorrupt`] where the log could not be read up to there: it is corrupt, or a writer
+/// [`Error::LogCorrupt`] if the log could not be read up to there: it is corrupt, or a writer
 /// has used its space again.
 pub(crate) fn keep_log(
     overlay: &OverlayDevice,
@@ -122,11 +122,11 @@ fn keep_superblock(overlay: &OverlayDevice, superblock: &Superblock) -> Result<(
 }
 
 /// Where the newest state of the store has page `id`, and the sequence number of the segment;
-/// `None` where it has no copy.
+/// `None` if it has no copy.
 ///
 /// # Errors
 ///
-/// Those of reading; [`Error::ReaderOverrun`] where a writer goes on faster than the state can be
+/// Those of reading; [`Error::ReaderOverrun`] if a writer goes on faster than the state can be
 /// read.
 fn find_copy(volume: &Volume, id: PageId) -> Result<Option<(Address, u64)>, Error> {
     for _ in 0..ATTEMPTS {
@@ -137,7 +137,7 @@ fn find_copy(volume: &Volume, id: PageId) -> Result<Option<(Address, u64)>, Erro
         tests::overtake();
         let found = copy_in(volume, &superblock, id);
         let newest = read_superblock(volume, &[])?;
-        // What the newest superblock needs of the log is still there. Where the log ended before
+        // What the newest superblock needs of the log is still there. If the log ended before
         // that, newer records have taken the place of older ones, and the state that was put
         // together lacks what they said.
         let is_whole = match &found {

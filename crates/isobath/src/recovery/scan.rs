@@ -47,7 +47,7 @@ impl Loads {
         self.0.entry(tree).or_default().push((lower.to_vec(), lsn));
     }
 
-    /// Whether a load has come after the commit at `lsn` where that changed a key.
+    /// Whether a load was linked over the operation's key after the commit at `lsn`.
     pub(crate) fn came_after(&self, operation: &Operation<'_>, lsn: Lsn) -> bool {
         let loads = self.0.get(&operation.tree.id);
         let later = |load: &(Vec<u8>, Lsn)| lsn < load.1 && operation.key >= &load.0[..];

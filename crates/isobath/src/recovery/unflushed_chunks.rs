@@ -153,7 +153,7 @@ fn is_there(volume: &Volume, superblock: &Superblock, chunk: &Mapped) -> Result<
 /// chunk that is missing but must be there. If a record behind a gap knows that the log was durable
 /// beyond the gap, the end is there.
 ///
-/// A writer may go on beside this. Where it has used a chunk's place again, it had a durable record
+/// A writer may go on beside this. If it has used a chunk's place again, it had a durable record
 /// before of the chunk's end; so the log is read once more before it is cut off.
 ///
 /// # Errors

@@ -3,7 +3,7 @@
 //!
 //! To put a thread to sleep and to wake it costs more than most operations in memory, on a virtual
 //! machine tens of microseconds. How long to look is learnt: where what is waited for came in time,
-//! longer; where it did not, half as long, and in the end not at all, but for one wait of many,
+//! longer; if it did not, half as long, and in the end not at all, but for one wait of many,
 //! which tells whether that has changed.
 
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! Tasks that wait for a condition and look at it again when woken.
 //!
-//! The list behind every wait of one task for what any other thread does, except where something is
+//! The list behind every wait of one task for what any other thread does, except if something is
 //! handed over in the order of waiting: locks on keys, and space in the log. No wake-up is lost, in
 //! whatever way the two sides share what is waited for:
 //!
@@ -132,7 +132,7 @@ impl<W: Wakes> WaitQueue<W> {
 
 impl WaitQueue {
     /// Parks the task that runs on `worker` until `until` is reached, or it is woken for another
-    /// reason; not at all where `is_over` says, once others can see that it waits, that there is
+    /// reason; not at all if `is_over` says, once others can see that it waits, that there is
     /// nothing to wait for. Whether it was parked; outside tasks it is not.
     #[cfg_attr(any(test, feature = "simulation"), track_caller)]
     pub(crate) fn wait(&self, worker: &Worker, until: u64, is_over: impl FnOnce() -> bool) -> bool {

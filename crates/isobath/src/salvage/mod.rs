@@ -39,7 +39,7 @@ pub struct SalvageOptions {
 
 impl SalvageOptions {
     /// Believes what the store says of where its pages are, as long as that can be read, and
-    /// searches the volume where it cannot.
+    /// searches the volume if it cannot.
     pub fn new() -> SalvageOptions {
         SalvageOptions::default()
     }
@@ -93,7 +93,7 @@ impl SalvageReport {
 /// long to wait where `from` is in use.
 ///
 /// The new store has its name once it is complete: until then each of its files has `.partial`
-/// behind its name, and so it stays where the process is killed. Such files are removed by hand. A
+/// behind its name, and so it stays if the process is killed. Such files are removed by hand. A
 /// complete store that cannot get its name, since something else has it by then, stays there, too.
 /// On block devices the store is made in place.
 ///
@@ -103,7 +103,7 @@ impl SalvageReport {
 ///
 /// # Errors
 ///
-/// [`Error::Volume`] where `from` is no volume, or in use; [`Error::NotAStore`] where nothing of a
+/// [`Error::Volume`] if `from` is no volume, or in use; [`Error::NotAStore`] if nothing of a
 /// store is on it; as for [`Store::create`] and [`Tree::insert`]; [`Error::Interrupted`]. There is
 /// no new store then, but a complete one that has no name yet. That something cannot be read is no
 /// error.
@@ -141,7 +141,7 @@ pub fn salvage<P: AsRef<Path>, Q: AsRef<Path>>(
         making.remove();
         return Err(error);
     }
-    // From here on the store is complete: where it cannot get its name it stays, beside it.
+    // From here on the store is complete: if it cannot get its name it stays, beside it.
     making.finish()?;
     report.problems.splice(0..0, truncated);
     Ok(report)
@@ -493,7 +493,7 @@ impl Salvage<'_, '_> {
         Ok(false)
     }
 
-    /// Reads a page; says so where it is missing, or not the newest.
+    /// Reads a page; says so if it is missing, or not the newest.
     fn read(
         &mut self,
         name: &str,

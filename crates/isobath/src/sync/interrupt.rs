@@ -297,7 +297,7 @@ struct State {
     seed: u64,
     /// Of the generator (splitmix64).
     random: u64,
-    /// A location's address, and its place's index; 0 where there is none.
+    /// A location's address, and its place's index; 0 if there is none.
     table: Vec<(usize, usize)>,
     filled: usize,
     places: Vec<Passed>,

@@ -66,7 +66,7 @@ pub(crate) mod atomic {
                     self.0.compare_exchange(current, new, success, failure)
                 }
 
-                /// Fails only where the value differs, so that runs repeat.
+                /// Fails only if the value differs, so that runs repeat.
                 #[inline(always)]
                 #[track_caller]
                 pub(crate) fn compare_exchange_weak(

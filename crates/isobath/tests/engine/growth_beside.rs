@@ -223,7 +223,7 @@ impl Inserters {
     }
 }
 
-/// Whether `work` ends although the volume is being resized. Opens the gate where it does not, so
+/// Whether `work` ends although the volume is being resized. Opens the gate if it does not, so
 /// that the test ends.
 fn goes_on(device: &Gated, work: impl FnOnce() + Send + 'static) -> bool {
     let (tell, ended) = channel();

@@ -280,7 +280,7 @@ fn a_load_that_its_caller_gives_up_leaves_nothing() {
     store.close().unwrap();
 }
 
-/// What a scan shows it shows on its caller's thread, also where tasks read the pages.
+/// What a scan shows it shows on its caller's thread, also if tasks read the pages.
 #[test]
 fn a_scan_calls_its_visitor_where_its_caller_is() {
     let directory = tempfile::tempdir().unwrap();

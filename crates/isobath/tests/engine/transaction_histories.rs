@@ -292,7 +292,7 @@ fn run(seed: u64, isolation: Isolation) -> (Vec<(Writer, Writer, bool)>, u64) {
             let mut random = Random::new(seed << 8 | task);
             for round in 0..ROUNDS {
                 if task < 4 {
-                    // Single operations, which leave no versions where no snapshot is open.
+                    // Single operations, which leave no versions if no snapshot is open.
                     for n in 1..4 {
                         let n = round * 4 + n;
                         shared.tree.insert(&own_key(task), &version(n)).unwrap();

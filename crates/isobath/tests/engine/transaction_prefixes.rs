@@ -86,7 +86,7 @@ impl Scene {
     }
 }
 
-/// A copy that was acknowledged came before the change of what it had read. Where the change is
+/// A copy that was acknowledged came before the change of what it had read. If the change is
 /// left, so is the copy.
 fn run(seed: u64) {
     let plan = FaultPlan::new(seed).latency_us(0..=100);

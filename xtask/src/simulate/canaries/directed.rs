@@ -30,7 +30,7 @@ enum Ended {
 }
 
 impl Directed {
-    /// Runs the test without a canary, where it has to pass, and with one, where it must not.
+    /// Runs the test without a canary, if it has to pass, and with one, where it must not.
     pub(super) fn run(&self, canary: Option<Canary>) -> Found {
         let program = self.build();
         let begin = Instant::now();

@@ -17,7 +17,7 @@ pub struct FlashState {
     /// The update clock.
     pub now: Tick,
     /// Of each logical page the slot that holds it (superblock × pages per superblock, rounded up
-    /// to a power of two of at least 64, + page); `u32::MAX` where it has none.
+    /// to a power of two of at least 64, + page); `u32::MAX` if it has none.
     pub map: Vec<u32>,
     /// Erases of each superblock.
     pub wear: Vec<u32>,

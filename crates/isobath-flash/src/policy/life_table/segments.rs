@@ -216,7 +216,7 @@ impl SegmentRates {
 impl Evidence {
     /// `live` pages live at `now`: counts those that died since the last time. Deaths far beyond
     /// what is expected are counted in part only: pages that die together say nothing of the
-    /// others. Where all pages die faster than was expected, the expectation rises from census to
+    /// others. If all pages die faster than was expected, the expectation rises from census to
     /// census.
     fn observe(&mut self, live: u32, now: Tick) {
         let lived = 0.5 * (self.live + live) as f32 * now.saturating_sub(self.at) as f32;

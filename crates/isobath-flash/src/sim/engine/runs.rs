@@ -24,7 +24,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         self.writes_runs() && self.policy.history_kind() == HistoryKind::None && !self.sorts_user
     }
 
-    /// The stream that takes `write`: the policy's, or the nearest open one where as many are open
+    /// The stream that takes `write`: the policy's, or the nearest open one if as many are open
     /// as may be.
     #[inline]
     pub(super) fn stream_for(&mut self, write: &PageWrite) -> StreamId {

@@ -24,7 +24,7 @@ pub(super) mod customer {
     pub(crate) const YTD_PAYMENT: usize = 3;
     pub(crate) const PAYMENTS: usize = 4;
     pub(crate) const DELIVERIES: usize = 5;
-    /// 1 where the credit is good.
+    /// 1 if the credit is good.
     pub(crate) const GOOD_CREDIT: usize = 6;
     pub(crate) const NUMBERS: usize = 7;
     /// Bytes of C_DATA, the last column, at most.

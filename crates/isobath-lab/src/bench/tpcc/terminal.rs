@@ -113,7 +113,7 @@ impl Terminal {
         )))
     }
 
-    /// Another warehouse than `w`, where there is one.
+    /// Another warehouse than `w`, if there is one.
     fn other_warehouse(&mut self, w: u32) -> u32 {
         match self.tpcc.warehouses {
             1 => w,
@@ -403,7 +403,7 @@ fn order_status(
     Ok(Decision::Commit)
 }
 
-/// Delivers the oldest new order of a district, where there is one.
+/// Delivers the oldest new order of a district, if there is one.
 fn deliver(
     within: &mut Within<'_>,
     [w, d]: [u32; 2],

@@ -59,7 +59,7 @@ pub(super) enum Failed {
     Other(String),
 }
 
-/// Takes an error message from the library; `Ok` where it left none.
+/// Takes an error message from the library; `Ok` if it left none.
 fn taken(error: *mut c_char) -> Result<(), Failed> {
     if error.is_null() {
         return Ok(());
@@ -91,7 +91,7 @@ fn text(text: &[u8]) -> Result<CString, Failed> {
     CString::new(text).map_err(|_| Failed::Other("a text contains a zero byte".to_owned()))
 }
 
-/// Visits a pinned value and gives it back; `false` where there is none.
+/// Visits a pinned value and gives it back; `false` if there is none.
 fn visit_pinned(pinned: *mut Opaque, visit: impl FnOnce(&[u8])) -> bool {
     if pinned.is_null() {
         return false;
@@ -150,8 +150,9 @@ impl Db {
         let name_pointers: Vec<*const c_char> = names.iter().map(|n| n.as_ptr()).collect();
         let count = i32::try_from(names.len()).unwrap_or(i32::MAX);
         let mut tables = vec![ptr::null_mut(); names.len()];
-        // SAFETY: every object is made by its constructor and used before it is destroyed; the database copies the
-        // options. Names, pointers and handles outlive the calls, and all arrays have `count` elements.
+        // SAFETY: every object is made by its constructor and used before it is destroyed; the
+        // database copies the options. Names, pointers and handles outlive the calls, and all
+        // arrays have `count` elements.
         unsafe {
             let base = rocksdb_options_create();
             let options = rocksdb_options_create();
@@ -250,7 +251,7 @@ impl Db {
         }
     }
 
-    /// `false` where the key is absent.
+    /// `false` if the key is absent.
     pub(super) fn get(
         &self,
         table: usize,
@@ -342,7 +343,8 @@ impl Db {
 
     /// A property of a table, as the library prints it.
     pub(super) fn property(&self, table: usize, name: &CStr) -> Option<String> {
-        // SAFETY: table and name are live; the answer is a NUL-terminated string that is ours to free, once.
+        // SAFETY: table and name are live; the answer is a NUL-terminated string that is ours to
+        // free, once.
         unsafe {
             let value = rocksdb_property_value_cf(self.db, self.tables[table], name.as_ptr());
             if value.is_null() {
@@ -354,11 +356,12 @@ impl Db {
         }
     }
 
-    /// Begins a transaction that reads a snapshot of now; none where the database was opened without them.
+    /// Begins a transaction that reads a snapshot of now; none if the database was opened without
+    /// them.
     pub(super) fn begin(&self) -> Option<Transaction<'_>> {
         let transactions = self.transactions?;
-        // SAFETY: the options live across the call; the library copies them. The snapshot belongs to the transaction,
-        // but the object around it is freed by us, in `Drop`.
+        // SAFETY: the options live across the call; the library copies them. The snapshot belongs
+        // to the transaction, but the object around it is freed by us, in `Drop`.
         unsafe {
             let options = rocksdb_optimistictransaction_options_create();
             rocksdb_optimistictransaction_options_set_set_snapshot(options, 1);
@@ -404,8 +407,8 @@ unsafe fn configure(options: *mut Opaque, config: &Config<'_>) {
 
 impl Drop for Db {
     fn drop(&mut self) {
-        // SAFETY: nothing else holds these pointers; the tables' handles go first, then the database, then what it was
-        // used with.
+        // SAFETY: nothing else holds these pointers; the tables' handles go first, then the
+        // database, then what it was used with.
         unsafe {
             for &table in &self.tables {
                 rocksdb_column_family_handle_destroy(table);
@@ -527,7 +530,8 @@ impl Transaction<'_> {
 
 impl Drop for Transaction<'_> {
     fn drop(&mut self) {
-        // SAFETY: made by `begin`, each given back once; the snapshot's object before what it points into.
+        // SAFETY: made by `begin`, each given back once; the snapshot's object before what it
+        // points into.
         unsafe {
             rocksdb_free(self.snapshot.cast_mut());
             rocksdb_readoptions_destroy(self.read);

@@ -90,7 +90,7 @@ fn checked(code: c_int) -> Result<(), Failed> {
     }
 }
 
-/// `false` where there is no record.
+/// `false` if there is no record.
 fn found(code: c_int) -> Result<bool, Failed> {
     match code {
         ABSENT => Ok(false),
@@ -223,7 +223,7 @@ impl Session<'_> {
         checked(unsafe { iso_wt_rollback(self.session) })
     }
 
-    /// `false` where the key is absent.
+    /// `false` if the key is absent.
     pub(super) fn get(
         &mut self,
         table: usize,

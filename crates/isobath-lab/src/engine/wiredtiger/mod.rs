@@ -167,7 +167,7 @@ impl Engine for WiredTigerEngine {
     }
 }
 
-/// A session is opened by the thread that uses it; where that failed, the first operation says so.
+/// A session is opened by the thread that uses it; if that failed, the first operation says so.
 struct WiredTigerSession<'e> {
     session: Result<ffi::Session<'e>, Failed>,
     isolation: IsolationLevel,

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// Bytes where nothing says more.
+/// Bytes if nothing says more.
 const UNKNOWN: u64 = 1 << 30;
 
 /// An amount of memory, and the file that says so.

@@ -48,7 +48,7 @@ pub trait Key: EncodeKey + Sized {
     ///
     /// # Errors
     ///
-    /// [`Error::BadEncoding`] where they are none of this type.
+    /// [`Error::BadEncoding`] if they are none of this type.
     fn decode_key(from: &mut &[u8]) -> Result<Self, Error>;
 }
 
@@ -61,7 +61,7 @@ pub trait Value: Sized {
     ///
     /// # Errors
     ///
-    /// [`Error::BadEncoding`] where they are none of this type.
+    /// [`Error::BadEncoding`] if they are none of this type.
     fn decode_value(bytes: &[u8]) -> Result<Self, Error>;
 }
 

@@ -26,7 +26,7 @@ pub(super) struct ReadAhead {
     edge: Vec<u8>,
     /// Whether the range has no leaves beyond `edge`.
     at_end: bool,
-    /// Leaves that the scan still needs beside those asked for, where that is known.
+    /// Leaves that the scan still needs beside those asked for, if that is known.
     needed: Option<usize>,
     ids: Vec<PageId>,
 }

@@ -215,7 +215,7 @@ pub(crate) struct Cursor {
     /// Bytes of the current key, which is in `leaf`.
     key_len: usize,
     ahead: ReadAhead,
-    /// Records that will be taken, where that is known.
+    /// Records that will be taken, if that is known.
     limit: Option<usize>,
 }
 
@@ -274,7 +274,7 @@ impl Cursor {
     }
 
     /// The key from which on (descending: below which) the leaves lie that follow the current one;
-    /// `None` where none follows.
+    /// `None` if none follows.
     pub(crate) fn boundary(&self) -> Option<&[u8]> {
         matches!(self.next, Next::Beyond).then_some(&self.boundary[..])
     }

@@ -254,7 +254,7 @@ pub(super) fn is_empty_leaf<C: WriteContext>(ctx: &C, tree: &Tree) -> Result<boo
 }
 
 /// Merges the rightmost leaf with the one before it, and empty nodes above likewise;
-/// `false` where that changes nothing.
+/// `false` if that changes nothing.
 fn merge_last<C: WriteContext>(ctx: &C, tree: &Tree) -> Result<bool, C::Error> {
     let look = || -> Result<(usize, Vec<u8>), C::Error> {
         loop {

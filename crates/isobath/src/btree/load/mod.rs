@@ -263,7 +263,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
         Ok(())
     }
 
-    /// From which key on all records are the loaded ones once they are linked; `None` where nothing
+    /// From which key on all records are the loaded ones once they are linked; `None` if nothing
     /// was loaded, or the tree has such records already, so that the load will be refused. Asked
     /// once it is complete, while no commit changes the tree.
     pub(crate) fn lower(&self) -> Result<Option<&[u8]>, C::Error> {
@@ -280,7 +280,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
     ///
     /// # Errors
     ///
-    /// [`Error::LoadOrder`] where another task has inserted keys beyond the first
+    /// [`Error::LoadOrder`] if another task has inserted keys beyond the first
     /// one loaded since. The tree is then as it would be without the load.
     pub(crate) fn link(mut self, on_extent: &mut dyn FnMut(&Descriptor)) -> Result<u64, C::Error> {
         let result = self.try_link();

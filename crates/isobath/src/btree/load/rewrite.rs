@@ -145,7 +145,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
     ///
     /// # Errors
     ///
-    /// [`Error::TransactionTooLarge`] where too many pages would be replaced; those of `changes`
+    /// [`Error::TransactionTooLarge`] if too many pages would be replaced; those of `changes`
     /// and `on_replaced`, of reading and of reserving pages.
     pub(crate) fn run(
         &mut self,

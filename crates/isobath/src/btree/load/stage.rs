@@ -98,7 +98,7 @@ impl LeafStage {
     pub(super) fn push(&mut self, key: &[u8], value: ValueRef<'_>, limit: usize) -> bool {
         let last = self.last_key();
         let shared = common_prefix(last, key);
-        // `key > last`: it goes on where they differ, or is longer.
+        // `key > last`: it goes on if they differ, or is longer.
         let is_above = match (key.get(shared), last.get(shared)) {
             (Some(key), Some(last)) => key > last,
             (Some(_), None) => true,
@@ -152,7 +152,7 @@ impl LeafStage {
         self.records.len() < 2 || self.cost(prefix) + upper.len() <= CAPACITY
     }
 
-    /// Builds the leaf of all records; it ends at `upper`, where that is given.
+    /// Builds the leaf of all records; it ends at `upper`, if that is given.
     pub(super) fn build_all(&mut self, tree: TreeId, upper: Option<&[u8]>) -> Box<Image> {
         let mut builder = Builder::new(tree, 0, &self.lower, upper);
         for &record in &self.records {
@@ -290,7 +290,7 @@ impl InnerStage {
         self.entries.is_empty() || self.cost(prefix) + upper.len() <= CAPACITY
     }
 
-    /// Builds the node of all children; it ends at `upper`, where that is given. Returns its lower
+    /// Builds the node of all children; it ends at `upper`, if that is given. Returns its lower
     /// bound, too.
     pub(super) fn build_all(
         self,

@@ -84,13 +84,13 @@ impl KeyBuffer {
         KeyBuffer([0; crate::MAX_KEY_BYTES + SLACK])
     }
 
-    /// The first `length` bytes; none where there are not so many.
+    /// The first `length` bytes; none if there are not so many.
     #[inline(always)]
     pub(in crate::btree) fn key(&self, length: usize) -> &[u8] {
         self.0.get(..length).unwrap_or_default()
     }
 
-    /// Replaces the first bytes by `prefix`; `false` where that is longer than a key can be.
+    /// Replaces the first bytes by `prefix`; `false` if that is longer than a key can be.
     pub(in crate::btree) fn set_prefix(&mut self, prefix: &[u8]) -> bool {
         let fits = prefix.len() <= crate::MAX_KEY_BYTES;
         if fits {
@@ -145,7 +145,7 @@ impl<'s> Node<'s, Image> {
         into[..HEAD].copy_from_slice(&head);
         if rest > 0 {
             let (from, into) = (&bytes[at - rest..], &mut into[HEAD..]);
-            // One word where it has all: the slack takes what is beyond the key.
+            // One word if it has all: the slack takes what is beyond the key.
             match (from.first_chunk::<SLACK>(), into.first_chunk_mut::<SLACK>()) {
                 (Some(from), Some(into)) if rest <= SLACK => *into = *from,
                 _ => into[..rest].copy_from_slice(&from[..rest]),

@@ -213,7 +213,7 @@ impl<'p> Pair<'_, 'p> {
     }
 }
 
-/// Bytes that the records of `node` take where they share `prefix` bytes.
+/// Bytes that the records of `node` take if they share `prefix` bytes.
 fn cost_with_prefix(node: &Node<'_, Image>, prefix: usize) -> Result<usize, MalformedNode> {
     let mut total = 0;
     for position in 0..node.count() {

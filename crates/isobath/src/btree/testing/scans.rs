@@ -135,7 +135,7 @@ fn counts_equal_the_model_and_pass_the_leaves_of_a_parent_together() {
     runner.run(&strategy, run).unwrap();
 }
 
-/// Ends the other threads when the test's own ends, also where it fails.
+/// Ends the other threads when the test's own ends, also if it fails.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {

@@ -49,7 +49,7 @@ impl Worker {
         }
     }
 
-    /// In a simulation, where no task is ever interrupted, lets others run now and
+    /// In a simulation, if no task is ever interrupted, lets others run now and
     /// then, as they would on other threads; elsewhere does nothing.
     #[inline(always)]
     pub(crate) fn preemption_point(&self) {
