@@ -6,7 +6,7 @@ use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, Rang
 /// `b"a"..b"c"`, `"a"..="c"`, `first..` with a `Vec<u8>`, `..`, or a pair of
 /// [`Bound`]s. One whose end lies before its start is empty.
 pub trait KeyRange {
-    /// Where the range begins and ends.
+    /// The bounds of the range.
     fn key_bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>);
 }
 

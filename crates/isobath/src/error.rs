@@ -105,7 +105,7 @@ pub enum Error {
     LogMissing {
         /// The volume's files.
         paths: Vec<PathBuf>,
-        /// Where the log was looked for; `a log device` for a volume without files.
+        /// The path at which the log was looked for; `a log device` for a volume without files.
         path: PathBuf,
     },
     /// A log was named for a store that keeps it on its own volume, or keeps none.
@@ -148,7 +148,7 @@ pub enum Error {
         /// The opening for writing that the log was last used in, counted from the store's
         /// creation.
         log: u32,
-        /// That of the volume.
+        /// The volume's value.
         store: u32,
     },
     /// The headers of a log device cannot be read.
@@ -244,9 +244,9 @@ pub enum Error {
     /// cannot be read back.
     #[error("cannot sort records in temporary files in {}: {source}", directory.display())]
     Sort {
-        /// Where the temporary files are.
+        /// The directory of temporary files.
         directory: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: Arc<std::io::Error>,
     },
     /// One read or write failed.
@@ -330,13 +330,13 @@ pub enum Error {
     BadOption {
         /// The option's name.
         option: &'static str,
-        /// What must be true of it.
+        /// The requirement.
         reason: String,
     },
     /// The system refuses memory or address space.
     #[error("the system refuses memory for {what}: {source}")]
     Memory {
-        /// What it was for.
+        /// Its purpose.
         what: &'static str,
         /// The system's error.
         source: Arc<std::io::Error>,
@@ -441,7 +441,7 @@ pub enum Error {
     BadBackup {
         /// The file.
         path: PathBuf,
-        /// Where in it.
+        /// The offset in it.
         offset: u64,
         /// The problem there.
         error: BackupFileError,
@@ -581,7 +581,7 @@ pub enum BackupFileError {
     /// The bytes do not match their checksum.
     #[error("its bytes do not match their checksum: the file is corrupt; use another backup")]
     Checksum,
-    /// What is sound in itself is not what belongs there.
+    /// The block is sound and does not belong there.
     #[error("{0}: the file is corrupt; use another backup")]
     Malformed(&'static str),
 }

@@ -43,7 +43,7 @@ impl fmt::Display for PageId {
 /// Set in the ids of a checkpoint's own pages, which no tree has: which array they belong to and
 /// where they stand in it follow.
 const OF_CHECKPOINT: u64 = 1 << 62;
-/// Where the array, its level and the page's index begin in such an id.
+/// First bits of the array, its level and the page's index in such an id.
 const ARRAY_BIT: u32 = 58;
 const LEVEL_BIT: u32 = 54;
 

@@ -38,7 +38,7 @@ fn ended() -> Failure {
     Failure::Status(ISOBATH_CLOSED, "the transaction has ended".to_owned())
 }
 
-/// What a transaction is protected from.
+/// The isolation of a transaction.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum isobath_isolation {

@@ -38,7 +38,7 @@ pub(crate) enum Kind {
     Header = 1,
     /// Pages and chunks.
     Pages = 2,
-    /// Where the log starts and ends, and the store's counters.
+    /// The log's start and end, and the store's counters.
     State = 3,
     /// Allocations that no record had confirmed.
     Provisional = 4,
@@ -46,7 +46,7 @@ pub(crate) enum Kind {
     Log = 5,
     /// Entries of the map.
     Map = 6,
-    /// Where the other blocks are.
+    /// The places of the other blocks.
     End = 7,
 }
 
@@ -153,10 +153,10 @@ impl Header {
 /// The last block's contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct End {
-    /// Where the state's block begins, and its number; provisional allocations and log follow it.
+    /// Offset and number of the state's block; provisional allocations and log follow it.
     pub(crate) state_at: u64,
     pub(crate) state_number: u64,
-    /// Where the map's first block begins, and its number.
+    /// Offset and number of the map's first block.
     pub(crate) map_at: u64,
     pub(crate) map_number: u64,
     /// Entries of the map.
@@ -319,7 +319,7 @@ pub(crate) struct BackupFile {
     seed: u32,
     pub(crate) header: Header,
     pub(crate) end: End,
-    /// Where the block after the header begins.
+    /// The offset of the block after the header.
     first: u64,
     length: u64,
 }
@@ -374,7 +374,7 @@ impl BackupFile {
         })
     }
 
-    /// Where the file is.
+    /// The file's path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -431,7 +431,7 @@ pub(crate) struct Blocks<'f> {
     input: io::BufReader<At<'f>>,
     path: &'f Path,
     number: u64,
-    /// Where the next block begins, and where the last one began.
+    /// Offsets of the next block and of the last one.
     offset: u64,
     began: u64,
     length: u64,
@@ -521,7 +521,7 @@ impl<'f> Blocks<'f> {
         &self.payload
     }
 
-    /// Where the block last read begins.
+    /// The offset of the block last read.
     pub(crate) fn began(&self) -> u64 {
         self.began
     }

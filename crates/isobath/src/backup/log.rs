@@ -276,7 +276,7 @@ mod tests {
         }
     }
 
-    /// Where the copy lies that the log names, after records at these LSNs.
+    /// The place of the copy that the log names, after records at these LSNs.
     fn named(records: &[(u64, Body<'_>)]) -> Option<(u32, bool)> {
         let mut lives = HashMap::default();
         for (lsn, body) in records {

@@ -49,7 +49,7 @@ pub(crate) trait ReadContext {
 
 /// A place to change pages; only tasks have one.
 pub(crate) trait WriteContext: ReadContext {
-    /// Where changes are logged.
+    /// The log.
     fn log(&self) -> &Log;
 
     /// The log writer's number: the worker's index.

@@ -13,7 +13,7 @@ use super::{Engine, WorkerState};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Where such files live: never on a drive, whose write-back would make the store wait.
+/// The directory of such files: never on a drive, whose write-back would make the store wait.
 const DIRECTORY: &str = "/dev/shm";
 /// Time between two of them.
 const PERIOD: Duration = Duration::from_millis(250);

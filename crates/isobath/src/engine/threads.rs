@@ -140,7 +140,7 @@ pub(crate) struct Runtime {
     simulated: bool,
     /// Of threads that wait for what they have handed over.
     spin: Spin,
-    /// Where temporary files are made: beside the store, if it is in files.
+    /// The directory of temporary files: the store's own, if it is in files.
     pub(crate) directory: PathBuf,
 }
 

@@ -242,8 +242,7 @@ kind! {
         /// A log device is shorter than the log.
         LogTruncated { path: PathBuf, found: u64, expected: u64 },
     }
-    /// What any operation may fail with; here also if the volume cannot be opened, and where
-    /// recovery fails.
+    /// Errors of any operation; here also if the volume cannot be opened, or recovery fails.
     else Storage(StorageError)
 }
 
@@ -267,7 +266,7 @@ kind! {
         /// The store was opened for reading only.
         ReadOnly,
     }
-    /// What any operation may fail with.
+    /// Errors of any operation.
     else Storage(StorageError)
 }
 
@@ -304,7 +303,7 @@ kind! {
         /// The watcher had the load stop.
         Interrupted,
     }
-    /// What any operation may fail with.
+    /// Errors of any operation.
     else Storage(StorageError)
 }
 
@@ -331,7 +330,7 @@ kind! {
         /// The watcher had the backup stop.
         Interrupted,
     }
-    /// What any operation may fail with; here where the store cannot be read.
+    /// Errors of any operation; here if the store cannot be read.
     else Storage(StorageError)
 }
 
@@ -348,6 +347,6 @@ kind! {
         /// The watcher had the work stop.
         Interrupted,
     }
-    /// What creating and opening a store may fail with.
+    /// Errors of creating and opening a store.
     else Open(OpenError)
 }

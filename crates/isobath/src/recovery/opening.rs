@@ -14,7 +14,7 @@ use crate::sync::OnceLock;
 pub(crate) struct Opening {
     /// See [`Opening::reads_beside`].
     pub(super) beside: Mutex<Option<Beside>>,
-    /// What the store said of itself when it was closed.
+    /// The store's layout when it was closed.
     #[cfg(any(test, feature = "simulation"))]
     layout: OnceLock<Layout>,
     pub(super) shared: Arc<Shared>,
@@ -42,7 +42,7 @@ impl Opening {
         let _ = self.layout.set(layout);
     }
 
-    /// What the store said of itself when it was closed.
+    /// The store's layout when it was closed.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn closed_layout(&self) -> Option<&Layout> {
         self.layout.get()

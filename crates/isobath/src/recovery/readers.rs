@@ -121,8 +121,8 @@ fn keep_superblock(overlay: &OverlayDevice, superblock: &Superblock) -> Result<(
         .try_for_each(|&offset| volume.write_at(offset, &bytes[..]))
 }
 
-/// Where the newest state of the store has page `id`, and the sequence number of the segment;
-/// `None` if it has no copy.
+/// The address of page `id` in the newest state of the store, and the sequence number of the
+/// segment; `None` if it has no copy.
 ///
 /// # Errors
 ///
@@ -154,8 +154,8 @@ fn find_copy(volume: &Volume, id: PageId) -> Result<Option<(Address, u64)>, Erro
 /// A place of a page, with the sequence number of its segment.
 type Copy = (Address, u64);
 
-/// Where the state that `superblock` and its log make up has page `id`, and where the log ends, as
-/// far as it can be read.
+/// The address of page `id` in the state of `superblock` and its log, and the log's end, as far as
+/// it can be read.
 fn copy_in(
     volume: &Volume,
     superblock: &Superblock,

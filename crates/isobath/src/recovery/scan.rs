@@ -58,7 +58,7 @@ impl Loads {
 
 /// The result of one pass over the log.
 pub(crate) struct Scan {
-    /// Where it begins.
+    /// Its start.
     start: Lsn,
     pages: HashMap<PageId, (Lsn, Newest)>,
     /// Of these, chunks that exist, and their values' stamps.
@@ -89,7 +89,7 @@ pub(crate) struct Orphaned {
 /// The rest of a recovery, once the engine runs.
 #[derive(Default)]
 pub(crate) struct Plan {
-    /// Where the log starts; nowhere for a new store.
+    /// The superblock with the log's start; none for a new store.
     pub(crate) superblock: Option<Superblock>,
     pub(crate) end: LogEnd,
     /// Pages whose newest state is in the log, and the record that it is in.
@@ -109,7 +109,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Where the log ended when the store was opened, if there was one.
+    /// The log's end when the store was opened, if there was one.
     pub(crate) fn log_end(&self) -> Option<LogEnd> {
         self.superblock.is_some().then_some(self.end)
     }

@@ -51,7 +51,7 @@ pub(super) struct Slot {
     pub(super) error: RefCell<Option<IoError>>,
     pub(super) parked: Cell<bool>,
     pub(super) unparked: Cell<bool>,
-    /// Where the task last let others run.
+    /// The place at which the task last yielded.
     #[cfg(any(test, feature = "simulation"))]
     pub(super) suspended_at: Cell<Option<&'static std::panic::Location<'static>>>,
 }

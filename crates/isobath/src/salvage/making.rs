@@ -12,7 +12,7 @@ use crate::Error;
 
 /// The files of a store that is being made, and the names that they will have.
 pub(super) struct Making {
-    /// Where they are until then; a block device is where it is.
+    /// Their paths until then; a block device keeps its path.
     pub(super) partial: Vec<PathBuf>,
     names: Vec<PathBuf>,
 }

@@ -80,7 +80,7 @@ impl Mark {
     }
 }
 
-/// Where the next leaf is.
+/// The place of the next leaf.
 enum Next {
     /// The leaf with the first (or last) keys of the range.
     Start,

@@ -75,13 +75,13 @@ pub(super) mod field {
 
 const _: () = assert!(field::COUNT == offset::KIND_SPECIFIC);
 
-/// Where a leaf's slots start.
+/// The offset of a leaf's slots.
 pub(super) const SLOTS: usize = HEADER_SIZE;
 /// Number of an inner node's samples.
 const SAMPLES: usize = 16;
-/// Where an inner node's samples start.
+/// The offset of an inner node's samples.
 const SAMPLES_AT: usize = HEADER_SIZE;
-/// Where an inner node's slots start.
+/// The offset of an inner node's slots.
 const INNER_SLOTS: usize = SAMPLES_AT + 4 * SAMPLES;
 /// Cache lines that a search of an inner node starts with: header and samples.
 pub(super) const INNER_LINES: usize = INNER_SLOTS / 64;
@@ -234,7 +234,7 @@ impl Node<'_, Words> {
     }
 }
 
-/// Where in the page a value lies.
+/// A value's place in the page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ValueAt {
     pub(super) kind: ValueKind,
@@ -351,7 +351,7 @@ impl<'s, S: Source> Node<'s, S> {
         if self.is_leaf() { SLOTS } else { INNER_SLOTS }
     }
 
-    /// Where slots, and an inner node's children, end.
+    /// The end of slots, and of an inner node's children.
     #[inline(always)]
     fn slots_end(&self) -> usize {
         if self.is_leaf() {
