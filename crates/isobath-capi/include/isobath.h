@@ -20,7 +20,8 @@
 // Most bytes of a value.
 #define ISOBATH_MAX_VALUE_BYTES (1 << 30)
 
-// What every function that can fail returns. `ISOBATH_NOT_FOUND` is an answer, all that follow are errors.
+// What every function that can fail returns. `ISOBATH_NOT_FOUND` is an answer, all that follow are
+// errors.
 typedef enum isobath_status {
   // Done.
   ISOBATH_OK = 0,
@@ -52,7 +53,8 @@ typedef enum isobath_status {
   ISOBATH_CONFLICT = 13,
   // What the snapshot reads is gone: begin anew.
   ISOBATH_TOO_OLD = 14,
-  // The transaction replaces more pages than one log record can name, or has too many savepoints.
+  // The transaction replaces more pages than one log record can name, or has too many
+  // savepoints.
   ISOBATH_TOO_LARGE = 15,
   // The store, or the transaction, is for reading only.
   ISOBATH_READ_ONLY = 16,
@@ -90,7 +92,7 @@ typedef enum isobath_durability {
   ISOBATH_NONE = 2,
 } isobath_durability;
 
-// What a transaction is protected from.
+// The isolation of a transaction.
 typedef enum isobath_isolation {
   // It commits only if nothing that it writes was changed since it began.
   ISOBATH_SNAPSHOT = 0,
@@ -124,8 +126,9 @@ typedef struct isobath_loader isobath_loader;
 // How a store is created and opened. One thread at a time.
 typedef struct isobath_options isobath_options;
 
-// Requests in flight and their completions. One thread at a time submits and polls; isobath_queue_set_limits and
-// isobath_queue_get_counters may be called from any thread. A program has one for each thread.
+// Requests in flight and their completions. One thread at a time submits and polls;
+// isobath_queue_set_limits and isobath_queue_get_counters may be called from any thread. A program
+// has one for each thread.
 typedef struct isobath_queue isobath_queue;
 
 // A value that is being read. One thread at a time.
@@ -134,18 +137,19 @@ typedef struct isobath_reader isobath_reader;
 // An open store. Every function may be called from any thread, also at the same time.
 typedef struct isobath_store isobath_store;
 
-// A transaction over all trees of a store. It reads the store as it was when it began, together with its own changes. One
-// thread at a time; it may move between threads.
+// A transaction over all trees of a store. It reads the store as it was when it began, together
+// with its own changes. One thread at a time; it may move between threads.
 typedef struct isobath_transaction isobath_transaction;
 
-// A named tree of a store: an ordered map from bytes to bytes. Every function may be called from any thread, also at the
-// same time.
+// A named tree of a store: an ordered map from bytes to bytes. Every function may be called from
+// any thread, also at the same time.
 typedef struct isobath_tree isobath_tree;
 
 // A value that is being written. One thread at a time.
 typedef struct isobath_writer isobath_writer;
 
-// Bytes of the library's memory, to be freed by isobath_bytes_free. `data` is NULL only where nothing was found.
+// Bytes of the library's memory, to be freed by isobath_bytes_free. `data` is NULL only where
+// nothing was found.
 typedef struct isobath_bytes {
   // Where they are.
   uint8_t *data;
@@ -158,14 +162,15 @@ typedef void (*isobath_tree_visitor)(void *argument, const char *name);
 
 // Bytes of the program's memory.
 typedef struct isobath_slice {
-  // Where they are; may be NULL where there are none.
+  // Where they are; may be NULL if there are none.
   const void *data;
   // How many.
   size_t length;
 } isobath_slice;
 
-// Called with what a key has, `old_value`, or NULL where it has nothing. Returns what it is to have: `new_value` is the program's memory
-// until the next call or isobath_update's return; one whose `data` is NULL removes the key. Must not call the library.
+// Called with what a key has, `old_value`, or NULL if it has nothing. Returns what it is to
+// have: `new_value` is the program's memory until the next call or isobath_update's return; one
+// whose `data` is NULL removes the key. Must not call the library.
 typedef void (*isobath_update_function)(void *argument,
                                         const struct isobath_slice *old_value,
                                         struct isobath_slice *new_value);
@@ -178,7 +183,8 @@ typedef struct isobath_bound {
   bool inclusive;
 } isobath_bound;
 
-// How a transaction runs. All zeros: snapshot isolation, the store's durability, reading and writing.
+// How a transaction runs. All zeros: snapshot isolation, the store's durability, reading and
+// writing.
 typedef struct isobath_transaction_options {
   // An isobath_isolation.
   int32_t isolation;
@@ -188,15 +194,16 @@ typedef struct isobath_transaction_options {
   bool has_durability;
   // An isobath_durability.
   int32_t durability;
-  // Milliseconds, where that is ISOBATH_BUFFERED.
+  // Milliseconds, if that is ISOBATH_BUFFERED.
   uint32_t window_ms;
 } isobath_transaction_options;
 
-// What isobath_transact runs: ISOBATH_OK has it commit, anything else has it roll back. It must not end the transaction.
+// What isobath_transact runs: ISOBATH_OK has it commit, anything else has it roll back. It must
+// not end the transaction.
 typedef int32_t (*isobath_work)(void *argument, struct isobath_transaction *transaction);
 
-// Fills `buffer` with up to `capacity` bytes of a value and says how many in `length`, 0 at the end. Anything but
-// ISOBATH_OK ends the work with that status.
+// Fills `buffer` with up to `capacity` bytes of a value and says how many in `length`, 0 at the
+// end. Anything but ISOBATH_OK ends the work with that status.
 typedef int32_t (*isobath_source)(void *argument, void *buffer, size_t capacity, size_t *length);
 
 // How a request went.
@@ -207,12 +214,13 @@ typedef struct isobath_completion {
   int32_t operation;
   // An isobath_status.
   int32_t status;
-  // The value that ISOBATH_OP_GET has read. One from isobath_queue_poll is freed by isobath_bytes_free.
+  // The value that ISOBATH_OP_GET has read. One from isobath_queue_poll is freed by
+  // isobath_bytes_free.
   struct isobath_bytes value;
 } isobath_completion;
 
-// Called with a completion, which is valid during the call; `value` is the library's there. Must not close the store or free the
-// queue; may submit.
+// Called with a completion, which is valid during the call; `value` is the library's there. Must
+// not close the store or free the queue; may submit.
 typedef void (*isobath_callback)(const struct isobath_completion *completion);
 
 // A request. What it points to is copied when it is submitted.
@@ -263,8 +271,8 @@ typedef struct isobath_compaction {
   uint64_t bytes_discarded;
 } isobath_compaction;
 
-// Called with the progress of long work: how much is done of how much, 0 where that is not known. Returning false ends the work, where the
-// function says so. Must not call the library.
+// Called with the progress of long work: how much is done of how much, 0 if that is not known.
+// Returning false ends the work, if the function says so. Must not call the library.
 typedef bool (*isobath_progress)(void *argument, uint64_t is_done, uint64_t total);
 
 // What a check found.
@@ -279,9 +287,10 @@ typedef struct isobath_check_report {
   uint64_t value_chunks;
   // Bytes that were read and verified.
   uint64_t bytes_verified;
-  // What is wrong.
+  // The problem.
   uint64_t problem_count;
-  // A sentence for each, in lines; freed by isobath_bytes_free. `data` is NULL where nothing is wrong.
+  // A sentence for each, in lines; freed by isobath_bytes_free. `data` is NULL if nothing is
+  // wrong.
   struct isobath_bytes problems;
 } isobath_check_report;
 
@@ -327,20 +336,21 @@ typedef struct isobath_backup_report {
 extern "C" {
 #endif // __cplusplus
 
-// The message of the calling thread's last call that failed, in a sentence for people. Valid until the thread's next call
-// that fails; never NULL. Any thread.
+// The message of the calling thread's last call that failed, in a sentence for people. Valid until
+// the thread's next call that fails; never NULL. Any thread.
 const char *isobath_last_error(void);
 
 // The name of a status, such as "ISOBATH_OK"; never NULL. Any thread.
 const char *isobath_status_name(int32_t status);
 
-// Whether the same work, such as a transaction, may succeed when it is run again from its beginning. Any thread.
+// Whether the same work, such as a transaction, may succeed when it is run again from its
+// beginning. Any thread.
 bool isobath_status_is_retryable(int32_t status);
 
 // The library's version, such as "0.1.0"; never NULL. Any thread.
 const char *isobath_version(void);
 
-// Frees what the library gave. Does nothing where `data` is NULL. Any thread.
+// Frees what the library gave. Does nothing if `data` is NULL. Any thread.
 void isobath_bytes_free(struct isobath_bytes bytes);
 
 // Options with their defaults, which fit the machine. Freed by isobath_options_free. Any thread.
@@ -360,20 +370,22 @@ enum isobath_status isobath_options_set(struct isobath_options *options,
 // Sets a number, as isobath_options_set does. One thread at a time.
 enum isobath_status isobath_options_set_number(struct isobath_options *options, const char *name, uint64_t value);
 
-// Creates a store on files that do not exist yet, or block devices that hold no data; several are striped. `options` may be
-// NULL. The store is closed by isobath_store_close and freed by isobath_store_free. Any thread.
+// Creates a store on files that do not exist yet, or block devices that hold no data; several are
+// striped. `options` may be NULL. The store is closed by isobath_store_close and freed by
+// isobath_store_free. Any thread.
 enum isobath_status isobath_store_create(const char *const *paths,
                                          size_t count,
                                          const struct isobath_options *options,
                                          struct isobath_store **out);
 
-// Opens an existing store, with the paths in the order of its creation; recovers one that was not closed. Any thread.
+// Opens an existing store, with the paths in the order of its creation; recovers one that was not
+// closed. Any thread.
 enum isobath_status isobath_store_open(const char *const *paths,
                                        size_t count,
                                        const struct isobath_options *options,
                                        struct isobath_store **out);
 
-// Opens a store, or creates it where nothing is there yet. Any thread.
+// Opens a store, or creates it if nothing is there yet. Any thread.
 enum isobath_status isobath_store_open_or_create(const char *const *paths,
                                                  size_t count,
                                                  const struct isobath_options *options,
@@ -382,18 +394,19 @@ enum isobath_status isobath_store_open_or_create(const char *const *paths,
 // A store in memory, gone when it is closed. Any thread.
 enum isobath_status isobath_store_in_memory(const struct isobath_options *options, struct isobath_store **out);
 
-// Whether a store was not closed, so that its next opening for writing recovers it: ISOBATH_OK if so, ISOBATH_NOT_FOUND
-// if not. Any thread.
+// Whether a store was not closed, so that its next opening for writing recovers it: ISOBATH_OK if
+// so, ISOBATH_NOT_FOUND if not. Any thread.
 enum isobath_status isobath_store_needs_recovery(const char *const *paths,
                                                  size_t count,
                                                  const struct isobath_options *options);
 
-// Writes a checkpoint and closes the store. Calls under way end first; later ones on the store and everything of it answer
-// ISOBATH_CLOSED. Closing a closed store answers as the first time. Any thread, but not in a callback of a queue.
+// Writes a checkpoint and closes the store. Calls under way end first; later ones on the store and
+// everything of it answer ISOBATH_CLOSED. Closing a closed store answers as the first time. Any
+// thread, but not in a callback of a queue.
 enum isobath_status isobath_store_close(struct isobath_store *store);
 
-// Frees a store; one that is open is closed when nothing of it is left. NULL does nothing. Any thread; no other may use the
-// store any more.
+// Frees a store; one that is open is closed when nothing of it is left. NULL does nothing. Any
+// thread; no other may use the store any more.
 void isobath_store_free(struct isobath_store *store);
 
 // Makes the tree `name`. Its handle is freed by isobath_tree_free. Any thread.
@@ -407,23 +420,26 @@ enum isobath_status isobath_tree_open_or_create(const struct isobath_store *stor
                                                 const char *name,
                                                 struct isobath_tree **out);
 
-// Drops the tree `name` with all its records. Handles on it answer ISOBATH_TREE_DROPPED from now on. Any thread.
+// Drops the tree `name` with all its records. Handles on it answer ISOBATH_TREE_DROPPED from now
+// on. Any thread.
 enum isobath_status isobath_tree_drop(const struct isobath_store *store, const char *name);
 
 // Calls `visit` for all trees, by name. Any thread.
 enum isobath_status isobath_trees(const struct isobath_store *store, isobath_tree_visitor visit, void *argument);
 
-// Frees a handle; the tree stays. NULL does nothing. Any thread; no other may use the handle any more.
+// Frees a handle; the tree stays. NULL does nothing. Any thread; no other may use the handle any
+// more.
 void isobath_tree_free(struct isobath_tree *tree);
 
-// Reads the value of a key, to be freed by isobath_bytes_free. ISOBATH_NOT_FOUND where there is none. Any thread.
+// Reads the value of a key, to be freed by isobath_bytes_free. ISOBATH_NOT_FOUND if there is
+// none. Any thread.
 enum isobath_status isobath_get(const struct isobath_tree *tree,
                                 const void *key,
                                 size_t key_length,
                                 struct isobath_bytes *value);
 
-// Reads the value of a key into the program's buffer, and its whole length. ISOBATH_BUFFER where it is longer than the
-// buffer, which then has its beginning. Any thread.
+// Reads the value of a key into the program's buffer, and its whole length. ISOBATH_BUFFER where
+// it is longer than the buffer, which then has its beginning. Any thread.
 enum isobath_status isobath_get_into(const struct isobath_tree *tree,
                                      const void *key,
                                      size_t key_length,
@@ -434,26 +450,28 @@ enum isobath_status isobath_get_into(const struct isobath_tree *tree,
 // Whether a key has a value: ISOBATH_OK or ISOBATH_NOT_FOUND. Any thread.
 enum isobath_status isobath_contains(const struct isobath_tree *tree, const void *key, size_t key_length);
 
-// Reads the values of many keys at once, which is the fastest way to read many. `values` has space for `count`; each has `data`
-// NULL where there is none, and is freed by isobath_bytes_free. Any thread.
+// Reads the values of many keys at once, which is the fastest way to read many. `values` has space
+// for `count`; each has `data` NULL if there is none, and is freed by isobath_bytes_free. Any
+// thread.
 enum isobath_status isobath_get_many(const struct isobath_tree *tree,
                                      const struct isobath_slice *keys,
                                      size_t count,
                                      struct isobath_bytes *values);
 
-// Gives a key a value, whether it had one or not. Durable when this returns, unless the store's options say otherwise. Any
-// thread.
+// Gives a key a value, whether it had one or not. Durable when this returns, unless the store's
+// options say otherwise. Any thread.
 enum isobath_status isobath_put(const struct isobath_tree *tree,
                                 const void *key,
                                 size_t key_length,
                                 const void *value,
                                 size_t value_length);
 
-// Removes a key: ISOBATH_NOT_FOUND where it had no value. Any thread.
+// Removes a key: ISOBATH_NOT_FOUND if it had no value. Any thread.
 enum isobath_status isobath_delete(const struct isobath_tree *tree, const void *key, size_t key_length);
 
-// Gives a key the value `new_value` if it has the value `old_value`, in one step; NULL stands for no value. Else
-// ISOBATH_DIFFERENT, and what it has instead in `current` (which may be NULL). Any thread.
+// Gives a key the value `new_value` if it has the value `old_value`, in one step; NULL stands for
+// no value. Else ISOBATH_DIFFERENT, and what it has instead in `current` (which may be NULL). Any
+// thread.
 enum isobath_status isobath_compare_and_swap(const struct isobath_tree *tree,
                                              const void *key,
                                              size_t key_length,
@@ -461,8 +479,8 @@ enum isobath_status isobath_compare_and_swap(const struct isobath_tree *tree,
                                              const struct isobath_slice *new_value,
                                              struct isobath_bytes *current);
 
-// Changes a record by what it has, in one step: where another change comes between, `change` is called again with what the key
-// has then. Any thread.
+// Changes a record by what it has, in one step: if another change comes between, `change` is
+// called again with what the key has then. Any thread.
 enum isobath_status isobath_update(const struct isobath_tree *tree,
                                    const void *key,
                                    size_t key_length,
@@ -475,7 +493,8 @@ enum isobath_status isobath_count(const struct isobath_tree *tree,
                                   const struct isobath_bound *upper,
                                   uint64_t *count);
 
-// Removes the records of a range, some hundred in each commit, and counts them. `removed` may be NULL. Any thread.
+// Removes the records of a range, some hundred in each commit, and counts them. `removed` may be
+// NULL. Any thread.
 enum isobath_status isobath_delete_range(const struct isobath_tree *tree,
                                          const struct isobath_bound *lower,
                                          const struct isobath_bound *upper,
@@ -491,12 +510,12 @@ enum isobath_status isobath_loader_push(struct isobath_loader *loader,
                                         const void *value,
                                         size_t value_length);
 
-// Stores all records, and says how many there are, those of the same key counted once. `stored` may be NULL. One thread at a
-// time.
-enum isobath_status isobath_loader_finish(struct isobath_loader *loader,
-                                          uint64_t *stored);
+// Stores all records, and says how many there are, those of the same key counted once. `stored`
+// may be NULL. One thread at a time.
+enum isobath_status isobath_loader_finish(struct isobath_loader *loader, uint64_t *stored);
 
-// Frees a loader; one that has not finished leaves the tree as it was. NULL does nothing. One thread at a time.
+// Frees a loader; one that has not finished leaves the tree as it was. NULL does nothing. One
+// thread at a time.
 void isobath_loader_free(struct isobath_loader *loader);
 
 // A batch without changes. Freed by isobath_batch_free. Any thread.
@@ -528,37 +547,41 @@ void isobath_batch_clear(struct isobath_batch *batch);
 // Commits all changes at once. The batch stays as it is. Any thread, while none changes the batch.
 enum isobath_status isobath_batch_write(const struct isobath_store *store, const struct isobath_batch *batch);
 
-// Begins a transaction; `options` may be NULL. Freed by isobath_transaction_free, whether it was committed or not. Any thread.
+// Begins a transaction; `options` may be NULL. Freed by isobath_transaction_free, whether it was
+// committed or not. Any thread.
 enum isobath_status isobath_transaction_begin(const struct isobath_store *store,
                                               const struct isobath_transaction_options *options,
                                               struct isobath_transaction **out);
 
-// Makes all changes visible and lasting, or none; either way the transaction has ended. After ISOBATH_CONFLICT and
-// ISOBATH_TOO_OLD the same may succeed in a new one. One thread at a time.
+// Makes all changes visible and lasting, or none; either way the transaction has ended. After
+// ISOBATH_CONFLICT and ISOBATH_TOO_OLD the same may succeed in a new one. One thread at a time.
 enum isobath_status isobath_transaction_commit(struct isobath_transaction *transaction);
 
 // Ends a transaction without changing anything. One thread at a time.
 enum isobath_status isobath_transaction_rollback(struct isobath_transaction *transaction);
 
-// Frees a transaction; one that has not ended is rolled back. NULL does nothing. One thread at a time.
+// Frees a transaction; one that has not ended is rolled back. NULL does nothing. One thread at a
+// time.
 void isobath_transaction_free(struct isobath_transaction *transaction);
 
-// Runs `work` in a transaction and commits it. Where other transactions were first, in the work or at its commit, runs it again in
-// a new transaction, at most 64 times. The status of the work, or of the commit. Any thread.
+// Runs `work` in a transaction and commits it. If other transactions were first, in the work or
+// at its commit, runs it again in a new transaction, at most 64 times. The status of the work, or
+// of the commit. Any thread.
 int32_t isobath_transact(const struct isobath_store *store,
                          const struct isobath_transaction_options *options,
                          isobath_work work,
                          void *argument);
 
-// The value of a key for this transaction, to be freed by isobath_bytes_free. ISOBATH_NOT_FOUND where there is none. One
-// thread at a time.
+// The value of a key for this transaction, to be freed by isobath_bytes_free. ISOBATH_NOT_FOUND
+// if there is none. One thread at a time.
 enum isobath_status isobath_transaction_get(const struct isobath_transaction *transaction,
                                             const struct isobath_tree *tree,
                                             const void *key,
                                             size_t key_length,
                                             struct isobath_bytes *value);
 
-// Whether a key has a value for this transaction: ISOBATH_OK or ISOBATH_NOT_FOUND. One thread at a time.
+// Whether a key has a value for this transaction: ISOBATH_OK or ISOBATH_NOT_FOUND. One thread at a
+// time.
 enum isobath_status isobath_transaction_contains(const struct isobath_transaction *transaction,
                                                  const struct isobath_tree *tree,
                                                  const void *key,
@@ -587,7 +610,7 @@ enum isobath_status isobath_transaction_put_from(struct isobath_transaction *tra
                                                  isobath_source source,
                                                  void *argument);
 
-// Removes a key: ISOBATH_NOT_FOUND where it had no value. One thread at a time.
+// Removes a key: ISOBATH_NOT_FOUND if it had no value. One thread at a time.
 enum isobath_status isobath_transaction_delete(struct isobath_transaction *transaction,
                                                const struct isobath_tree *tree,
                                                const void *key,
@@ -596,18 +619,21 @@ enum isobath_status isobath_transaction_delete(struct isobath_transaction *trans
 // Remembers the changes so far; the savepoint's number. One thread at a time.
 enum isobath_status isobath_transaction_savepoint(struct isobath_transaction *transaction, size_t *number);
 
-// Undoes all changes since a savepoint, which stays usable; those made after it are gone. One thread at a time.
+// Undoes all changes since a savepoint, which stays usable; those made after it are gone. One
+// thread at a time.
 enum isobath_status isobath_transaction_rollback_to(struct isobath_transaction *transaction, size_t number);
 
-// The records of a range, in key order from both ends; a bound that is NULL is none. Safe beside writers: a record that is
-// there during the whole iteration is found exactly once. Freed by isobath_iterator_free. Any thread.
+// The records of a range, in key order from both ends; a bound that is NULL is none. Safe beside
+// writers: a record that is there during the whole iteration is found exactly once. Freed by
+// isobath_iterator_free. Any thread.
 enum isobath_status isobath_range(const struct isobath_tree *tree,
                                   const struct isobath_bound *lower,
                                   const struct isobath_bound *upper,
                                   struct isobath_iterator **out);
 
-// The keys of a range with the lengths of their values, in key order from both ends; no large value is read. Each value that the
-// iterator gives has the data NULL, and its length. Otherwise as isobath_range. Any thread.
+// The keys of a range with the lengths of their values, in key order from both ends; no large
+// value is read. Each value that the iterator gives has the data NULL, and its length. Otherwise
+// as isobath_range. Any thread.
 enum isobath_status isobath_keys(const struct isobath_tree *tree,
                                  const struct isobath_bound *lower,
                                  const struct isobath_bound *upper,
@@ -619,28 +645,31 @@ enum isobath_status isobath_prefix(const struct isobath_tree *tree,
                                    size_t prefix_length,
                                    struct isobath_iterator **out);
 
-// The records of a range as a transaction sees them, its own changes included; whether it finds those that the transaction makes
-// while it iterates is not said. To be freed before the transaction ends. The transaction's thread.
+// The records of a range as a transaction sees them, its own changes included; whether it finds
+// those that the transaction makes while it iterates is not said. To be freed before the
+// transaction ends. The transaction's thread.
 enum isobath_status isobath_transaction_range(const struct isobath_transaction *transaction,
                                               const struct isobath_tree *tree,
                                               const struct isobath_bound *lower,
                                               const struct isobath_bound *upper,
                                               struct isobath_iterator **out);
 
-// The keys of a range as a transaction sees them, as isobath_keys. Otherwise as isobath_transaction_range. The transaction's thread.
+// The keys of a range as a transaction sees them, as isobath_keys. Otherwise as
+// isobath_transaction_range. The transaction's thread.
 enum isobath_status isobath_transaction_keys(const struct isobath_transaction *transaction,
                                              const struct isobath_tree *tree,
                                              const struct isobath_bound *lower,
                                              const struct isobath_bound *upper,
                                              struct isobath_iterator **out);
 
-// The next record by key; ISOBATH_NOT_FOUND at the end. Key and value are the iterator's, valid until its next call. Either
-// may be NULL. One thread at a time.
+// The next record by key; ISOBATH_NOT_FOUND at the end. Key and value are the iterator's, valid
+// until its next call. Either may be NULL. One thread at a time.
 enum isobath_status isobath_iterator_next(struct isobath_iterator *iterator,
                                           struct isobath_slice *key,
                                           struct isobath_slice *value);
 
-// The next record from the range's end. Otherwise as isobath_iterator_next; the two meet. One thread at a time.
+// The next record from the range's end. Otherwise as isobath_iterator_next; the two meet. One
+// thread at a time.
 enum isobath_status isobath_iterator_previous(struct isobath_iterator *iterator,
                                               struct isobath_slice *key,
                                               struct isobath_slice *value);
@@ -648,30 +677,32 @@ enum isobath_status isobath_iterator_previous(struct isobath_iterator *iterator,
 // Frees an iterator. NULL does nothing. One thread at a time.
 void isobath_iterator_free(struct isobath_iterator *iterator);
 
-// Begins a value of up to ISOBATH_MAX_VALUE_BYTES, which appears under its key when isobath_writer_finish returns. Freed by
-// isobath_writer_free. Any thread.
+// Begins a value of up to ISOBATH_MAX_VALUE_BYTES, which appears under its key when
+// isobath_writer_finish returns. Freed by isobath_writer_free. Any thread.
 enum isobath_status isobath_writer_new(const struct isobath_tree *tree,
                                        const void *key,
                                        size_t key_length,
                                        struct isobath_writer **out);
 
-// Appends bytes; nothing of them where it fails. One thread at a time.
+// Appends bytes; nothing of them if it fails. One thread at a time.
 enum isobath_status isobath_writer_append(struct isobath_writer *writer, const void *data, size_t length);
 
 // Makes the value visible under its key. One thread at a time.
 enum isobath_status isobath_writer_finish(struct isobath_writer *writer);
 
-// Frees a writer; one that has not finished leaves the tree as it was. NULL does nothing. One thread at a time.
+// Frees a writer; one that has not finished leaves the tree as it was. NULL does nothing. One
+// thread at a time.
 void isobath_writer_free(struct isobath_writer *writer);
 
-// Begins to read a value; ISOBATH_NOT_FOUND where there is none. Once a large value is replaced or removed, reading it answers
-// ISOBATH_REPLACED. Freed by isobath_reader_free. Any thread.
+// Begins to read a value; ISOBATH_NOT_FOUND if there is none. Once a large value is replaced or
+// removed, reading it answers ISOBATH_REPLACED. Freed by isobath_reader_free. Any thread.
 enum isobath_status isobath_reader_new(const struct isobath_tree *tree,
                                        const void *key,
                                        size_t key_length,
                                        struct isobath_reader **out);
 
-// Begins to read a value as a transaction sees it. The transaction's thread; the reader may outlive it.
+// Begins to read a value as a transaction sees it. The transaction's thread; the reader may
+// outlive it.
 enum isobath_status isobath_transaction_reader_new(const struct isobath_transaction *transaction,
                                                    const struct isobath_tree *tree,
                                                    const void *key,
@@ -681,15 +712,17 @@ enum isobath_status isobath_transaction_reader_new(const struct isobath_transact
 // Bytes of the whole value; 0 for NULL. One thread at a time.
 uint64_t isobath_reader_length(const struct isobath_reader *reader);
 
-// Reads the next bytes, at most `capacity`; `length` says how many, 0 at the end. One thread at a time.
+// Reads the next bytes, at most `capacity`; `length` says how many, 0 at the end. One thread at a
+// time.
 enum isobath_status isobath_reader_read(struct isobath_reader *reader, void *buffer, size_t capacity, size_t *length);
 
 // Frees a reader. NULL does nothing. One thread at a time.
 void isobath_reader_free(struct isobath_reader *reader);
 
-// Makes a queue of up to `depth` × `data_tasks` requests in flight (2048 at most), `data_tasks` of which are worked on at a time.
-// With `callback_thread`, a thread of the library calls the callbacks of all requests, which then must have one; else
-// isobath_queue_poll does. Freed by isobath_queue_free. Any thread.
+// Makes a queue of up to `depth` × `data_tasks` requests in flight (2048 at most), `data_tasks` of
+// which are worked on at a time. With `callback_thread`, a thread of the library calls the
+// callbacks of all requests, which then must have one; else isobath_queue_poll does. Freed by
+// isobath_queue_free. Any thread.
 enum isobath_status isobath_queue_new(const struct isobath_store *store,
                                       uint32_t depth,
                                       uint32_t data_tasks,
@@ -699,14 +732,15 @@ enum isobath_status isobath_queue_new(const struct isobath_store *store,
 // Sets the limits of isobath_queue_new anew; what is in flight stays. Any thread.
 enum isobath_status isobath_queue_set_limits(const struct isobath_queue *queue, uint32_t depth, uint32_t data_tasks);
 
-// Submits a request, whose completion has the result. ISOBATH_QUEUE_FULL where as many are in flight as may be: poll, and
-// submit again. Inside a callback the limit does not count. One thread at a time.
-enum isobath_status isobath_queue_submit(const struct isobath_queue *queue,
-                                         const struct isobath_request *request);
+// Submits a request, whose completion has the result. ISOBATH_QUEUE_FULL if as many are in
+// flight as may be: poll, and submit again. Inside a callback the limit does not count. One thread
+// at a time.
+enum isobath_status isobath_queue_submit(const struct isobath_queue *queue, const struct isobath_request *request);
 
-// Hands over completions: calls the callbacks of those that have one, and writes the others to `completions`, at most
-// `capacity`, which is at least 1. Waits up to `timeout_ms` milliseconds for the first one, for good where that is negative; `count` says how many
-// were written. Ends when nothing is in flight. One thread at a time.
+// Hands over completions: calls the callbacks of those that have one, and writes the others to
+// `completions`, at most `capacity`, which is at least 1. Waits up to `timeout_ms` milliseconds
+// for the first one, without a limit if that is negative; `count` says how many were written. Ends
+// when nothing is in flight. One thread at a time.
 enum isobath_status isobath_queue_poll(const struct isobath_queue *queue,
                                        struct isobath_completion *completions,
                                        size_t capacity,
@@ -717,48 +751,50 @@ enum isobath_status isobath_queue_poll(const struct isobath_queue *queue,
 enum isobath_status isobath_queue_get_counters(const struct isobath_queue *queue,
                                                struct isobath_queue_counters *counters);
 
-// Waits for what is in flight, calls the callbacks that are left, forgets other completions, and frees the queue. NULL does
-// nothing. No other thread may use the queue any more.
+// Waits for what is in flight, calls the callbacks that are left, forgets other completions, and
+// frees the queue. NULL does nothing. No other thread may use the queue any more.
 void isobath_queue_free(struct isobath_queue *queue);
 
 // Writes a checkpoint now: recovery has to read only what is logged afterwards. Any thread.
 enum isobath_status isobath_checkpoint(const struct isobath_store *store);
 
-// Packs what is stored and gives the space behind it back to the file system, while the store is used. `gained` may be NULL.
-// Any thread.
-enum isobath_status isobath_compact(const struct isobath_store *store,
-                                    struct isobath_compaction *gained);
+// Packs what is stored and gives the space behind it back to the file system, while the store is
+// used. `gained` may be NULL. Any thread.
+enum isobath_status isobath_compact(const struct isobath_store *store, struct isobath_compaction *gained);
 
-// Discards the segments that hold nothing on the drive; `bytes` says how much that was, and may be NULL. Any thread.
+// Discards the segments that hold nothing on the drive; `bytes` says how much that was, and may be
+// NULL. Any thread.
 enum isobath_status isobath_discard_free_segments(const struct isobath_store *store, uint64_t *bytes);
 
-// Reads and verifies everything; the store must not be changed during that. ISOBATH_CORRUPT where something is wrong, which the
-// report says. `progress` may be NULL and cannot end the work. Any thread.
+// Reads and verifies everything; the store must not be changed during that. ISOBATH_CORRUPT where
+// something is wrong, which the report says. `progress` may be NULL and cannot end the work. Any
+// thread.
 enum isobath_status isobath_check(const struct isobath_store *store,
                                   isobath_progress progress,
                                   void *argument,
                                   struct isobath_check_report *report);
 
-// All statistics, one name and number per line, without a zero at the end; freed by isobath_bytes_free. Any thread.
+// All statistics, one name and number per line, without a zero at the end; freed by
+// isobath_bytes_free. Any thread.
 enum isobath_status isobath_stats_text(const struct isobath_store *store, struct isobath_bytes *text);
 
-// All statistics in the OpenMetrics format, for Prometheus; freed by isobath_bytes_free. Any thread.
+// All statistics in the OpenMetrics format, for Prometheus; freed by isobath_bytes_free. Any
+// thread.
 enum isobath_status isobath_stats_openmetrics(const struct isobath_store *store, struct isobath_bytes *text);
 
 // The statistics of a store that another process has open, as isobath_stats_text. Any thread.
 enum isobath_status isobath_stats_of_store_in_use(const char *path, struct isobath_bytes *text);
 
-// One number of the statistics by its name, such as "commits"; ISOBATH_NOT_FOUND where there is none of that name. Any thread.
-enum isobath_status isobath_stat(const struct isobath_store *store,
-                                 const char *name,
-                                 uint64_t *value);
+// One number of the statistics by its name, such as "commits"; ISOBATH_NOT_FOUND if there is
+// none of that name. Any thread.
+enum isobath_status isobath_stat(const struct isobath_store *store, const char *name, uint64_t *value);
 
 // What a tree holds. Any thread.
 enum isobath_status isobath_tree_get_stats(const struct isobath_tree *tree, struct isobath_tree_stats *stats);
 
-// Writes a backup of the store to the new file `to`, while the store is used; only what has changed since the backup `since`,
-// unless that is NULL. Returning false from `progress` ends it with ISOBATH_INTERRUPTED. `progress` and `report` may be NULL. Any
-// thread.
+// Writes a backup of the store to the new file `to`, while the store is used; only what has
+// changed since the backup `since`, unless that is NULL. Returning false from `progress` ends it
+// with ISOBATH_INTERRUPTED. `progress` and `report` may be NULL. Any thread.
 enum isobath_status isobath_backup(const struct isobath_store *store,
                                    const char *to,
                                    const char *since,
@@ -766,8 +802,8 @@ enum isobath_status isobath_backup(const struct isobath_store *store,
                                    void *argument,
                                    struct isobath_backup_report *report);
 
-// Makes a store on `paths` from a full backup and the incremental ones that follow it. `options` and `progress` may be NULL.
-// Any thread.
+// Makes a store on `paths` from a full backup and the incremental ones that follow it. `options`
+// and `progress` may be NULL. Any thread.
 enum isobath_status isobath_restore(const char *const *backups,
                                     size_t backup_count,
                                     const char *const *paths,
