@@ -81,7 +81,7 @@ fn generate(
     kept
 }
 
-/// `ISOBATH_WRITE_HEADER=1 cargo test -p isobath-capi --test header` writes it anew.
+/// `ISOBATH_WRITE_HEADER=1 cargo test -p isobath-capi --test header` writes it again.
 #[test]
 fn the_header_is_up_to_date() {
     is_up_to_date("isobath.h", &header());

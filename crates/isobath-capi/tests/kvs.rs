@@ -242,7 +242,7 @@ fn what_is_known_of_key_spaces_and_devices() {
     assert_eq!(info(small), (1, 4000, 4000, 0, b"small".to_vec()));
     assert_eq!(store(small, b"key3", &[3; 10]), KVS_SUCCESS);
     assert_eq!(kvs_close_key_space(small), KVS_SUCCESS);
-    // What it has is counted anew.
+    // What it has is counted again.
     let small = open_space(device, "small").unwrap();
     assert_eq!(info(small).2, 4000 - 14);
 

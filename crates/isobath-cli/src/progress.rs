@@ -239,7 +239,7 @@ mod tests {
 
     use super::*;
 
-    /// A terminal of so many columns that keeps what is drawn on it.
+    /// A terminal of this many columns that keeps what is drawn on it.
     #[derive(Debug, Clone)]
     struct Drawn(u16, Arc<Mutex<String>>);
 
@@ -274,7 +274,7 @@ mod tests {
         }
     }
 
-    /// A stage's line on a terminal of so many columns, without trailing blanks.
+    /// A stage's line on a terminal of this many columns, without trailing blanks.
     fn shown(stage: Stage, columns: u16, done: u64) -> String {
         let terminal = Drawn(columns, Arc::default());
         let target = ProgressDrawTarget::term_like(Box::new(terminal.clone()));

@@ -8,7 +8,7 @@ pub(crate) fn joined(first: u32, second: u32, second_bytes: u64) -> u32 {
     crc32c::crc32c_combine(first, second, second_bytes as usize)
 }
 
-/// CRC-32C of so many zeros, without reading them.
+/// CRC-32C of this many zeros, without reading them.
 pub(crate) fn of_zeros(bytes: u64) -> u32 {
     let mut crc = 0;
     // The checksum of 2^k zeros, for each bit of the length.

@@ -178,7 +178,7 @@ impl Header {
         bytes
     }
 
-    /// `None` if the record is none of ours.
+    /// `None` if the record is not ours.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Result<Header, FilesError>> {
         let mut fields = Fields(bytes.strip_prefix(&MAGIC)?);
         let found = fields.u32()?;

@@ -1,4 +1,4 @@
-//! Random operations against a tree in memory, the store opened anew between them.
+//! Random operations against a tree in memory, the store opened again between them.
 
 #![allow(clippy::unwrap_used)]
 

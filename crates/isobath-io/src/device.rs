@@ -243,7 +243,7 @@ pub trait Device: Send + Sync {
     }
 
     /// Whether `file` is one of the files or block devices that this lies on, the log device
-    /// included, by whatever name.
+    /// included, under any name.
     fn holds(&self, _file: &std::fs::Metadata) -> bool {
         false
     }

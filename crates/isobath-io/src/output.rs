@@ -1,7 +1,7 @@
 //! Files that are written for people: exports, backups, values, reports, traces.
 //!
 //! This module alone decides where such an output goes. It never goes to a file of a store or of
-//! its log, by whatever name. A regular file appears under its name only when it is complete, by a
+//! its log, under any name. A regular file appears under its name only when it is complete, by a
 //! rename over what a chain of symbolic links ends in. FIFOs, devices and open descriptors
 //! (`/dev/stdout`) take the bytes themselves and are never replaced.
 
@@ -52,7 +52,7 @@ pub enum OutputError {
 pub struct Protected<'v> {
     /// A volume that is open; its files are identified by device and inode.
     pub volume: Option<&'v Volume>,
-    /// Whether a file says of itself that it is a log device, of whose headers this crate knows
+    /// Whether a file says that it is a log device, of whose headers this crate knows
     /// nothing.
     pub is_log: fn(&File) -> io::Result<bool>,
 }
@@ -270,7 +270,7 @@ impl Protected<'_> {
         Ok(Some(found))
     }
 
-    /// Refuses a file of the volume, and one that says of itself that it is a file of a volume or a
+    /// Refuses a file of the volume, and one that says that it is a file of a volume or a
     /// log.
     fn refuse(self, path: &Path, found: &Metadata) -> Result<(), OutputError> {
         let refused = || OutputError::OfStore {

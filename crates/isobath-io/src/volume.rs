@@ -162,7 +162,7 @@ impl Volume {
     }
 
     /// Whether `file` is one of the files or block devices that the volume lies on, its log device
-    /// included, by whatever name.
+    /// included, under any name.
     pub fn holds(&self, file: &std::fs::Metadata) -> bool {
         self.0.holds(file)
     }

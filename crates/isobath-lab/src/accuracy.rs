@@ -3,7 +3,7 @@
 //! Twenty designed points train the models, a hundred seeded ones over k, r, I/O size and mix judge
 //! them. The two are measured in runs of their own, and the second is used for nothing else. MQSSD
 //! as printed and the smooth residual are not determined by twenty points, so they get the paper's
-//! whole grid, from a third run. All runs use one test file, written anew for each: a virtual
+//! whole grid, from a third run. All runs use one test file, rewritten for each: a virtual
 //! drive's rate of writes may differ by half from place to place, and the experiment compares
 //! models, not places.
 

@@ -13,7 +13,7 @@ use crate::log;
 
 /// A file that is being written: an export, a backup, a value, a report, a trace.
 ///
-/// It never goes to a file of a store or of its log, by whatever name. A regular file appears under
+/// It never goes to a file of a store or of its log, under any name. A regular file appears under
 /// its name only when it is complete, and is `NAME.partial` until then; symbolic links are
 /// followed. FIFOs, devices and open descriptors (`/dev/stdout`) take the bytes themselves and are
 /// never replaced. Dropping it without [`OutputFile::finish`] leaves nothing under its name.

@@ -1,4 +1,4 @@
-//! openraft's own suite for storage, over files that are made anew for each of its tests.
+//! openraft's own suite for storage, over files that are newly made for each of its tests.
 
 use std::sync::Arc;
 

@@ -185,7 +185,7 @@ impl Client<'_> {
             let tree = self.trees[tree].clone();
             let found = match running.get(&tree, name) {
                 Ok(found) => found,
-                // It begins anew, and was never asked for.
+                // It begins again, and was never asked for.
                 Err(error) if error.is_retryable() => return Ok(()),
                 Err(error) => return Err(failed(error)),
             };

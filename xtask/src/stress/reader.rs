@@ -11,7 +11,7 @@ use super::{Place, mode_of};
 use crate::crash::Problem;
 use crate::data::version_of;
 
-/// Times that a reader is opened anew because the writer has left it behind.
+/// Times that a reader is opened again because the writer has left it behind.
 const TRIES: usize = 50;
 
 /// Options of the reader process.

@@ -237,7 +237,7 @@ fn help(args: &WorkerArgs, common: &Common, stop: &AtomicBool) -> Result<(), Pro
     Ok(())
 }
 
-/// Adds to the last backups, or begins anew, and notes what a backup consists of.
+/// Adds to the last backups, or begins again, and notes what a backup consists of.
 fn back_up(
     args: &WorkerArgs,
     common: &Common,

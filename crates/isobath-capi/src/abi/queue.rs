@@ -255,7 +255,7 @@ pub unsafe extern "C" fn isobath_queue_new(
     })
 }
 
-/// Sets the limits of isobath_queue_new anew; what is in flight stays. Any thread.
+/// Sets the limits of isobath_queue_new again; what is in flight stays. Any thread.
 ///
 /// # Safety
 ///

@@ -39,7 +39,7 @@ pub enum isobath_status {
     ISOBATH_TREE_DROPPED = 12,
     /// Another transaction was first: run this one again from its beginning.
     ISOBATH_CONFLICT = 13,
-    /// What the snapshot reads is gone: begin anew.
+    /// What the snapshot reads is gone: begin again.
     ISOBATH_TOO_OLD = 14,
     /// The transaction replaces more pages than one log record can name, or has too many
     /// savepoints.

@@ -63,7 +63,7 @@ pub enum kvs_files_result {
     /// Other threads have changed the same names each time that the change was tried: try again.
     KVS_FILES_ERR_BUSY = 23,
     /// More was changed since the map was made than the store can keep of what it had: make it
-    /// anew.
+    /// again.
     KVS_FILES_ERR_TOO_OLD = 24,
     /// Reading or writing the store failed, now or before.
     KVS_FILES_ERR_IO = 25,

@@ -86,7 +86,7 @@ pub(crate) struct Change<'c> {
 }
 
 impl Cache {
-    /// A cache of so many bytes.
+    /// A cache of this many bytes.
     pub(crate) fn new(bytes: u64) -> Cache {
         let shards = match bytes {
             0 => 0,

@@ -136,7 +136,7 @@ pub(super) struct Controller {
     resumed: Option<Search>,
     /// Compute threads that a trial has shown to be worth more than fewer, whatever the model says.
     pc_least: u32,
-    /// A change of the compute threads made things worse: none for so many samples, or until the
+    /// A change of the compute threads made things worse: none for this many samples, or until the
     /// load changes.
     pc_stays: u32,
     /// Processor seconds per page, smoothed.

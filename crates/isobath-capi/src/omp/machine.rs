@@ -52,7 +52,7 @@ pub(super) fn process_seconds() -> f64 {
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
-/// Allocations of so many bytes have pages of their own once [`return_freed_values`] was called.
+/// Allocations of this many bytes have pages of their own once [`return_freed_values`] was called.
 const OWN_PAGES_BYTES: libc::c_int = 64 << 10;
 
 /// Makes the allocator give freed values back to the kernel at once. By default glibc raises the

@@ -34,7 +34,7 @@ impl Room {
         self.largest.load(Ordering::Relaxed).saturating_mul(COPIES)
     }
 
-    /// There is a value of so many bytes.
+    /// There is a value of this many bytes.
     pub(super) fn saw(&self, bytes: usize) {
         if bytes as u64 > self.largest.load(Ordering::Relaxed) {
             self.largest.fetch_max(bytes as u64, Ordering::Relaxed);

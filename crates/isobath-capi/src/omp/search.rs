@@ -166,7 +166,7 @@ impl Search {
         &self.rates
     }
 
-    /// Searches anew from `start`.
+    /// Searches again from `start`.
     pub(super) fn restart(&mut self, start: u32) {
         self.rates = Rates::default();
         self.candidates.clear();
@@ -175,7 +175,7 @@ impl Search {
         self.current = start.clamp(1, self.cap);
     }
 
-    /// Searches anew, now that each of `new` threads instead of `old` ones has so many accesses:
+    /// Searches again, now that each of `new` threads instead of `old` ones has so many accesses:
     /// from as many in all, and with as many in all if memory was full.
     pub(super) fn rescale(&mut self, old: u32, new: u32) {
         let scaled = |accesses: u32| (accesses * old / new.max(1)).clamp(1, self.max);

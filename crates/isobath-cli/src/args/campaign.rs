@@ -69,7 +69,7 @@ pub(crate) struct CaseArgs {
     /// any engine on a virtual one
     #[arg(long, value_name = "SIZE", conflicts_with = "path")]
     pub(crate) simulated: Option<Size>,
-    /// Mount that SSD as a virtual one, made anew for each run in this directory, so that every
+    /// Mount that SSD as a virtual one, newly made for each run in this directory, so that every
     /// engine runs on it and its flash writes are counted (takes root)
     #[arg(long, value_name = "DIR", requires = "simulated", conflicts_with_all = ["path", "region"], value_hint = ValueHint::DirPath)]
     pub(crate) vssd: Option<PathBuf>,
@@ -313,7 +313,7 @@ pub(crate) struct CampaignArgs {
     /// Bytes of that file where it is made [default: three times the data, and 512 MiB]
     #[arg(long, value_name = "SIZE", requires = "region")]
     pub(crate) region_bytes: Option<Size>,
-    /// Run rows of simulated SSDs on virtual ones, each made anew in this directory, with every
+    /// Run rows of simulated SSDs on virtual ones, each newly made in this directory, with every
     /// engine; without it only Isobath runs them (takes root)
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) vssd: Option<PathBuf>,

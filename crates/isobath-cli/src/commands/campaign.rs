@@ -261,7 +261,7 @@ fn workload(name: &str) -> Result<(Workload, Option<FileWorkload>), Failure> {
     Ok((file.workload.clone(), Some(file)))
 }
 
-/// Makes the region of the cases, if they have one: of so many bytes, or as large as the largest
+/// Makes the region of the cases, if they have one: of this many bytes, or as large as the largest
 /// data ask for.
 pub(super) fn make_region(
     region: Option<&Path>,

@@ -1,5 +1,5 @@
 //! Random sequences of everything that the command and the API offer, each step in a store opened
-//! anew, against a model.
+//! again, against a model.
 //!
 //! `ISOBATH_SEQUENCES_SEED` is the first seed, `ISOBATH_SEQUENCES_MINUTES` how long new ones are
 //! tried (0: that seed alone); `cargo xtask sequences` sets both. A sequence that fails is printed

@@ -79,7 +79,7 @@ enum Cached {
     Trimmed,
 }
 
-/// Wear is levelled after one in so many erases.
+/// Wear is levelled after one in this many erases.
 const LEVEL_EVERY: u64 = 16;
 
 #[derive(Debug, Clone, Copy)]

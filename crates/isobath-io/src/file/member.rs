@@ -81,7 +81,7 @@ pub(super) struct Member {
     kept: AtomicBool,
 }
 
-/// Whether `file` says of itself that it is a file of a volume; a corrupt label counts.
+/// Whether `file` says that it is a file of a volume; a corrupt label counts.
 ///
 /// # Errors
 /// Those of reading it.
@@ -302,7 +302,7 @@ impl Member {
                 if options.direct == DirectMode::Required {
                     return Err(VolumeError::DirectRefused { path: path.into() });
                 }
-                // Opened anew: some file systems decide by the flags of the opening.
+                // Opened again: some file systems decide by the flags of the opening.
                 drop(member);
                 let buffered = options.clone().direct(DirectMode::Off);
                 let open = open.create_new(false);

@@ -204,7 +204,7 @@ impl Campaign {
 
     /// Runs a case, unless an earlier session has run it, and writes it down.
     ///
-    /// Every case makes its store, and its simulated drive, anew; so a gap between two sessions
+    /// Every case makes its store, and its simulated drive, again; so a gap between two sessions
     /// changes no state that a later case relies on. The first record after a gap is marked all the
     /// same.
     ///

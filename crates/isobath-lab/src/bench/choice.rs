@@ -174,7 +174,7 @@ pub(super) struct Zipfian {
     /// few multiplications.
     whole_power: Option<i32>,
     /// Scaled draws below this have one of the first two ranks; a power that each draw would
-    /// compute anew.
+    /// compute again.
     second_below: f64,
 }
 

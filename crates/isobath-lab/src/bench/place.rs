@@ -13,7 +13,7 @@ use crate::vssd::host::{self, MountRequest};
 use crate::vssd::{DeclaredState, NewDrive, OpenAs, PAGE_BYTES, VirtualDrive};
 use crate::{LabError, Monitor};
 
-/// A place for the engine's files that is made anew for each run.
+/// A place for the engine's files that is newly made for each run.
 #[derive(Debug, Clone)]
 pub enum Place {
     /// A file system in this file; see [`super::make_region`].

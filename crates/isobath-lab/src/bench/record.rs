@@ -32,7 +32,7 @@ pub struct Record {
     /// Round of repeats, from 0.
     pub round: usize,
     /// Whether the campaign was interrupted before this run; its drive was brought into its state
-    /// anew.
+    /// again.
     pub after_gap: bool,
     /// Version of the laboratory.
     pub isobath_version: String,

@@ -3,7 +3,7 @@
 //! A virtual drive may serve one file at twice the rate of another (docs/benchmarks.md), so a
 //! comparison of engines that each write a file of their own compares files. Here every run writes
 //! to the same blocks: a file that is written in full once, with a loop device over it and a file
-//! system that is made anew for each run.
+//! system that is newly made for each run.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};

@@ -218,7 +218,7 @@ fn short_run(evidence: &Evidence) -> Verdict {
         return Verdict::Controlled(steady);
     }
     // What is steady for seconds may drift for minutes: a drive that cleans settles only once most
-    // of it has been written anew.
+    // of it has been rewritten.
     match &evidence.length.capacities_written {
         Known::Is(times) if *times >= CAPACITIES_MIN => Verdict::Controlled(format!(
             "{steady}, and {times:.1} times the capacity was written"

@@ -21,7 +21,7 @@ use super::{
 use crate::LabError;
 
 type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
-/// One commit in so many is durable where durability was not asked for.
+/// One commit in this many is durable where durability was not asked for.
 const DURABLE_EVERY: u64 = 10_000;
 
 pub(super) struct RedbEngine {

@@ -18,7 +18,7 @@ use super::stats::{Counters, DriveStats, write_frequency_csv};
 use super::{PAGE_BYTES, Profile, fuse_directory};
 use crate::{LabError, Monitor, Stage, Unit};
 
-/// Operations after which the state is saved and the journal begins anew, at least.
+/// Operations after which the state is saved and the journal begins again, at least.
 const MIN_JOURNAL_RECORDS: u64 = 1 << 20;
 /// Pages between two looks at the monitor.
 const PAGES_PER_LOOK: u32 = 1 << 14;

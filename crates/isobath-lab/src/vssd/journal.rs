@@ -77,7 +77,7 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Begins anew after the state of that number.
+    /// Begins again after the state of that number.
     pub(super) fn begin(path: &Path, state_number: u64) -> Result<Journal, LabError> {
         let mut options = OpenOptions::new();
         let options = options.write(true).create(true).truncate(true);
@@ -113,7 +113,7 @@ impl Journal {
 #[derive(Debug, Default)]
 pub(super) struct Left {
     pub(super) records: Vec<Record>,
-    /// The machine was started anew since: writes may be missing, here and in the image.
+    /// The machine was started again since: writes may be missing, here and in the image.
     pub(super) is_of_another_boot: bool,
 }
 

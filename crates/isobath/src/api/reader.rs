@@ -23,7 +23,7 @@ const ATTEMPTS: u32 = 10;
 /// Bytes of what is replayed that are kept in memory at most; the rest goes to a temporary file.
 const MEMORY_BYTES: u64 = 64 << 20;
 
-/// Opens the store for reading on the volume that `volume` answers, anew for each attempt.
+/// Opens the store for reading on the volume that `volume` answers, again for each attempt.
 ///
 /// # Errors
 ///

@@ -574,8 +574,8 @@ impl Runtime {
         });
     }
 
-    /// As [`Runtime::count_operations`], of so many records that follow one another: a leaf of them
-    /// counts as one operation.
+    /// As [`Runtime::count_operations`], of this many records that follow one another: a leaf of
+    /// them counts as one operation.
     pub(crate) fn count_records(&self, records: usize) {
         self.count_operations(1 + records as u32 / 32);
     }

@@ -194,7 +194,7 @@ mod tests {
         // Each of these looks halves its budget, too.
         let again = (0..PROBED).filter(|_| looks(&spin)).count();
         assert!((1..=6).contains(&again), "looked {again} times more");
-        // One wait of so many finds out that it is worth it again.
+        // One wait of this many finds out that it is worth it again.
         assert!((0..=PROBED).any(|_| spin.until(|| true, NEVER)));
         assert!(spin.until(|| true, NEVER));
     }

@@ -175,7 +175,7 @@ impl Switches {
 /// The simulation's way to suspend a worker or caller.
 #[derive(Clone, Copy)]
 pub(crate) enum Hold {
-    /// For so many steps of the others.
+    /// For this many steps of the others.
     Steps(u32),
     /// Until others have run: what it waits for is theirs.
     Waits(Place),

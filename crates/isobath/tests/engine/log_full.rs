@@ -197,7 +197,7 @@ fn begin(store: &Store) -> Transaction {
     store.begin_with(synced).unwrap()
 }
 
-/// Inserts a record into each of so many full leaves, in one transaction.
+/// Inserts a record into each of this many full leaves, in one transaction.
 fn split_each(store: &Store, tree: &Tree, leaves: u64) {
     let mut transaction = begin(store);
     for n in (0..leaves * PER_LEAF).step_by(PER_LEAF as usize) {

@@ -175,7 +175,7 @@ fn phantoms_are_conflicts_for_serializable_transactions() {
         reader.insert(&tree, b"result", b"").unwrap();
         tree.insert(b"mm", b"").unwrap();
         assert!(is_conflict(reader.commit()), "reading {at}");
-        // What was not read is none of its business.
+        // What was not read does not matter.
         let mut reader = store.begin_with(serializable()).unwrap();
         assert_eq!(reader.prefix(&tree, b"m").unwrap().count(), 3);
         reader.insert(&tree, b"result", b"").unwrap();

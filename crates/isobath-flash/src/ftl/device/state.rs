@@ -9,7 +9,7 @@ use crate::space::{BUFFERED, NOWHERE};
 
 /// A drive without its contents: mapping, counters and the records of its superblocks.
 ///
-/// What a cleaning policy has learned beyond these records begins anew, as after a power cycle.
+/// What a cleaning policy has learned beyond these records begins again, as after a power cycle.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FlashState {
     /// The counters.

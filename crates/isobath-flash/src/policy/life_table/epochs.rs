@@ -7,7 +7,7 @@ const EPOCH_UNITS: u32 = 32;
 /// Ticks in an epoch at least. What is counted at the end of each takes some 20 µs even in a small
 /// space.
 const EPOCH_TICKS_MIN: u64 = 256;
-/// Ticks after which scores are learned anew, at least: that takes up to three million
+/// Ticks after which scores are learned again, at least: that takes up to three million
 /// instructions.
 const LEARN_TICKS_MIN: u64 = 1024;
 /// The share of the counts that remains after 32 units, 1/64 of the space's pages.
@@ -28,7 +28,7 @@ pub(super) struct EpochLength {
     pub(super) units: u32,
     /// The share of the counts that remains after an epoch.
     pub(super) keeps: f32,
-    /// Scores are learned anew at the end of one of so many.
+    /// Scores are learned again at the end of one of so many.
     pub(super) learn_every: u64,
 }
 

@@ -12,7 +12,7 @@
 //! the time until a quarter of its like are dead, whatever law the workload follows: frequencies
 //! that do not change, hot sets that move on, pages written once. The death rate of that time is
 //! the page's *score*. The table says, too, whether a page that is overwritten much sooner than
-//! before became hot, and its interval begins anew: more pages of its class do so than chance
+//! before became hot, and its interval begins again: more pages of its class do so than chance
 //! explains.
 //!
 //! - **Together.** Pages go to streams, user writes and relocated pages alike: ranges of scores,

@@ -16,7 +16,7 @@ const BURST_SHARE: f32 = 4.0;
 const BURST_DEATHS: f32 = 4.0;
 /// Pages of a segment that are followed.
 const SAMPLE: usize = 16;
-/// Each segment's sample is looked at in one of so many censuses.
+/// Each segment's sample is looked at in one of this many censuses.
 const FORECAST_EVERY: usize = 4;
 /// The expectation of a segment's pages counts if it is this many times the observation: they are
 /// about to die together. Otherwise the observation is the better estimate.

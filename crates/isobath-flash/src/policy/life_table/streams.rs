@@ -93,7 +93,7 @@ impl Streams {
         }
     }
 
-    /// Divides the scores anew, in a space with `slack` segments' worth of obsolete space: splits
+    /// Divides the scores again, in a space with `slack` segments' worth of obsolete space: splits
     /// the range in which it gains most, as long as that is worth the segment that one more stream
     /// keeps open.
     pub(super) fn divide(&mut self, slack: f32) {

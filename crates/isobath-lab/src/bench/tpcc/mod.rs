@@ -6,7 +6,7 @@
 //! mix, the non-uniform random choices, remote warehouses, and New-Orders that roll back (1%). It
 //! differs in this:
 //!
-//! - Terminals have no keying and thinking time, and draw their warehouse and district anew for
+//! - Terminals have no keying and thinking time, and draw their warehouse and district again for
 //!   each transaction.
 //! - Delivery runs at once, all ten districts in one transaction.
 //! - Dates are a count of transactions, so that a run follows from its seed.

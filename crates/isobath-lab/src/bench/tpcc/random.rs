@@ -89,7 +89,7 @@ pub(super) fn rng_of(seed: u64, table: Table, row: &[u32]) -> Rng {
     Rng::with_seed(row.iter().fold(start, |hash, n| mix(hash ^ u64::from(*n))))
 }
 
-/// Adds a text of so many letters and digits.
+/// Adds a text of this many letters and digits.
 pub(super) fn text(rng: &mut Rng, row: &mut Vec<u8>, bytes: usize) {
     row.extend(std::iter::repeat_with(|| rng.alphanumeric() as u8).take(bytes));
 }

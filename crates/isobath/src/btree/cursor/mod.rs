@@ -6,7 +6,7 @@
 //! record that is there during the whole scan is seen once.
 //!
 //! Between two leaves it holds nothing. It remembers the parent's version, and
-//! as long as that holds takes the next child from there; else it descends anew.
+//! as long as that holds takes the next child from there; else it descends again.
 
 mod ahead;
 mod count;
