@@ -69,14 +69,14 @@ pub(crate) enum LogPlace {
     /// On the store's own volume
     Volume,
     /// In a file of its own
-    Apart,
+    Separate,
 }
 
 impl LogPlace {
     fn name(self) -> &'static str {
         match self {
             LogPlace::Volume => "log on the volume",
-            LogPlace::Apart => "log apart",
+            LogPlace::Separate => "separate log",
         }
     }
 }
@@ -94,7 +94,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Place of the log
-    #[arg(long, value_delimiter = ',', default_value = "volume,apart")]
+    #[arg(long, value_delimiter = ',', default_value = "volume,separate")]
     logs: Vec<LogPlace>,
     /// Directory of the stores; by default the system's temporary directory
     #[arg(long)]
@@ -220,7 +220,7 @@ fn one_way(args: &Args, way: Way, log: LogPlace) -> Result<Option<Sum>, Problem>
         .map_err(|error| format!("{}: {error}", parent.display()))?;
     let path = directory.path().join("store.isobath");
     let mut new = options(way);
-    if log == LogPlace::Apart {
+    if log == LogPlace::Separate {
         new = new.log_path(directory.path().join("store.log"));
     }
     let store = match Store::create(&[&path], &new) {

@@ -127,7 +127,7 @@ impl Run {
             Survivors::Random
         };
         let plan = self.scenario.device(200 + number);
-        let image = device.crash_image_apart(survivors, survivors, number, plan);
+        let image = device.crash_image_split(survivors, survivors, number, plan);
         let (canary, small) = (Canary::switched_on(), Small::chosen());
         // One thread has one simulation at a time.
         std::thread::scope(|scope| {

@@ -93,13 +93,13 @@ fn one_cut(
     }
     let now = history.now();
     let history = history.until(now);
-    let apart = run.scenario.separate_log;
+    let has_log_device = run.scenario.separate_log;
     for (data, log, variant) in OUTCOMES {
-        if data != log && !apart {
+        if data != log && !has_log_device {
             continue;
         }
         let plan = run.scenario.device(1);
-        let image = || device.crash_image_apart(data, log, variant, plan.clone());
+        let image = || device.crash_image_split(data, log, variant, plan.clone());
         let context = |what: String| format!("{data:?} and {log:?} {variant}, {what}");
         coverage.images += 1;
         let ios = recovered(&mut run, &image(), &history, &created)

@@ -650,9 +650,13 @@ impl Faults {
 
 /// What becomes of unflushed writes in one power cut: of those to the data, and
 /// of those to a log device.
-pub(crate) fn survivors(random: &mut Random, apart: bool) -> (Survivors, Survivors) {
+pub(crate) fn survivors(random: &mut Random, has_log_device: bool) -> (Survivors, Survivors) {
     let data = draw_survivors(random);
-    let log = if apart { draw_survivors(random) } else { data };
+    let log = if has_log_device {
+        draw_survivors(random)
+    } else {
+        data
+    };
     (data, log)
 }
 

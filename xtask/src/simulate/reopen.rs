@@ -95,7 +95,7 @@ impl Run {
             self.report.ios += image.io_count();
             let plan = self.scenario.device(round + 100 + again);
             let (data, log) = survivors(&mut self.random, self.scenario.separate_log);
-            image = image.crash_image_apart(data, log, self.random.bits(), plan);
+            image = image.crash_image_split(data, log, self.random.bits(), plan);
         }
         Ok(image)
     }

@@ -719,7 +719,7 @@ impl Run {
         let variant = self.random.bits();
         let mut image = between
             .device
-            .crash_image_apart(data, log, variant, plan.clone());
+            .crash_image_split(data, log, variant, plan.clone());
         if matches!(ended, Ended::Cut) {
             image = self.interrupt_recovery(image, round)?;
         }

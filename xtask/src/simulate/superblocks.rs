@@ -153,7 +153,7 @@ impl Run {
             _ => Survivors::Random,
         };
         let plan = self.scenario.device(500 + number);
-        let image = device.crash_image_apart(survivors, survivors, number, plan);
+        let image = device.crash_image_split(survivors, survivors, number, plan);
         if !corrupt_newest(&image) {
             return Ok(());
         }

@@ -103,7 +103,7 @@ impl Place {
             files: files
                 .map(|file| directory.join(format!("store-{file}.isobath")))
                 .collect(),
-            log: (mode.log == LogPlace::Apart).then(|| directory.join("store.log")),
+            log: (mode.log == LogPlace::Separate).then(|| directory.join("store.log")),
         }
     }
 }

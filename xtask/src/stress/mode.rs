@@ -84,7 +84,7 @@ impl Mode {
         ];
         let mut mode = Mode {
             files: random.one_of(&[1, 1, 2, 3]),
-            log: random.one_of(&[LogPlace::Volume, LogPlace::Apart]),
+            log: random.one_of(&[LogPlace::Volume, LogPlace::Separate]),
             full: random.chance(30),
             small: random.chance(30),
             early: random.chance(15),

@@ -95,7 +95,7 @@ impl FaultDevice {
     }
 
     /// The same, where the data device and the log device fare differently.
-    pub fn crash_image_apart(
+    pub fn crash_image_split(
         &self,
         data: Survivors,
         log: Survivors,

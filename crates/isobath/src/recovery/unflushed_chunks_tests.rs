@@ -264,7 +264,7 @@ fn found_after_two_cuts(seed: u64) -> Vec<Option<u8>> {
         if !done && device.digest() != last {
             last = device.digest();
             let (data, log) = (Survivors::None, Survivors::Executed);
-            images.push(device.crash_image_apart(data, log, 0, plan.clone()));
+            images.push(device.crash_image_split(data, log, 0, plan.clone()));
         }
         done
     });

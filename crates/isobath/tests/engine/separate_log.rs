@@ -461,7 +461,7 @@ fn both_devices_lose_what_they_had_not_flushed() {
             simulation.run_until(done, 1 << 40).unwrap();
             let (data, log) = OUTCOMES[round as usize % OUTCOMES.len()];
             let plan = FaultPlan::new(seed);
-            let image = device.crash_image_apart(data, log, round, plan);
+            let image = device.crash_image_split(data, log, round, plan);
             let known: Vec<u64> = book.iter().map(|v| v.load(Ordering::Relaxed)).collect();
             images.lock().unwrap().push((image, known));
             tasks.into_iter().for_each(|task| task.join().unwrap());
