@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
-use super::room::Room;
+use super::budget::MemoryBudget;
 use super::session::Session;
 use super::settings::{HELP, Settings};
 use super::transfer;
@@ -243,12 +243,15 @@ pub unsafe extern "C" fn isobath_omp_load(
         let keys = unsafe { keys_of(keys, count)? };
         let work = work.ok_or(KVS_ERR_PARAM_INVALID)?;
         let session = current();
-        let endless = Room::new();
-        let room = session.as_ref().map_or(&endless, |session| session.room());
-        let (spent, result) = transfer::load(&space, &keys, in_order != 0, room, |index, value| {
-            // SAFETY: the program gave a function of this type.
-            unsafe { work(context, index, value.as_ptr().cast(), value.len()) };
-        });
+        let endless = MemoryBudget::new();
+        let budget = session
+            .as_ref()
+            .map_or(&endless, |session| session.budget());
+        let (spent, result) =
+            transfer::load(&space, &keys, in_order != 0, budget, |index, value| {
+                // SAFETY: the program gave a function of this type.
+                unsafe { work(context, index, value.as_ptr().cast(), value.len()) };
+            });
         if let Some(session) = session {
             session.spend(spent);
         }
@@ -290,9 +293,11 @@ pub unsafe extern "C" fn isobath_omp_store(
             pairs.push((key, Bytes::new(value.value, value.length as usize)));
         }
         let session = current();
-        let endless = Room::new();
-        let room = session.as_ref().map_or(&endless, |session| session.room());
-        let (spent, result) = transfer::store(&space, &pairs, room);
+        let endless = MemoryBudget::new();
+        let budget = session
+            .as_ref()
+            .map_or(&endless, |session| session.budget());
+        let (spent, result) = transfer::store(&space, &pairs, budget);
         if let Some(session) = session {
             session.spend(spent);
         }

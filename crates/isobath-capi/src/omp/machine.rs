@@ -154,7 +154,7 @@ impl Memory {
     }
 
     /// Bytes that can still be used until the used share is `limit`.
-    pub(super) fn room(&self, limit: f64) -> u64 {
+    pub(super) fn remaining(&self, limit: f64) -> u64 {
         let rooms = self.all().map(|(bytes, used)| {
             let most = (bytes as f64 * limit) as u64;
             most.saturating_sub(used)
@@ -257,10 +257,10 @@ mod tests {
     #[test]
     fn memory_is_the_machines_or_that_of_any_group_above() {
         const MIB: u64 = 1 << 20;
-        let check = |more: &[(&str, &str)], used: f64, room: u64| {
+        let check = |more: &[(&str, &str)], used: f64, remaining: u64| {
             let memory = memory(more);
             assert_eq!(memory.used(), used, "{more:?}");
-            assert_eq!(memory.room(0.875), room, "{more:?}");
+            assert_eq!(memory.remaining(0.875), remaining, "{more:?}");
             fs::remove_dir_all(&memory.root).unwrap();
         };
         check(&[], 0.25, 640 * MIB);
@@ -301,6 +301,6 @@ mod tests {
         endless[1].1 = "9223372036854771712\n";
         check(&endless, 0.25, 640 * MIB);
         let nothing = Memory::below(Path::new("/nowhere"));
-        assert_eq!((nothing.used(), nothing.room(0.5)), (0.0, u64::MAX));
+        assert_eq!((nothing.used(), nothing.remaining(0.5)), (0.0, u64::MAX));
     }
 }

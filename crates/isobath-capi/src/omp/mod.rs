@@ -7,11 +7,11 @@
 //! are deterministic: samples in, decisions out, no clock.
 
 mod abi;
+mod budget;
 mod controller;
 mod log;
 mod machine;
 mod queueing;
-mod room;
 mod search;
 mod session;
 mod settings;

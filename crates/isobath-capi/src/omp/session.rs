@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::budget::MemoryBudget;
 use super::controller::{Controller, Decision, Sample};
 use super::log::Log;
 use super::machine::{self, Memory, Ticks, process_seconds};
-use super::room::Room;
 use super::settings::{Mode, Settings};
 use super::transfer::Spent;
 use crate::kvs::registry;
@@ -70,7 +70,7 @@ pub(super) struct Session {
     settings: Settings,
     started: Instant,
     memory: Memory,
-    room: Room,
+    budget: MemoryBudget,
     state: Mutex<State>,
     /// Data accesses per thread, as they are now.
     pda: AtomicU32,
@@ -95,7 +95,7 @@ impl Session {
             settings,
             started: Instant::now(),
             memory: Memory::new(),
-            room: Room::new(),
+            budget: MemoryBudget::new(),
             state: Mutex::new(State {
                 regions: HashMap::new(),
                 active: None,
@@ -143,13 +143,13 @@ impl Session {
         let devices = state.devices.iter();
         let devices = devices.filter_map(|device| registry::device(*device as *mut _).ok());
         let pools: u64 = devices.map(|device| device.unused_bytes()).sum();
-        let room = self.memory.room(self.settings.bounds.memory_limit);
-        self.room.set(room.saturating_sub(pools));
+        let remaining = self.memory.remaining(self.settings.bounds.memory_limit);
+        self.budget.set(remaining.saturating_sub(pools));
     }
 
     /// Memory for values that are being loaded.
-    pub(super) fn room(&self) -> &Room {
-        &self.room
+    pub(super) fn budget(&self) -> &MemoryBudget {
+        &self.budget
     }
 
     pub(super) fn is_serial(&self) -> bool {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::room::{Room, Share};
+use super::budget::{MemoryBudget, Share};
 use crate::concurrency::{MAX_IN_FLIGHT, Refused};
 use crate::kvs::code::{self, Code};
 use crate::kvs::device::{Device, ThreadQueues};
@@ -204,16 +204,16 @@ impl Drop for Transfer<'_> {
 }
 
 /// Loads objects, and calls `work` with the index and the value of each on the calling thread, in
-/// the order of the keys or as they come. The first error ends it. Values take memory of `room`.
+/// the order of the keys or as they come. The first error ends it. Values take memory of `budget`.
 pub(super) fn load(
     space: &Arc<Space>,
     keys: &[Bytes],
     in_order: bool,
-    room: &Room,
+    budget: &MemoryBudget,
     mut work: impl FnMut(usize, &[u8]),
 ) -> (Spent, Result<(), Code>) {
     let mut buffers = Buffers {
-        share: Share::new(room),
+        share: Share::new(budget),
         spare: Vec::new(),
     };
     // Dropped before the buffers' share of the memory is given back.
@@ -234,7 +234,7 @@ pub(super) fn load(
             };
             match request.into_loaded() {
                 Ok(value) => {
-                    room.saw(value.len());
+                    budget.saw(value.len());
                     waiting.insert(index, Loaded::Read(value));
                 }
                 Err((code, reason)) => {
@@ -268,15 +268,15 @@ pub(super) fn load(
 }
 
 /// Stores objects; all are acknowledged when it returns. The first error ends it: objects before
-/// and behind it may be stored. What is being written takes memory of `room`.
+/// and behind it may be stored. What is being written takes memory of `budget`.
 pub(super) fn store(
     space: &Arc<Space>,
     pairs: &[(Bytes, Bytes)],
-    room: &Room,
+    budget: &MemoryBudget,
 ) -> (Spent, Result<(), Code>) {
-    let mut share = Share::new(room);
+    let mut share = Share::new(budget);
     for (_, value) in pairs {
-        room.saw(value.length());
+        budget.saw(value.length());
     }
     let mut transfer = Transfer::new(space);
     let mut done = 0;

@@ -9,16 +9,16 @@ const COPIES: u64 = 2;
 /// The memory that loads and stores may take together. Without a limit they take as much as they
 /// need.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct MemoryBudget {
     most: AtomicU64,
     taken: AtomicU64,
     /// Bytes of the largest value so far: what the next one may have.
     largest: AtomicU64,
 }
 
-impl Room {
-    pub(super) const fn new() -> Room {
-        Room {
+impl MemoryBudget {
+    pub(super) const fn new() -> MemoryBudget {
+        MemoryBudget {
             most: AtomicU64::new(u64::MAX),
             taken: AtomicU64::new(0),
             largest: AtomicU64::new(0),
@@ -54,15 +54,15 @@ impl Room {
 /// The part of one load or store.
 #[derive(Debug)]
 pub(super) struct Share<'r> {
-    room: &'r Room,
+    budget: &'r MemoryBudget,
     values: usize,
     taken: u64,
 }
 
 impl<'r> Share<'r> {
-    pub(super) fn new(room: &'r Room) -> Share<'r> {
+    pub(super) fn new(budget: &'r MemoryBudget) -> Share<'r> {
         Share {
-            room,
+            budget,
             values: 0,
             taken: 0,
         }
@@ -76,10 +76,10 @@ impl<'r> Share<'r> {
     /// Whether there may be memory for one more value. Each may have it for one, whatever the
     /// others take; how large values are has to be known before it has more.
     pub(super) fn grow(&mut self) -> bool {
-        let cost = self.room.cost();
-        let is_limited = self.room.most.load(Ordering::Relaxed) < u64::MAX;
+        let cost = self.budget.cost();
+        let is_limited = self.budget.most.load(Ordering::Relaxed) < u64::MAX;
         if is_limited && self.values > 0 {
-            if cost == 0 || !self.room.take(cost) {
+            if cost == 0 || !self.budget.take(cost) {
                 return false;
             }
             self.taken += cost;
@@ -91,7 +91,7 @@ impl<'r> Share<'r> {
 
 impl Drop for Share<'_> {
     fn drop(&mut self) {
-        self.room.taken.fetch_sub(self.taken, Ordering::Relaxed);
+        self.budget.taken.fetch_sub(self.taken, Ordering::Relaxed);
     }
 }
 
@@ -105,18 +105,18 @@ mod tests {
 
     #[test]
     fn loads_share_what_there_is() {
-        let room = Room::new();
-        assert_eq!(grown(&mut Share::new(&room)), 100);
-        room.set(1000);
-        assert_eq!(grown(&mut Share::new(&room)), 1);
-        room.saw(100);
-        room.saw(50);
-        let (mut one, mut two) = (Share::new(&room), Share::new(&room));
+        let budget = MemoryBudget::new();
+        assert_eq!(grown(&mut Share::new(&budget)), 100);
+        budget.set(1000);
+        assert_eq!(grown(&mut Share::new(&budget)), 1);
+        budget.saw(100);
+        budget.saw(50);
+        let (mut one, mut two) = (Share::new(&budget), Share::new(&budget));
         assert_eq!(grown(&mut one), 1 + 5);
         assert_eq!(grown(&mut two), 1);
         drop(one);
         assert_eq!(grown(&mut two), 5);
         drop(two);
-        assert_eq!(room.taken.into_inner(), 0);
+        assert_eq!(budget.taken.into_inner(), 0);
     }
 }
