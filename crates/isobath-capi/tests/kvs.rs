@@ -417,17 +417,17 @@ fn asynchronous_calls_tell_their_results() {
             &format!("&completion={completion}&queue_depth=4&data_tasks=3"),
         );
         let space = space(device, "later");
-        let (sender, told) = channel();
+        let (sender, completed) = channel();
         let private = pointer(sender);
         let polled = || match completion {
             "polling" => loop {
                 kvs_get_ioevents(space, 1);
-                if let Ok(told) = told.try_recv() {
-                    return told;
+                if let Ok(completed) = completed.try_recv() {
+                    return completed;
                 }
                 std::thread::yield_now();
             },
-            _ => told.recv().unwrap(),
+            _ => completed.recv().unwrap(),
         };
         // More than may be in flight: submitting waits, and hands over while it does.
         let keys: Vec<Vec<u8>> = (0..100).map(|n| format!("key-{n}").into_bytes()).collect();
@@ -595,7 +595,7 @@ fn callbacks_may_submit_and_closing_waits_for_what_is_in_flight() {
         let options = format!("&completion={completion}&queue_depth=1&data_tasks=2");
         let opened = device(directory.path(), &options);
         let chained = space(opened, "chain");
-        let (sender, told) = channel();
+        let (sender, completed) = channel();
         let mut key = key_of(b"chain");
         let mut value = value_of(b"+");
         for _ in 0..5 {
@@ -615,7 +615,7 @@ fn callbacks_may_submit_and_closing_waits_for_what_is_in_flight() {
         let mut ended = 0;
         while ended < 5 {
             kvs_get_ioevents(chained, 3);
-            ended += told.try_iter().count();
+            ended += completed.try_iter().count();
         }
         // Requests in flight when the device is closed complete before that returns.
         for number in 0..2 {
@@ -633,7 +633,7 @@ fn callbacks_may_submit_and_closing_waits_for_what_is_in_flight() {
             assert_eq!(code, KVS_SUCCESS);
         }
         assert_eq!(kvs_close_device(opened), KVS_SUCCESS);
-        assert_eq!(told.try_iter().count(), 2);
+        assert_eq!(completed.try_iter().count(), 2);
         let opened = device(directory.path(), "");
         let chained = open_space(opened, "chain").unwrap();
         assert_eq!(get(chained, b"chain"), Some(b"+".to_vec()));
@@ -652,7 +652,7 @@ fn no_append_of_any_thread_is_lost_in_either_channel() {
         std::thread::scope(|scope| {
             for thread in 0..4u8 {
                 scope.spawn(move || {
-                    let (sender, told) = channel();
+                    let (sender, completed) = channel();
                     let piece = [b'a' + thread];
                     for round in 0..60 {
                         // Directly and asynchronously in turns.
@@ -677,7 +677,7 @@ fn no_append_of_any_thread_is_lost_in_either_channel() {
                             )
                         };
                         assert_eq!(code, KVS_SUCCESS);
-                        assert_eq!(told.recv().unwrap().0, KVS_SUCCESS);
+                        assert_eq!(completed.recv().unwrap().0, KVS_SUCCESS);
                     }
                 });
             }
@@ -702,7 +702,7 @@ fn limits_may_change_while_threads_work() {
     std::thread::scope(|scope| {
         for thread in 0..3 {
             scope.spawn(move || {
-                let (sender, told) = channel();
+                let (sender, completed) = channel();
                 let keys: Vec<Vec<u8>> = (0..400)
                     .map(|n| format!("{thread}-{n:04}").into_bytes())
                     .collect();
@@ -723,7 +723,7 @@ fn limits_may_change_while_threads_work() {
                     assert_eq!(code, KVS_SUCCESS);
                 }
                 for _ in 0..keys.len() {
-                    assert_eq!(told.recv().unwrap().0, KVS_SUCCESS);
+                    assert_eq!(completed.recv().unwrap().0, KVS_SUCCESS);
                 }
             });
         }

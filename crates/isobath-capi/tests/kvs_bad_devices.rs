@@ -133,7 +133,7 @@ fn fill(directory: &Path, more: &str) {
     let space = space(device, "full");
     let value = |number: u32| vec![(number % 251) as u8; 100_000];
     let key = |number: u32| format!("key-{number:06}").into_bytes();
-    let (sender, told) = channel();
+    let (sender, completed) = channel();
     let mut stored = 0;
     // Synchronous and asynchronous ones in turns: both are refused with the standard's code.
     let mut refused = [false; 2];
@@ -151,7 +151,7 @@ fn fill(directory: &Path, more: &str) {
                     kvs_store_kvp_async(space, &mut key, &mut value, none, private, no, Some(tell))
                 };
                 assert_eq!(code, KVS_SUCCESS);
-                told.recv().unwrap().0
+                completed.recv().unwrap().0
             }
         };
         match code {

@@ -654,7 +654,7 @@ fn what_asynchronous_retrieves_tell_their_callbacks() {
     let device = device(directory.path(), "");
     let space = space(device, "buffers");
     assert_eq!(store(space, b"key1", &[7; 3000]), KVS_SUCCESS);
-    let (sender, told) = channel();
+    let (sender, completed) = channel();
     let mut buffer = vec![0xEE; 1001];
     let mut value = kvs_value {
         length: 1000,
@@ -668,7 +668,7 @@ fn what_asynchronous_retrieves_tell_their_callbacks() {
             kvs_retrieve_kvp_async(space, &mut key, null_mut(), private, no, value, Some(tell))
         };
         assert_eq!(code, KVS_SUCCESS);
-        told.recv().unwrap().0
+        completed.recv().unwrap().0
     };
     assert_eq!(ask(b"key1", &mut value), KVS_ERR_BUFFER_SMALL);
     // What fits, how long it is as a whole, and nothing behind the buffer's end.

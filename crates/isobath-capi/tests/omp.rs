@@ -179,9 +179,9 @@ impl Bench {
                     "--expect",
                     &hash,
                 ];
-                let told = self.run(program, backend, &[arguments, &more].concat());
+                let printed = self.run(program, backend, &[arguments, &more].concat());
                 for phase in ["create", "map", "wait", "prepare", "compute", "store"] {
-                    let seconds: f64 = told[&format!("{phase}_s")].parse().unwrap();
+                    let seconds: f64 = printed[&format!("{phase}_s")].parse().unwrap();
                     assert!(seconds >= 0.0);
                 }
                 check_log(&log, mode);

@@ -149,7 +149,7 @@ fn bad_pointers(space: kvs_key_space_handle) {
 fn totals() -> isobath_omp_totals {
     let mut totals = isobath_omp_totals::default();
     // SAFETY: a valid pointer.
-    let told = unsafe { isobath_omp_get_totals(&mut totals) };
-    assert_eq!(told, KVS_SUCCESS);
+    let code = unsafe { isobath_omp_get_totals(&mut totals) };
+    assert_eq!(code, KVS_SUCCESS);
     totals
 }

@@ -231,7 +231,7 @@ pub unsafe extern "C" fn kvs_map_entry(
         // SAFETY: the caller guarantees this.
         let map = unsafe { object(map)? };
         let entry = map.entry(index)?;
-        let told = kvs_file_entry {
+        let entry = kvs_file_entry {
             path: entry.path.as_ptr(),
             stat: kvs_file_stat::of(&entry.stat),
         };
@@ -239,7 +239,7 @@ pub unsafe extern "C" fn kvs_map_entry(
             return Err(Failure::Null);
         }
         // SAFETY: checked.
-        unsafe { out.write(told) };
+        unsafe { out.write(entry) };
         Ok(())
     })
 }

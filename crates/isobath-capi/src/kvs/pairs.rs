@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::code::Code;
 use super::device::is_key_length;
 use super::filter::Filter;
-use super::request::{Bytes, Operation, Request, Told};
+use super::request::{Bytes, Operation, Reply, Request};
 use super::space::{Space, Store};
 use super::types::*;
 use super::{guard, registry};
@@ -22,19 +22,19 @@ struct Async {
 fn issue(
     space: Arc<Space>,
     operation: Operation,
-    told: Told,
+    reply: Reply,
     later: Option<Async>,
 ) -> Result<(), Code> {
     let device = Arc::clone(&space.device);
     let Some(later) = later else {
-        return device.call(Request::new(space, operation, told));
+        return device.call(Request::new(space, operation, reply));
     };
-    let told = Told {
+    let reply = Reply {
         private: later.private,
         callback: later.callback,
-        ..told
+        ..reply
     };
-    device.submit(Request::new(space, operation, told))
+    device.submit(Request::new(space, operation, reply))
 }
 
 /// A callback that is there.
@@ -159,13 +159,13 @@ unsafe fn retrieve(
         deletes,
         out: value,
     };
-    let told = Told {
+    let reply = Reply {
         key,
         value,
         option: opt.cast(),
-        ..Told::nothing()
+        ..Reply::nothing()
     };
-    issue(space, operation, told, later)
+    issue(space, operation, reply, later)
 }
 
 /// Retrieves a value.
@@ -233,13 +233,13 @@ unsafe fn store(
         value: from,
         how,
     };
-    let told = Told {
+    let reply = Reply {
         key,
         value,
         option: opt.cast(),
-        ..Told::nothing()
+        ..Reply::nothing()
     };
-    issue(space, operation, told, later)
+    issue(space, operation, reply, later)
 }
 
 /// Stores a value.
@@ -292,12 +292,12 @@ unsafe fn delete(
         key: bytes,
         is_error,
     };
-    let told = Told {
+    let reply = Reply {
         key,
         option: opt.cast(),
-        ..Told::nothing()
+        ..Reply::nothing()
     };
-    issue(space, operation, told, later)
+    issue(space, operation, reply, later)
 }
 
 /// Deletes a pair.
@@ -361,7 +361,7 @@ pub unsafe extern "C" fn kvs_delete_key_group(
         issue(
             space,
             Operation::DeleteGroup { filter },
-            Told::nothing(),
+            Reply::nothing(),
             None,
         )
     })
@@ -384,12 +384,12 @@ pub unsafe extern "C" fn kvs_delete_key_group_async(
         let space = registry::space(ks_hd)?;
         // SAFETY: as the caller's.
         let filter = unsafe { doomed(grp_fltr)? };
-        let told = Told {
+        let reply = Reply {
             option: grp_fltr.cast(),
-            ..Told::nothing()
+            ..Reply::nothing()
         };
         let later = later(private1, private2, post_fn)?;
-        issue(space, Operation::DeleteGroup { filter }, told, later)
+        issue(space, Operation::DeleteGroup { filter }, reply, later)
     })
 }
 
@@ -427,11 +427,11 @@ unsafe fn exist(
         bits: Bytes::new(buffer.cast(), needed as usize),
         out: list,
     };
-    let told = Told {
+    let reply = Reply {
         key: keys,
-        ..Told::nothing()
+        ..Reply::nothing()
     };
-    issue(space, operation, told, later)
+    issue(space, operation, reply, later)
 }
 
 /// Asks which keys exist.
@@ -543,7 +543,7 @@ unsafe fn next(
         into: Bytes::new(buffer.cast(), size as usize),
         out: iter_list,
     };
-    issue(space, operation, Told::nothing(), later)
+    issue(space, operation, Reply::nothing(), later)
 }
 
 /// The next entries of an iterator.

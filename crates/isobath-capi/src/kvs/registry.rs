@@ -113,7 +113,7 @@ mod tests {
     use crate::kvs::config::Config;
     use crate::kvs::filter::Filter;
     use crate::kvs::kvs_close_device;
-    use crate::kvs::request::{Bytes, Operation, Request, Told};
+    use crate::kvs::request::{Bytes, Operation, Reply, Request};
     use crate::kvs::space::Store;
 
     fn device_with_a_space() -> (tempfile::TempDir, Arc<Device>) {
@@ -144,7 +144,7 @@ mod tests {
             let space = super::space(space_handle as *mut c_void).ok().unwrap();
             (
                 Arc::clone(&space.device),
-                Request::new(space, operation, Told::nothing()),
+                Request::new(space, operation, Reply::nothing()),
             )
         };
         for _ in 0..2 {

@@ -97,7 +97,7 @@ pub(crate) enum Operation {
 }
 
 /// The arguments handed back to the callback.
-pub(crate) struct Told {
+pub(crate) struct Reply {
     pub(crate) key: *mut kvs_key,
     pub(crate) value: *mut kvs_value,
     pub(crate) option: *mut c_void,
@@ -105,9 +105,9 @@ pub(crate) struct Told {
     pub(crate) callback: kvs_postprocess_function,
 }
 
-impl Told {
-    pub(crate) fn nothing() -> Told {
-        Told {
+impl Reply {
+    pub(crate) fn nothing() -> Reply {
+        Reply {
             key: null_mut(),
             value: null_mut(),
             option: null_mut(),
@@ -121,7 +121,7 @@ impl Told {
 pub(crate) struct Request {
     space: Arc<Space>,
     operation: Operation,
-    told: Told,
+    reply: Reply,
     result: kvs_result,
     /// Why a load failed: another thread reports it than the one that found it.
     reason: String,
@@ -136,11 +136,11 @@ pub(crate) struct Request {
 unsafe impl Send for Request {}
 
 impl Request {
-    pub(crate) fn new(space: Arc<Space>, operation: Operation, told: Told) -> Request {
+    pub(crate) fn new(space: Arc<Space>, operation: Operation, reply: Reply) -> Request {
         Request {
             space,
             operation,
-            told,
+            reply,
             result: KVS_ERR_SYS_IO,
             reason: String::new(),
             bytes: 0,
@@ -151,9 +151,9 @@ impl Request {
 
     /// A request whose work is timed, with a number to know it by.
     pub(crate) fn numbered(space: Arc<Space>, operation: Operation, index: usize) -> Request {
-        let mut told = Told::nothing();
-        told.private[0] = index as *mut c_void;
-        let mut request = Request::new(space, operation, told);
+        let mut reply = Reply::nothing();
+        reply.private[0] = index as *mut c_void;
+        let mut request = Request::new(space, operation, reply);
         request.is_timed = true;
         request
     }
@@ -165,7 +165,7 @@ impl Request {
 
     /// The number of a numbered request.
     pub(crate) fn index(&self) -> usize {
-        self.told.private[0] as usize
+        self.reply.private[0] as usize
     }
 
     /// The value of a load that has run, or why there is none.
@@ -264,17 +264,17 @@ impl Request {
 
     /// Reports the completion to the program.
     pub(crate) fn complete(self) {
-        let Some(callback) = self.told.callback else {
+        let Some(callback) = self.reply.callback else {
             return;
         };
         let mut context = kvs_postprocess_context {
             context: self.context(),
             ks_hd: self.space.handle as *mut c_void,
-            key: self.told.key,
-            value: self.told.value,
-            option: self.told.option,
-            private1: self.told.private[0],
-            private2: self.told.private[1],
+            key: self.reply.key,
+            value: self.reply.value,
+            option: self.reply.option,
+            private1: self.reply.private[0],
+            private2: self.reply.private[1],
             result: self.result,
             iter_hd: 0,
             result_buffer: kvs_result_buffer { list: null_mut() },

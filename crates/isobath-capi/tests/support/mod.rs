@@ -242,7 +242,7 @@ pub(crate) unsafe extern "C" fn tell(context: *mut kvs_postprocess_context) {
     // SAFETY: the test keeps the sender while requests are in flight.
     let (context, sender) = unsafe {
         let context = &*context;
-        let sender = context.private1.cast::<mpsc::Sender<Told>>();
+        let sender = context.private1.cast::<mpsc::Sender<Completed>>();
         (context, &*sender)
     };
     sender
@@ -252,13 +252,13 @@ pub(crate) unsafe extern "C" fn tell(context: *mut kvs_postprocess_context) {
 
 /// A channel for [`tell`]. Its sender is never dropped: a callback may still use it when the
 /// receiver has its message.
-pub(crate) fn channel() -> (&'static mpsc::Sender<Told>, mpsc::Receiver<Told>) {
-    let (sender, told) = mpsc::channel();
-    (Box::leak(Box::new(sender)), told)
+pub(crate) fn channel() -> (&'static mpsc::Sender<Completed>, mpsc::Receiver<Completed>) {
+    let (sender, completed) = mpsc::channel();
+    (Box::leak(Box::new(sender)), completed)
 }
 
 /// What [`tell`] sends.
-pub(crate) type Told = (kvs_result, kvs_context, usize);
+pub(crate) type Completed = (kvs_result, kvs_context, usize);
 
 pub(crate) fn pointer<T>(to: &T) -> *mut c_void {
     std::ptr::from_ref(to).cast_mut().cast()
