@@ -137,7 +137,7 @@ fn programs_in_c_and_cpp_run() {
         if source == "kv_pool.c" {
             assert!(printed.starts_with("0 key spaces"), "{printed}");
             assert!(printed.contains("1: 250 and 750 keys"), "{printed}");
-            // What one run leaves the next one finds.
+            // The next run finds the files of this one.
             let more = [&argument, "3", "77"];
             let output = Command::new(&program).args(more).output().unwrap();
             let printed = ok(output, source);
@@ -432,7 +432,7 @@ fn what_was_acknowledged_outlives_a_kill() {
             let found = support::get(space, key.as_bytes());
             assert_eq!(found, Some(value(*number)), "{number}");
         }
-        // What was not acknowledged is there as a whole or not at all.
+        // A change that was not acknowledged is there as a whole or not at all.
         let everything = support::filter([0; 4], [0; 4]);
         for (key, found) in support::all(space, 1, everything, 64 << 10) {
             let number = std::str::from_utf8(&key[4..]).unwrap().parse().unwrap();

@@ -61,7 +61,7 @@ fn generate(
     let mut bytes = Vec::new();
     builder.generate().unwrap().write(&mut bytes);
     let text = String::from_utf8(bytes).unwrap();
-    // What Rust requires to be documented and C programmers know.
+    // Sections that Rust requires and C programmers do not need.
     let mut kept = String::new();
     let mut skips = false;
     for line in text.lines() {

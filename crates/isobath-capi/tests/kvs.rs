@@ -81,7 +81,7 @@ fn large_values_come_in_parts_and_short_buffers_say_so() {
             KVS_ERR_VALUE_OFFSET_INVALID
         );
     }
-    // What does not fit is not deleted, nor is what lies before an offset at the value's end.
+    // A value that does not fit is not deleted, nor one with an offset at its end.
     for offset in [2 << 20, (2 << 20) + 512] {
         for (room, deletes) in [(0, false), (9, false), (9, true)] {
             assert_eq!(
@@ -242,7 +242,7 @@ fn what_is_known_of_key_spaces_and_devices() {
     assert_eq!(info(small), (1, 4000, 4000, 0, b"small".to_vec()));
     assert_eq!(store(small, b"key3", &[3; 10]), KVS_SUCCESS);
     assert_eq!(kvs_close_key_space(small), KVS_SUCCESS);
-    // What it has is counted again.
+    // Its contents are counted again.
     let small = open_space(device, "small").unwrap();
     assert_eq!(info(small).2, 4000 - 14);
 

@@ -671,7 +671,7 @@ fn what_asynchronous_retrieves_tell_their_callbacks() {
         completed.recv().unwrap().0
     };
     assert_eq!(ask(b"key1", &mut value), KVS_ERR_BUFFER_SMALL);
-    // What fits, how long it is as a whole, and nothing behind the buffer's end.
+    // The part that fits, the whole length, and nothing behind the buffer's end.
     assert_eq!((value.length, value.actual_value_size), (1000, 3000));
     assert_eq!((&buffer[..1000], buffer[1000]), (&[7; 1000][..], 0xEE));
     let mut none = kvs_value {

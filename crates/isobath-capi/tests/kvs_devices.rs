@@ -184,7 +184,7 @@ fn each_failed_call_says_what_it_found() {
     let device = device(directory.path(), "");
     let space = space(device, "space");
     let again = format!("{}?pool=8MiB", directory.path().join("dev.iso").display());
-    // What an earlier call has said is not what a later one says.
+    // A later call does not repeat an earlier one's message.
     let in_use = || {
         assert_eq!(open(&again), Err(KVS_ERR_SYS_IO));
         assert!(said().contains("in use"), "{}", said());

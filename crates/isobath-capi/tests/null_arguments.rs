@@ -24,7 +24,7 @@ const OPTIONAL: [&str; 27] = [
     "isobath_transaction_begin options",
     "isobath_transact options",
     "isobath_restore options",
-    // What is handed to a callback is the program's.
+    // Arguments of a callback are the program's.
     "isobath_trees argument",
     "isobath_update argument",
     "isobath_transact argument",

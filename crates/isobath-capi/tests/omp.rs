@@ -49,7 +49,7 @@ fn programs() -> Option<&'static Path> {
             return None;
         }
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("omp");
-        // What an earlier run has left.
+        // Files of an earlier run.
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).unwrap();
         let deps = std::env::current_exe().unwrap();

@@ -53,7 +53,7 @@ fn print(error: &clap::Error) {
         isobath_lab::escape_controls(&word) == word
     };
     if std::env::args_os().all(is_harmless) {
-        // Where it can be, in colours.
+        // In colours, if possible.
         let _ = error.print();
         return;
     }

@@ -134,7 +134,7 @@ const MAX_RATE: f64 = 1e9;
 fn rate(state: &ProgressState, text: &mut dyn fmt::Write) {
     let per_s = state.per_sec();
     if per_s < MAX_RATE {
-        // What cannot be written is not shown.
+        // A stage that cannot be written is not shown.
         let _ = write!(text, "{}/s", count(per_s as u64));
     }
 }
@@ -285,7 +285,7 @@ mod tests {
         // A rate takes some time to have passed.
         std::thread::sleep(std::time::Duration::from_millis(20));
         bar.set_position(done);
-        // What was drawn on the way here would stand over the last line on a terminal.
+        // Earlier drawings would stand over the last line on a terminal.
         terminal.1.lock().unwrap().clear();
         bar.force_draw();
         let text = terminal.1.lock().unwrap().clone();

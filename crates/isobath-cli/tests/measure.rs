@@ -144,7 +144,7 @@ fn quickstart_from_nowhere() {
     place
         .run(&["quickstart", "--from", ".", "--pool", "1PiB"])
         .fails(3, "free some space");
-    // What cannot begin is not announced.
+    // A run that cannot begin is not announced.
     for (more, code, message) in [
         (
             ["--store", "none/q.iso"],

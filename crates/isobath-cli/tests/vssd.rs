@@ -512,7 +512,7 @@ fn benchmarks_make_their_drives() {
     assert_eq!(fs::read_dir(place.path("drives")).unwrap().count(), 0);
     let without = place.run(&["bench", "run", "--engine", "drive", "--simulated", "64MiB"]);
     without.fails(2, "with --vssd DIR every engine runs on a virtual one");
-    // What the user has there stays, though it has the name of the benchmark's own.
+    // The user's file stays, though it has the name of the benchmark's own.
     for name in ["drive", "mounted"] {
         let own = format!("own-{name}");
         let file = place.path(&own).join(name).join("file");

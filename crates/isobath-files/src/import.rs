@@ -359,7 +359,7 @@ impl Import<'_> {
     ) -> Result<(), FilesError> {
         loop {
             let at = writer.len();
-            // Where the file system knows no holes, all is data.
+            // If the file system knows no holes, all is data.
             let data = match rustix::fs::seek(file, SeekFrom::Data(at)) {
                 Ok(data) => data,
                 Err(Errno::NXIO) => {

@@ -18,7 +18,7 @@ impl FileTree {
     /// frees: the operation that left it has taken effect.
     pub(crate) fn reclaim_now(&self, pending: Vec<u64>) {
         if !pending.is_empty() {
-            // What stays pending is reclaimed next time.
+            // Entries that stay pending are reclaimed next time.
             let _ = self.reclaim(pending);
         }
     }

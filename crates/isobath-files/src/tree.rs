@@ -196,7 +196,7 @@ impl FileTree {
             Ok(first..next)
         })?;
         let number = taken.next();
-        // What another thread has left of a range of its own is never used.
+        // The rest of another thread's range is never used.
         *self.free() = taken;
         number.ok_or_else(|| FilesError::corrupt(b"", "all numbers of inodes are used"))
     }

@@ -445,7 +445,7 @@ impl Walk {
                 self.open.pop();
                 continue;
             };
-            // What copies a tree outside takes names for single names.
+            // Programs that copy a tree outside take names for single names.
             path::check(&entry.name).map_err(|reason| FilesError::corrupt(&level.path, reason))?;
             let path = path::join(&level.path, &entry.name);
             level.last = Some(entry.name);

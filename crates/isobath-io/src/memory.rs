@@ -186,7 +186,7 @@ impl Device for MemoryDevice {
         let len = self.len();
         if new_len < len {
             self.len.store(new_len, Ordering::Release);
-            // What is there when the volume grows again is zeros.
+            // When the volume grows again, these bytes are zeros.
             self.discard(new_len, len - new_len);
         }
         Ok(())

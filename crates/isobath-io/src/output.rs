@@ -104,7 +104,7 @@ impl OutputFile {
             && (is_descriptor || !found.is_file())
         {
             let mut open = OpenOptions::new();
-            // What an open descriptor has behind it may be in the middle of something.
+            // The file behind an open descriptor may be in the middle of something.
             open.write(true).append(is_descriptor);
             if found.file_type().is_block_device() {
                 // The kernel refuses one that is mounted or claimed.

@@ -30,7 +30,7 @@ impl ByteSize {
 
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What would be shown as 1024.0 of a unit is one of the next.
+        // 1024.0 of a unit is shown as one of the next.
         let (power, unit) = Self::unit(self.0.saturating_add(self.0 / 20_480));
         match power.checked_sub(1).and_then(|at| UNITS.get(at)) {
             None => write!(f, "{} B", self.0),

@@ -319,7 +319,7 @@ fn an_error_that_another_flusher_was_told_of_is_found() {
     let volume = Volume::create(&paths(&dir, 1), &options).unwrap();
     volume.grow(MIB).unwrap();
     in_thread(|| {
-        // What the member's second description answers when the system has reported the error to
+        // The answer of the member's second description when the system has reported the error to
         // the first one already.
         refuse(&[Refused {
             call: libc::SYS_sync_file_range,

@@ -49,7 +49,7 @@ struct Scratch(PathBuf);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What cannot be removed is left to the user; the next run prints its name.
+        // A file that cannot be removed is left to the user; the next run prints its name.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -198,7 +198,7 @@ mod tests {
         ];
         assert!(rates.iter().all(|rate| *rate > 0.0), "{found:?}");
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
-        // What is there already is not written to, and stays.
+        // An existing file is not written to, and stays.
         let there = place.path().join("engine.write-limit");
         std::fs::write(&there, "mine").unwrap();
         let error = limit().unwrap_err().to_string();

@@ -81,7 +81,7 @@ fn compare(is_rewritten: bool) {
         };
         for records in [10, 100, 400, 4000] {
             let count = SCANS * 100 / records.max(100) as u32;
-            // What lies in the pool at first is no sample of what lies there in use.
+            // The pool's first contents are no sample of its contents in use.
             scan(records, 3 * SCANS * 100 / records as u32);
             let (pages, ios) = scan(records, count);
             let predicted = advice(&advisor, order, records).isobath.predicted;

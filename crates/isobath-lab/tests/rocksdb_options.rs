@@ -351,7 +351,7 @@ fn rocksdb_reads_as_many_pages_per_scan_as_advised() {
     load_and_open(directory.path(), cache_bytes, |db| {
         load(db);
         let mut rng = Rng::new(1);
-        // What lies in the cache after the load is no sample of what lies there in use.
+        // The cache's contents after the load are no sample of its contents in use.
         for _ in 0..4 {
             pages_per_scan(db, &mut rng, 100);
         }

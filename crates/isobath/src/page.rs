@@ -268,7 +268,7 @@ mod tests {
             told(3, 2, 1),
             "page 1 of the mapping table's directory, level 2,"
         );
-        // What no version writes is told as it is.
+        // A kind that no version writes is shown as a number.
         for odd in [u64::MAX, 1 << 63, checkpoint_page(7, 0, 1).0] {
             assert_eq!(name_of(odd), format!("page {odd}"));
         }

@@ -29,7 +29,7 @@ fn memory_comes_with_use_and_goes_with_the_store() {
     tree.insert(b"k", b"v").unwrap();
     assert!(more() < 64, "{} MiB for one record", more());
 
-    // What the volume itself takes, which is in memory, too, is there twice.
+    // The volume's own memory counts twice.
     for n in 0..60_000 {
         tree.insert(&key(n), &value(n, 900)).unwrap();
     }

@@ -26,7 +26,7 @@ fn what_was_acknowledged_survives_a_kill() {
         }
         worker.kill().unwrap(); // SIGKILL: the program gets no chance to do anything
         worker.wait().unwrap();
-        // What it said before it was killed counts, too; the last line may be cut short.
+        // Its output before it was killed counts, too; the last line may be cut short.
         let rest: Vec<String> = lines.map(Result::unwrap).collect();
         for line in rest.iter().rev().skip(1) {
             acknowledged = acknowledged.max(line.parse().unwrap());

@@ -257,7 +257,7 @@ fn one_way(args: &Args, way: Way, log: LogPlace) -> Result<Option<Sum>, Problem>
         sum.count(&history);
         let judged = judge(&path, way, &records, &created, history, &mut sum);
         known = judged.map_err(|problem| {
-            // What it shows would be gone with the directory.
+            // The evidence would be gone with the directory.
             let kept = directory.path().display();
             format!("round {round}: {problem}\nthe store was in {kept}")
         })?;

@@ -458,7 +458,7 @@ impl Checker<'_> {
                 if writes.iter().any(|write| write.key == key) {
                     Anomaly::LostUpdate
                 } else if matches!(self.node(missed[0].0), Node::Commit(_)) {
-                    // What a serializable transaction has read holds when it commits.
+                    // A serializable transaction's reads hold when it commits.
                     Anomaly::WriteSkew
                 } else if has(&|edge| edge == Edge::Time) {
                     Anomaly::Stale

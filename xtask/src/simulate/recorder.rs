@@ -336,7 +336,7 @@ impl Recorder {
         let mut state = self.state();
         let transaction = &mut state.history.transactions[at];
         let now = std::mem::replace(&mut transaction.writes, writes.to_vec());
-        // What had replaced them is undone.
+        // Their replacements are undone.
         transaction
             .replaced
             .retain(|(_, version)| !writes.iter().any(|w| w.version == *version));

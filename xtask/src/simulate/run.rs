@@ -433,7 +433,7 @@ impl Run {
         let accounted = simulation.accounted_frames() as u64;
         let was_off = between.device.is_off();
         let (device, plan) = (&between.device, self.scenario.device(round + 300));
-        // What a switched-off drive has left, the next opening is judged by.
+        // The next opening is judged by the contents of the switched-off drive.
         let image = || {
             let image = || device.crash_image_with(Survivors::None, 0, plan);
             let looks = looks_beside(&self.scenario) && !device.is_off();
@@ -657,7 +657,8 @@ impl Run {
         let corruption = self.scenario.faults.corruption.is_some();
         let failing = self.scenario.faults.io.is_some();
         self.report.unreadable += state.unreadable.len() as u64;
-        // What a failed write has left partially applied is refused until the next opening.
+        // Records that a failed write has left partially applied are refused until the next
+        // opening.
         let unknown = |t: &&Transaction| t.outcome == Outcome::Unknown && t.writes.len() > 1;
         let half = history.transactions.iter().filter(unknown);
         let partial: BTreeSet<Key> = half.flat_map(|t| t.writes.iter().map(|w| w.key)).collect();

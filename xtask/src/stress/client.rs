@@ -561,7 +561,7 @@ impl Client<'_> {
                 }));
                 let mut noted = self.single(writes);
                 self.ask(&mut noted, |_| match store.drop_tree(&name) {
-                    // What is left of it has no name any more.
+                    // The rest of it has no name any more.
                     Err(Error::VolumeFull { .. }) if store.tree(&name).is_err() => Ok(()),
                     other => other,
                 })

@@ -203,7 +203,7 @@ fn one_store(
         Ok(())
     };
     rounds().map_err(|problem| {
-        // What it shows would be gone with the directory.
+        // The evidence would be gone with the directory.
         let kept = directory.keep();
         format!("{problem}\nall files are in {}", kept.display())
     })

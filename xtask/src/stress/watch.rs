@@ -75,7 +75,7 @@ impl Watch {
             let seconds = doing.since.elapsed().as_secs_f64();
             eprintln!("  thread {thread}: {what} for {seconds:.1} s");
         }
-        // Where there is a debugger, it says more.
+        // A debugger, if there is one, says more.
         let process = std::process::id().to_string();
         let printed = std::process::Command::new("gdb")
             .args(["-p", &process, "-batch", "-ex", "thread apply all bt 16"])

@@ -556,7 +556,7 @@ mod tests {
                 ISOBATH_OK
             );
             tree.0.insert("a", "short").unwrap();
-            // What was read ahead comes first.
+            // Records read ahead come first.
             let status = loop {
                 let into = bytes.as_mut_ptr().cast();
                 match isobath_reader_read(reader, into, bytes.len(), &raw mut length) {

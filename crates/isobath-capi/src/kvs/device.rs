@@ -329,7 +329,7 @@ impl Device {
             space.set_deleted();
             self.iterators.close_of(space.handle);
         }
-        // What a load in flight still reads from the tree is not kept.
+        // A value that a load in flight still reads is not kept.
         let change = self.cache.change_many(entry.id);
         let dropped = self.store.drop_tree(&entry.tree_name());
         drop(change);

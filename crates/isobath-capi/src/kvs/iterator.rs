@@ -160,7 +160,7 @@ impl Iterator {
             return Ok(found);
         }
         let mut writer = Writer { buffer, used: 0 };
-        // Where the last key is in the buffer.
+        // The offset of the last key in the buffer.
         let mut last = None;
         let mut is_full = false;
         let filter = self.filter;

@@ -261,7 +261,7 @@ impl Space {
         if let Some(value) = self.cached(key) {
             return copy(&value, offset, into);
         }
-        // Where only a part is requested, a long value need not be read as a whole.
+        // For a part, a long value need not be read as a whole.
         if (offset > 0 || into.is_empty())
             && let Some(found) = self.retrieve_part(key, offset, into)?
         {

@@ -130,7 +130,7 @@ impl Session {
         if !state.devices.contains(&device) {
             state.devices.push(device);
         }
-        // What it has counted so far is not the active region's.
+        // Its counts so far are not the active region's.
         let marks = self.marks(&state.devices);
         if let Some(active) = &mut state.active {
             active.marks = marks;
@@ -139,7 +139,7 @@ impl Session {
         if self.memory.is_grouped() {
             machine::return_freed_values();
         }
-        // What the limit leaves once all pools and caches are full.
+        // The memory left by the limit once all pools and caches are full.
         let devices = state.devices.iter();
         let devices = devices.filter_map(|device| registry::device(*device as *mut _).ok());
         let pools: u64 = devices.map(|device| device.unused_bytes()).sum();

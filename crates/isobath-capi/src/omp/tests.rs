@@ -282,7 +282,7 @@ fn the_model_tries_more_threads_than_it_wants_and_keeps_them_where_they_gain() {
         assert_eq!(end.pc, if kept { 4 } else { 2 }, "{reasons:?}");
         assert!(pda_held * end.pc >= 12, "{end:?}");
         if !kept {
-            // What was held goes on: nothing is measured again.
+            // The held search goes on: nothing is measured again.
             let back = "as many compute threads as before were better";
             let at = reasons.iter().position(|reason| *reason == back).unwrap();
             assert_eq!(reasons[at + 1], "holds", "{reasons:?}");

@@ -143,7 +143,7 @@ pub(crate) fn salvage(
 ) -> Result<bool, Failure> {
     store::not_stdout(std::slice::from_ref(&args.to))?;
     let partial = partial_path(&args.to);
-    // What an earlier one has left is not this one's to remove.
+    // Files of an earlier backup are not this one's to remove.
     let ours = match partial.exists() {
         true => Vec::new(),
         false => vec![partial],

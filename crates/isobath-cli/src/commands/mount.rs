@@ -43,7 +43,7 @@ pub(super) fn mount(
     if line.is_empty() {
         let mut said = String::new();
         if let Some(mut stderr) = child.stderr.take() {
-            // What cannot be read says nothing.
+            // A file that cannot be read says nothing.
             let _ = stderr.read_to_string(&mut said);
         }
         let code = child.wait().ok().and_then(|status| status.code());
@@ -164,7 +164,7 @@ mod serving {
         }
         let progress = Progress::in_order(global, &[])?;
         let tell = move |line: &str| {
-            // Where the log cannot be written, the message is lost.
+            // If the log cannot be written, the message is lost.
             if let Ok(mut log) = log.lock() {
                 // A log that cannot be written has no other place to say so.
                 let _ = writeln!(log, "isobath: {}", isobath_lab::escape(line.as_bytes()));

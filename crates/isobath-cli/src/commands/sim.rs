@@ -27,7 +27,7 @@ pub(crate) fn clean(
     out: &mut Output,
 ) -> Result<(), Failure> {
     let sweeps = sweeps(args)?;
-    // What cannot run is found out before anything runs.
+    // Plans that cannot run are refused before anything runs.
     sweeps.iter().try_for_each(CleanSweep::check)?;
     let progress = Progress::start(global)?;
     let mut rows = Vec::new();

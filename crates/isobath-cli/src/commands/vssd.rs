@@ -65,7 +65,7 @@ fn create(args: &VssdCreateArgs, out: &mut Output) -> Result<(), Failure> {
 fn mount(args: &VssdMountArgs, out: &mut Output) -> Result<(), Failure> {
     let mut serve = vec!["vssd".to_owned(), "serve".to_owned()];
     if let Some(profile) = &args.profile {
-        // What is wrong with it is reported here, and a file is found from any directory.
+        // Its problems are reported here, and a file is found from any directory.
         Profile::named_or_file(profile)?;
         let path = fs::canonicalize(profile).ok();
         let path = path.and_then(|path| path.to_str().map(str::to_owned));

@@ -121,7 +121,7 @@ fn what_is_left_of_a_corrupt_store() {
     let saved = dump(&place, "saved.iso");
     let count = saved.iter().filter(|byte| **byte == b'\n').count();
     assert!((29_000..30_000).contains(&count), "{count}");
-    // What is there already is not replaced.
+    // A file that exists is not replaced.
     place
         .run(&["salvage", "-s", "s.iso", "saved.iso"])
         .fails(3, "saved.iso");

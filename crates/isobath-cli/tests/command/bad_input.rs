@@ -156,7 +156,7 @@ fn verbs_that_read_do_so_beside_a_writer() {
 fn a_store_that_was_not_closed() {
     let place = Place::new();
     place.store(&[("a", "1")]);
-    // What a process that is killed while it writes leaves.
+    // The files of a process killed while it writes.
     let store = Store::open(place.path("s.iso"), &Options::new().pool_bytes(16 << 20)).unwrap();
     store.tree("main").unwrap().insert("killed", "").unwrap();
     std::fs::copy(place.path("s.iso"), place.path("killed.iso")).unwrap();
@@ -184,7 +184,7 @@ fn a_store_that_was_not_closed() {
     assert_eq!(place.run(&recover).ok().text(), "recovered\n");
     let again = place.run(&recover).ok();
     assert!(again.text().contains("nothing to recover"), "{again:?}");
-    // What was acknowledged before is there.
+    // Records acknowledged before are there.
     place.run(&["put", "-s", "s.iso", "b", "2"]).ok();
     assert_eq!(place.run(&["get", "-s", "s.iso", "a"]).ok().text(), "1\n");
     assert_eq!(place.run(&["get", "-s", "s.iso", "b"]).ok().text(), "2\n");
@@ -317,7 +317,7 @@ fn space_that_ends_during_a_load_is_an_error_and_the_store_stays_readable() {
     let (code, error) = run(&dir, &args);
     assert_eq!(code, Some(3), "{error}");
     assert!(error.contains("full") || error.contains("space"), "{error}");
-    // What was stored before is there, and deleting works.
+    // Records stored before are there, and deleting works.
     let (code, error) = run(&dir, &["check", "-s", "x.iso"]);
     assert_eq!(code, Some(0), "{error}");
     let (code, error) = run(&dir, &["get", "-s", "x.iso", "k0000000"]);
@@ -384,7 +384,7 @@ fn an_empty_file_becomes_a_store_where_that_is_asked_for() {
     put(&["--create"]).ok();
     assert_eq!(place.run(&["get", "-s", "s.iso", "k"]).ok().text(), "v\n");
     put(&["--create"]).ok();
-    // Where nothing could be stored it is empty again.
+    // If nothing could be stored it is empty again.
     place.write("t.iso", "");
     place.write("bad", "no tab\n");
     place

@@ -230,7 +230,7 @@ fn a_store_that_was_made_for_nothing_goes() {
         assert_eq!(told.code, code, "{line}: {told:?}");
         assert_eq!(place.names(), before, "{line}: {told:?}");
     }
-    // What was there before stays, also empty.
+    // Existing files stay, also empty ones.
     place.run(&words("trees create --create -s n.iso t")).ok();
     place
         .run(&words("load -s n.iso lines bad"))

@@ -84,7 +84,7 @@ fn info_says_what_is_in_a_store() {
     );
     let process = format!("open for writing by process {}", std::process::id());
     assert!(lines("80").contains(&process));
-    // What a process that is killed leaves.
+    // The files of a killed process.
     store.tree("main").unwrap().insert("b", "2").unwrap();
     std::fs::create_dir(place.path("killed")).unwrap();
     for file in ["s.iso", "s.log"] {

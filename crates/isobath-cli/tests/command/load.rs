@@ -269,7 +269,7 @@ fn lines_in_hexadecimal_carry_any_bytes() {
         .ok();
     let scanned = place.run(&["scan", "-s", "s.iso", "--hex"]).ok();
     assert_eq!(scanned.text(), "00ff\tdeadbeef\n090a\t\n6b\t0d0a\n");
-    // What scan prints loads again.
+    // The output of scan can be loaded.
     place.write("again.txt", &scanned.out);
     place
         .run(&[

@@ -49,7 +49,7 @@ fn a_store_is_understood_without_its_option() {
         let told = place.run(&words(line)).fails(2, "name the store with -s: ");
         assert!(told.err.contains(tip), "{line}: {told:?}");
     }
-    // Where the option is there, or the words are not of a store, nothing is guessed.
+    // With the option, or words that are not of a store, nothing is guessed.
     for line in [
         "get -s s.iso",
         "scan --limit",

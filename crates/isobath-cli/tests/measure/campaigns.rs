@@ -81,7 +81,7 @@ fn an_engine_is_not_told_from_itself() {
     if first.code != 0 {
         first.fails(2, NO_OPERATION);
     }
-    // What was measured is replaced, since a time is no assertion; the same command takes it from
+    // Measured times are replaced, since a time is no assertion; the same command takes it from
     // the records.
     let path = place.path("c/records.jsonl");
     let set = |of: &dyn Fn(u64) -> f64| {
@@ -151,7 +151,7 @@ fn settings_are_searched_with_equal_effort() {
                 .iter()
                 .all(|trial| rate(trial) <= rate(&trials[best]))
         );
-        // What won is what was measured.
+        // The winner is the one that was measured.
         let settings = trials[best]["settings"].as_array().unwrap();
         for setting in settings
             .iter()
@@ -409,7 +409,7 @@ fn rows_have_several_sizes_and_one_rate_for_all_engines() {
     assert!(rates(0).is_null() && rates(1).is_null());
     assert!(rates(2).as_f64() > Some(0.0));
     assert!(rates(2) == rates(3) && rates(2) == rates(4));
-    // What the drive alone does at that rate stands beside them, though it was not asked for.
+    // The drive's own row at that rate stands with them, though it was not asked for.
     let named = |at: usize| all[at]["setting"]["kind"] == "drive";
     assert_eq!((0..5).filter(|at| named(*at)).count(), 1);
     assert!((2..5).any(named));

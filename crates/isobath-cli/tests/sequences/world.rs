@@ -300,7 +300,7 @@ impl World {
         if !is_empty && !is_read {
             return Err(format!("after a kill, {verb:?} answers {answer:?}"));
         }
-        // What is read now is what the next writer recovers.
+        // The next writer recovers the state read now.
         self.with_store(&self.store, &self.options().read_only(true), read)
     }
 }

@@ -596,7 +596,7 @@ impl<D: PageData> FlashDevice<D> {
         let Some(difference_max) = self.config.wear_difference_max else {
             return Ok(());
         };
-        // What it holds must fit, and levelling is not to write more than cleaning does.
+        // Its contents must fit, and levelling must not write more than cleaning does.
         if self.free.len() < 2 || !self.smart.erases.is_multiple_of(LEVEL_EVERY) {
             return Ok(());
         }

@@ -105,7 +105,7 @@ impl Clock {
         let sensed = start + suspended + self.timing.read_ns;
         let done = sensed.max(self.reading_channels[channel]) + self.timing.transfer_ns;
         (self.reading_dies[die], self.reading_channels[channel]) = (done, done);
-        // What waits on the die goes on where it was; what is sent over the channel waits for one
+        // An operation on the die goes on where it was; a transfer over the channel waits for one
         // transfer.
         self.dies[die] = match suspends {
             true => self.dies[die] + (done - start),

@@ -66,7 +66,7 @@ fn mdc_opt_reaches_the_least_cost_of_hot_cold() {
 fn age_under_skew_follows_renewal_theory() {
     let mut config = small(0.9);
     (config.segments, config.clean_below, config.clean_batch) = (1000, 2, Some(1));
-    // What is free between two cycles is no space for pages.
+    // Space that is free between two cycles is not for pages.
     config.spare_segments = 3;
     for (workload, fill) in [
         ("zipf:1.35", 0.9),

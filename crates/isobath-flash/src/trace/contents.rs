@@ -151,7 +151,7 @@ impl Trace {
         let [near, by_chance] =
             [near, by_chance].map(|count| count as f64 / (updates as f64).max(1.0));
         let in_order = ((near - by_chance) / (1.0 - by_chance).max(0.01)).clamp(0.0, 1.0);
-        // What chance explains says nothing of the pages either.
+        // Intervals that chance explains say nothing of the pages either.
         if in_order < 0.02 {
             for page in &mut pages {
                 page.others += std::mem::take(&mut page.in_order);

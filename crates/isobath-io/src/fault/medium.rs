@@ -123,7 +123,7 @@ impl Medium {
             merge(visible, part.mask, &part.data);
             let versions = self.volatile.entry(part.page).or_default();
             if durable {
-                // What was written before cannot come back over it.
+                // Earlier writes cannot come back over it.
                 versions.iter_mut().for_each(|v| v.mask &= !part.mask);
                 merge(&mut side.durable[index], part.mask, &part.data);
                 versions.retain(|v| v.mask != 0);

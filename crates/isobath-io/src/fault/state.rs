@@ -499,7 +499,7 @@ impl State {
         self.due.clear();
         let mut flying: Vec<u64> = self.flying.keys().copied().collect();
         flying.sort_unstable();
-        // What was in flight may still be found on the medium, by `after_power_loss`, which needs
+        // Writes in flight may still be found on the medium, by `after_power_loss`, which needs
         // its data: it stays.
         for index in flying {
             let Some(io) = self.flying.get(&index) else {

@@ -628,7 +628,7 @@ impl<Q: Queue> Channel for FileChannel<Q> {
 
 impl<Q: Queue> Drop for FileChannel<Q> {
     fn drop(&mut self) {
-        // What the kernel holds must end before the buffers may be freed.
+        // The kernel's I/Os must end before the buffers may be freed.
         self.backlog.clear();
         let wait = WaitFor {
             min: 1,

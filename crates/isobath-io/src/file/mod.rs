@@ -789,7 +789,7 @@ mod tests {
         OVERTAKE.set(Some(Box::new(move || shortened.shrink(64 << 10).unwrap())));
         let reader = FileDevice::open(&paths, &beside).unwrap();
         assert_eq!(reader.len(), 64 << 10);
-        // What a writer says later counts once the reader looks.
+        // A writer's later labels count once the reader looks.
         writer.grow(2 << 20).unwrap();
         assert_eq!(reader.len(), 64 << 10);
         reader.refresh_len().unwrap();

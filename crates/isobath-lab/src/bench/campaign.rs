@@ -332,7 +332,7 @@ impl Campaign {
                 remove_left(Path::new(path))?;
             }
         }
-        // What was there before this run is not its own, and stays; so does what a line cannot
+        // Files from before this run are not its own, and stay; so does what a line cannot
         // name.
         let store = std::path::absolute(store).map_err(failed())?;
         let limit = write_limit::file_beside(&store);

@@ -99,7 +99,7 @@ fn run(
     let read = |from: Option<Box<dyn Read + Send>>| {
         thread::spawn(move || {
             let mut bytes = Vec::new();
-            // What a child that is killed has not written is missing in what it said.
+            // A killed child's answer lacks the bytes that it has not written.
             let _ = from.map(|mut from| from.read_to_end(&mut bytes));
             bytes
         })

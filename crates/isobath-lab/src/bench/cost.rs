@@ -48,7 +48,7 @@ pub fn needs(records: &[Record], data_bytes: f64, rate_per_s: f64) -> Vec<Need> 
             let mut sides: Vec<&str> = points.iter().map(|point| point.side.as_str()).collect();
             sides.sort_unstable();
             sides.dedup();
-            // Where no share was set, a side is the same by it.
+            // Without a share, a side is the same by it.
             let is_known = |side: &str| needs.iter().any(|n| n.row == row.name && n.side == side);
             sides.retain(|side| !is_known(side));
             let own = sides.into_iter().map(|side| Need {

@@ -424,7 +424,7 @@ mod tests {
         assert_eq!(rows[0].violated, [Pitfall::DatasetSize]);
         let said = verdicts(&records)[3].1.to_string();
         assert!(said.starts_with("violated: isobath 1, clients "), "{said}");
-        // What a search chose may differ, since it is sought for each run.
+        // A search's choices may differ, since each run is searched for.
         let (_, trials) = ran(&[1.0], 1);
         let search = crate::bench::Search {
             seed: 1,

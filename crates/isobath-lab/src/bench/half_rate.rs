@@ -34,7 +34,7 @@ pub fn at_half_rate(cases: &[Case], records: &[Record]) -> Vec<Case> {
         let mut case = case.clone();
         case.row = Some(format!("{heading}, half rate"));
         case.plan.rate_per_s = Some(rate);
-        // What the drive does alone is measured beside the row at full load.
+        // The drive alone is measured with the row at full load.
         (case.plan.drive_depth, case.plan.until_steady) = (None, false);
         Some(case)
     };
@@ -221,7 +221,7 @@ pub(super) mod tests {
             })
             .collect();
         assert_eq!(kinds, [fast, EngineKind::Null, EngineKind::Drive]);
-        // What was offered a rate already, and what is not known, is left out.
+        // Runs that were offered a rate already, or are not known, are left out.
         assert!(at_half_rate(&at_rate, &records).is_empty());
         cases.iter_mut().for_each(|case| case.row = None);
         assert!(at_half_rate(&cases, &records).is_empty());

@@ -217,8 +217,8 @@ fn short_run(evidence: &Evidence) -> Verdict {
     if !evidence.writes || !evidence.drive {
         return Verdict::Controlled(steady);
     }
-    // What is steady for seconds may drift for minutes: a drive that cleans settles only once most
-    // of it has been rewritten.
+    // A rate that is steady for seconds may drift for minutes: a drive that cleans settles only
+    // once most of it has been rewritten.
     match &evidence.length.capacities_written {
         Known::Is(times) if *times >= CAPACITIES_MIN => Verdict::Controlled(format!(
             "{steady}, and {times:.1} times the capacity was written"

@@ -174,7 +174,7 @@ fn transactions_of_every_adapter_do_what_a_map_does() {
         };
         engine.run(Arc::new(client)).unwrap();
         engine.close().unwrap();
-        // What was committed is there after a reopening, and nothing else.
+        // Committed records are there after a reopening, and nothing else.
         let engine = open(&config, false).unwrap();
         let client = move |_: usize, session: &mut dyn Session| {
             let (model, _) = &*state.lock().unwrap();

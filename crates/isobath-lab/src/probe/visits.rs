@@ -355,7 +355,7 @@ pub(super) mod tests {
         );
         assert!((first.duration_s - 1.5).abs() < 1e-12 && first.throughput_spread > 0.5);
         assert_eq!(pool(&points, |_, _| true).len(), 2);
-        // What an earlier session measured three times counts three times.
+        // Points that an earlier session measured three times count three times.
         let earlier = MeasuredPoint {
             repeats: 3,
             throughput_spread: 0.02,

@@ -172,7 +172,7 @@ pub fn prepare(plan: Plan, monitor: &dyn Monitor) -> Result<Prepared, LabError> 
         record_bytes,
         disk_bytes,
         free_bytes: free.available_bytes,
-        // What a modest drive does: files written, read and compared at
+        // The speed of a modest drive: files written, read and compared at
         // 100 MB/s, records written and read at 150 MB/s.
         seconds: fixed + files.bytes / 50_000_000 + record_bytes / 75_000_000,
     };

@@ -19,7 +19,7 @@ pub(super) struct Scratch(Vec<PathBuf>);
 impl Drop for Scratch {
     fn drop(&mut self) {
         for path in &self.0 {
-            // What cannot be removed is left to the user, who has its name.
+            // A file that cannot be removed is left to the user, who has its name.
             let _ = std::fs::remove_file(path);
         }
     }

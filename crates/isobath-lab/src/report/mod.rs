@@ -59,7 +59,7 @@ pub(crate) use cells;
 
 /// Whether there is nothing to read in a cell.
 fn is_empty(cell: &Markup) -> bool {
-    // What stands between tags; texts are escaped.
+    // Text between tags, escaped.
     let mut parts = cell.0.split('<');
     let first = parts.next().unwrap_or_default();
     let is_blank = |part: &str| {

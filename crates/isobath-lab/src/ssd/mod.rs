@@ -318,7 +318,7 @@ impl SimulatedSsd {
         if drive.flash.smart().host_written_bytes >= self.cut_at.load(Ordering::Relaxed) {
             self.cut_at.store(u64::MAX, Ordering::Relaxed);
             drive.off = true;
-            // What that cost is not asked for.
+            // The cost of that is not asked for.
             let _ = drive.flash.power_cut();
         }
         if drive.off {

@@ -45,7 +45,7 @@ fn engine_on(ssd: Arc<SimulatedSsd>) {
     }
     let stats = store.stats();
     let smart = ssd.smart().since(&before);
-    // What the engine wrote is what the drive was given, and cleaning in the drive adds to it.
+    // The drive was given the engine's writes, and cleaning in the drive adds to them.
     assert!(
         smart.host_written_bytes >= stats.bytes_written,
         "{smart:?} {stats:?}"

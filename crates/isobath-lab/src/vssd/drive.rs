@@ -160,7 +160,7 @@ impl VirtualDrive {
         let lock = lock(directory)?;
         let made = make_files(directory, &header, &mut flash);
         if made.is_err() {
-            // What was made is an empty drive at most.
+            // At most an empty drive was made.
             let _ = fs::remove_file(image_path(directory));
             let _ = fs::remove_file(state_path(directory));
             let _ = fs::remove_dir(fuse_directory(directory));

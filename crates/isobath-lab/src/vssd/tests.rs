@@ -340,7 +340,7 @@ fn a_killed_process_loses_neither_data_nor_counts() {
         assert_eq!(after.life.host_flushes, before.life.host_flushes);
         assert_eq!(after.valid_pages, before.valid_pages);
         assert!(before.life.erases > 0);
-        // What was in the write cache is on flash now; what was there was written by the same
+        // The write cache's contents are on flash now; what was there was written by the same
         // decisions.
         let more = after.life.flash_written_bytes - before.life.flash_written_bytes;
         assert!(
@@ -568,7 +568,7 @@ fn an_operation_on_many_pages_ends_with_its_last_page() {
     let at = 1_000_000;
     let one = drive.write(0, &[1; PAGE], at).unwrap();
     let many = drive.write(0, &[1; 64 * PAGE], at).unwrap();
-    // What the write cache takes is done at once.
+    // Writes into the write cache complete at once.
     assert!(at < one && one <= many, "{one} {many}");
     let mut data = [0; 64 * PAGE];
     let one = drive.read(1 << 20, &mut data[..PAGE], many).unwrap();

@@ -90,7 +90,7 @@ pub(crate) fn check(local: &WorkerState, progress: Progress<'_>) -> Result<Check
         check_tree(local, &name, tree, &mut found, &mut report)?;
         check_values(local, &name, &mut found, &mut report)?;
     }
-    // What is left of a tree whose drop has failed half-way is the next opening's,
+    // The rest of a tree whose drop has failed half-way is the next opening's,
     // which goes on with it.
     let half_dropped = match catalog::list_dropped(local) {
         Ok(trees) => !trees.is_empty(),

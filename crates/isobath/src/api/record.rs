@@ -18,7 +18,7 @@ pub(crate) fn get_in_task(
     value: &mut Vec<u8>,
 ) -> Result<bool, Error> {
     let transactions = &local.engine.transactions;
-    // What nearly every lookup finds: a value in its leaf, or none, and no commit beside that
+    // The result of nearly every lookup: a value in its leaf, or none, and no commit in flight that
     // changes it.
     let found = tree.get(&TaskContext { local }, key, value)?;
     if found != Some(ValueKind::Extent) {

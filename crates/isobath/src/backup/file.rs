@@ -641,7 +641,7 @@ impl Scratch {
     pub(crate) fn set(&mut self, id: u64, entry: MapEntry) -> Result<(), Error> {
         let mut bytes = Vec::with_capacity(ENTRY_BYTES);
         encode_entries(&[entry], &mut bytes);
-        // What lies between is a hole, which reads as zeros.
+        // The bytes between are a hole, which reads as zeros.
         self.file
             .write_all_at(&bytes, id * ENTRY_BYTES as u64)
             .map_err(failed("write", &self.path))?;

@@ -213,7 +213,7 @@ fn read_page<C: ReadContext>(
         };
         let is_gone = match fail {
             Restart::Changed => ctx.pool().mapping.place(id) == Place::Free,
-            // What is stored there is no page of a tree; a root always is one.
+            // The stored bytes are no page of a tree; a root always is one.
             Restart::NotResident(_) => std::mem::replace(&mut was_read, true) && !is_root,
             _ => false,
         };

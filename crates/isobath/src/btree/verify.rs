@@ -193,7 +193,7 @@ impl<V: Visitor> Walk<'_, V> {
                 self.ahead.push(id);
             }
         }
-        // What is refused is read when the walk comes to it.
+        // A refused page is read when the walk comes to it.
         ctx.read_ahead(&self.ahead);
     }
 

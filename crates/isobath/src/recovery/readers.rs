@@ -48,7 +48,7 @@ pub(crate) fn pin_newest(volume: &Volume, paths: &[PathBuf]) -> Result<Superbloc
     let mut superblock = read_superblock(volume, paths)?;
     // Bound: each round but the last finds a superblock that was written during it.
     loop {
-        // Where there are no locks, the reader finds out when it is overrun.
+        // Without locks, the reader finds out when it is overrun.
         volume.pin(superblock.sequence);
         let again = read_superblock(volume, paths)?;
         if again.sequence == superblock.sequence {
@@ -131,7 +131,7 @@ fn keep_superblock(overlay: &OverlayDevice, superblock: &Superblock) -> Result<(
 fn find_copy(volume: &Volume, id: PageId) -> Result<Option<(Address, u64)>, Error> {
     for _ in 0..ATTEMPTS {
         let superblock = read_superblock(volume, &[])?;
-        // What it names may lie behind the end that the volume had when it was opened.
+        // It may name places behind the end that the volume had when it was opened.
         volume.refresh_len()?;
         #[cfg(test)]
         tests::overtake();

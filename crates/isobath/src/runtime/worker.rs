@@ -601,7 +601,7 @@ impl Worker {
         let mut channel = self.channel.borrow_mut();
         let mut completions = self.completions.borrow_mut();
         let mut polled = Ok(0);
-        // Where much I/O is in flight its completions are gathered in one sleep.
+        // If much I/O is in flight its completions are gathered in one sleep.
         let gathers = channel.in_flight() / GATHER_SHARE > 1;
         let sleep = sleep.filter(|_| {
             gathers

@@ -196,7 +196,7 @@ impl WorkerHandle {
     /// Looks for messages for a moment before the worker sleeps, or until `is_other` says that
     /// there is something else to do.
     pub(super) fn look_for_messages(&self, is_other: impl FnMut() -> bool) -> bool {
-        // Where several threads wait, they need the processors, and messages come often enough for
+        // If several threads wait, they need the processors, and messages come often enough for
         // a worker that sleeps, too.
         self.callers.load(Ordering::Relaxed) <= 1
             && self

@@ -59,7 +59,7 @@ impl Making {
     /// Removes what has no name yet.
     pub(super) fn remove(&self) {
         for (partial, _) in self.files() {
-            // What stays can be removed by hand; the error that led here matters more.
+            // Remaining files can be removed by hand; the error that led here matters more.
             let _ = fs::remove_file(partial);
         }
     }

@@ -30,7 +30,7 @@ pub(super) struct Found {
     pub(super) kind: PageKind,
 }
 
-// What memory a search takes depends on it; see `salvage`.
+// The memory of a search depends on it; see `salvage`.
 const _: () = assert!(size_of::<Found>() == 32);
 
 /// The result of a search, the newest copies of each page first.
@@ -62,7 +62,7 @@ impl Index {
             let length = (total - at).min(buffer.len() as u64) as usize;
             let bytes = &mut buffer[..length];
             unreadable += read_what_can_be(volume, at, bytes);
-            // What begins in the rest is found whole in the next window.
+            // A page that begins in the rest is found whole in the next window.
             let end = if length as u64 == total - at {
                 length
             } else {

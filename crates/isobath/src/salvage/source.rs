@@ -187,7 +187,7 @@ impl<'v> Source<'v> {
                 words.push(word)
             }),
         };
-        // Of what cannot be read nothing is left out; its reader is told so.
+        // Nothing unreadable is left out; its reader gets the error.
         read.map_or_else(|_| Vec::new(), |()| words)
     }
 
@@ -197,7 +197,7 @@ impl<'v> Source<'v> {
             return;
         };
         let provisional = self.read_provisional(superblock);
-        // What the mapping table lacks may have been lost with a part of it.
+        // Entries that the mapping table lacks may have been lost with a part of it.
         let base = LogBase {
             provisional: &provisional,
             has: &|_| true,
@@ -205,7 +205,7 @@ impl<'v> Source<'v> {
         let read = LogScan::read_as_far(self.volume, &area, superblock, &base);
         let (mut scan, failed) = read.with_reason();
         if failed.is_some() {
-            // What cannot be read may have confirmed them.
+            // An unreadable record may have confirmed them.
             scan.keep_provisional();
         }
         if let Some(error) = failed {

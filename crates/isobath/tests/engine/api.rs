@@ -404,7 +404,7 @@ fn a_batch_is_written_whole_and_meets_no_conflict() {
     ));
     assert_eq!(tree.get("a").unwrap().unwrap(), b"2");
     assert_eq!(other.get("large").unwrap(), Some(value(1, 100_000)));
-    // What cannot be written whole is not written at all.
+    // A record that cannot be written whole is not written at all.
     let before = store.stats().allocated_bytes;
     batch.remove(&tree, "a");
     batch.insert(&other, "again", value(2, 100_000));

@@ -128,7 +128,7 @@ async fn dropping_leaves_the_store_whole<Y: Future<Output = ()>>(
         });
         poll_some(transfer, polls, &pause).await;
     }
-    // What was dropped goes on: all of it has ended once a task of each worker has.
+    // Dropped futures go on: all have ended once a task of each worker has.
     let report = loop {
         let report = store.check(&mut |_, _| {}).unwrap();
         if report.problems.is_empty() {

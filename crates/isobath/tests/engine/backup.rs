@@ -484,7 +484,7 @@ fn no_file_is_left_of_a_backup_that_failed() {
     assert_eq!(source.kind(), std::io::ErrorKind::StorageFull);
     std::fs::remove_file(place.at("b")).unwrap();
     assert_eq!(place.names(), names);
-    // What is there stays, until it is to be replaced.
+    // The file stays, until it is to be replaced.
     std::fs::write(place.at("b"), b"mine").unwrap();
     let refused = store.backup(&place.at("b"), &BackupOptions::new(), &mut on);
     assert!(

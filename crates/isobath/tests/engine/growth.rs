@@ -455,7 +455,7 @@ fn three_quarters_are_data(length: usize) {
     verify(&store, 0);
     store.close().unwrap();
 
-    // What a power cut has left takes removals, and as many records again.
+    // The store after a power cut takes removals, and as many records again.
     let store = Store::open_on_volume(Volume::from_device(image.clone()), &options).unwrap();
     verify(&store, 0);
     let tree = store.tree("t").unwrap();

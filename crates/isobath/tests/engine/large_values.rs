@@ -180,7 +180,7 @@ fn a_failed_append_takes_nothing_and_can_be_repeated() {
         assert_eq!(writer.len(), written.len() as u64);
     }
     assert!(failed > 40, "the volume was never full");
-    // What is left of the value needs space, too.
+    // The rest of the value needs space, too.
     for k in model.keys().take(5).cloned().collect::<Vec<_>>() {
         other.remove(&k).unwrap();
         model.remove(&k);
@@ -429,7 +429,7 @@ fn a_reader_says_that_its_value_was_replaced() {
             assert!(error.is_retryable());
         }
     }
-    // What a transaction has written itself and given up.
+    // A value that a transaction has written itself and removed.
     let mut transaction = store.begin().unwrap();
     transaction.insert(&tree, "b", &large).unwrap();
     let mut reader = transaction.reader(&tree, "b").unwrap().unwrap();

@@ -254,7 +254,7 @@ fn a_transaction_that_splits_more_leaves_than_the_log_has_space_for_now() {
         let volume = Volume::from_device(device.clone());
         let store = Store::create_on_volume(volume, &options).unwrap();
         let tree = store.create_tree("t").unwrap();
-        // That logs little.
+        // A bulk load logs little.
         let records = (0..leaves * PER_LEAF).map(|n| (near(n), value(n, VALUE)));
         tree.bulk_load(records).unwrap();
         split_each(&store, &tree, leaves);

@@ -52,7 +52,7 @@ fn every_policy_without_an_oracle_keeps_the_data() {
         assert!(sealed > 0 && sealed + stats.free_segments <= stats.segments);
         assert_holds(&store, &model);
         store.close().unwrap();
-        // What was learned of pages is gone; the data is not.
+        // The statistics of pages are gone; the data is not.
         let store = Store::open_on_volume(volume, &options).unwrap();
         update(&store, &mut model, 10_000, 2);
         assert_holds(&store, &model);

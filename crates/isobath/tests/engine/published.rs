@@ -17,7 +17,7 @@ fn a_store_in_use_can_be_watched_until_it_is_closed() {
         tree.insert(&n.to_le_bytes(), &[1; 50]).unwrap();
     }
     let user_bytes = store.stats().user_bytes_written;
-    // What happened last is published within a period, though no call follows.
+    // The last changes are published within a period, though no call follows.
     let seen = (0..200).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(20));
         Stats::of_store_in_use(&path).is_ok_and(|seen| seen.user_bytes_written == user_bytes)

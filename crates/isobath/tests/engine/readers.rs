@@ -361,7 +361,7 @@ fn what_a_reader_needs_is_kept_by_one_writer_after_another() {
         }
         first.close().unwrap();
         second.close().unwrap();
-        // What was kept for them is used again.
+        // Segments kept for them are used again.
         overwrite_in_turn(&path, 20, is_closed);
         let store = Store::open(&path, &options()).unwrap();
         assert_sound(&store, None);

@@ -31,7 +31,7 @@ struct Sample {
 fn sample(closed: bool) -> Sample {
     let device = FaultDevice::new(0, FaultPlan::new(1));
     let volume = Volume::from_device(device.clone());
-    // What is where, and what only the log has, is the same every time.
+    // Places of pages, and records in the log alone, are the same every time.
     let simulation = Simulation::new(volume, &options(), 1).unwrap();
     let store = simulation.store().clone();
     let for_threads = || {
@@ -287,7 +287,7 @@ fn a_log_that_breaks_off() {
         let (report, store) = salvage(&device, false);
         for (name, model) in &sample.models {
             let found = contents(&store, name);
-            // What was changed last may be missing: it was nowhere else.
+            // The last changes may be missing: they were nowhere else.
             assert!(
                 found.keys().all(|k| model.contains_key(k)),
                 "{name}: {report:?}"
@@ -459,7 +459,7 @@ fn a_salvaged_store_has_its_name_once_it_is_complete() {
         let saved = Store::open(&to, &options()).unwrap();
         assert_eq!(saved.tree("t").unwrap().count(..).unwrap(), 2_000);
         saved.close().unwrap();
-        // What is there already is not replaced, whether it is a store or not.
+        // A file that exists is not replaced, whether it is a store or not.
         let before = std::fs::read(&to).unwrap();
         let salvage = || {
             let mut watch = |_: &'static str, _: u64, _: u64| ControlFlow::Continue(());
@@ -475,7 +475,7 @@ fn a_salvaged_store_has_its_name_once_it_is_complete() {
         assert!(std::fs::read(&to).unwrap() == before);
     }
     assert!(std::fs::symlink_metadata(at("link")).unwrap().is_symlink());
-    // What a killed one has left is told, and not taken.
+    // Files of a killed salvage are reported, and not replaced.
     std::fs::write(at("other.partial"), "left").unwrap();
     let mut watch = |_: &'static str, _: u64, _: u64| ControlFlow::Continue(());
     let to = at("other");

@@ -147,7 +147,7 @@ fn what_was_acknowledged_is_in_the_log_after_a_crash() {
     let place = Place::new();
     let store = place.create("a", "a.log");
     fill(&store, 0..700);
-    // What a killed process leaves, in a directory of its own: the copy finds
+    // The files of a killed process, in a directory of their own: the copy finds
     // the log beside it, not the one that is in use.
     fs::create_dir(place.path("crash")).unwrap();
     place.copy("a", "crash/a");
@@ -535,7 +535,7 @@ fn a_creation_that_was_cut_off_is_repeated() {
     let store = Store::open_or_create(&files, &with_log).unwrap();
     fill(&store, 0..10);
     store.close().unwrap();
-    // What was completed stays.
+    // Completed files stay.
     assert!(Store::create(&files, &with_log).is_err());
     assert_sound(&Store::open_or_create(&files, &with_log).unwrap(), Some(10));
 }

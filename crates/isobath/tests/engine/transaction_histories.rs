@@ -403,7 +403,7 @@ fn snapshots_that_begin_beside_single_operations_do_not_change() {
         let done = simulation.run_until(|| live.load(Ordering::SeqCst) == 0, 4_000_000);
         done.unwrap_or_else(|stuck| panic!("seed {seed}: {stuck}"));
         assert!(reader.join().unwrap() > 10);
-        // What the last snapshot had to see goes with the next change at the latest.
+        // Versions of the last snapshot go with the next change at the latest.
         tree.insert(&wide(0), &[1]).unwrap();
         assert_eq!(simulation.store().stats().versions, 0);
         drop(tree);

@@ -128,7 +128,7 @@ impl Directed {
 fn read(output: Option<ChildStdout>) -> String {
     let mut said = String::new();
     if let Some(mut output) = output {
-        // What cannot be read says nothing.
+        // A file that cannot be read says nothing.
         let _ = output.read_to_string(&mut said);
     }
     said

@@ -294,7 +294,7 @@ fn new_order(
         line_row.extend_from_slice(&info);
         within.write(Table::OrderLine, &key(&[w, d, o, at]), &line_row)?;
     }
-    // What the terminal would show.
+    // The terminal's output.
     std::hint::black_box(total * (10_000 - discount) * (10_000 + w_tax + d_tax));
     Ok(Decision::Commit)
 }

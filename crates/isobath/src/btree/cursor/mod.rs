@@ -373,7 +373,7 @@ impl Cursor {
                 break;
             }
         }
-        // What was shown is not shown again, also by a worker to which this is handed.
+        // Records that were shown are not shown again, also by a worker to which this is handed.
         if forward {
             rest.start = position;
         } else {
@@ -618,7 +618,7 @@ impl Cursor {
                 "its bounds are not beyond its neighbour's",
             )));
         }
-        // What lies behind a boundary lies behind the end where the cursor began.
+        // Records behind a boundary lie behind the end where the cursor began.
         let is_first = !matches!(self.next, Next::Beyond);
         let forward = self.direction == Direction::Forward;
         if let Bound::Included(key) | Bound::Excluded(key) = &self.lower

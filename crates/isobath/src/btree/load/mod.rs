@@ -87,7 +87,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
     /// Leaves the load as it is, before it is complete, for another task to go on with.
     pub(crate) fn pause(mut self) -> Paused {
         debug_assert!(self.built.is_none(), "it is complete");
-        // What was built belongs to the answer from here on.
+        // The built pages belong to the answer from here on.
         self.is_over = true;
         Paused {
             tree: self.tree,

@@ -432,7 +432,7 @@ impl Builder {
                 slots_end += CHILD;
             }
         }
-        // What was there before must not reach the disk.
+        // Earlier bytes must not reach the disk.
         page[slots_end..self.heap].fill(0);
         self.image
     }

@@ -436,7 +436,7 @@ pub(in crate::btree) fn cut_above(
             "its range does not end where the tree's does",
         ));
     }
-    // What the longer prefix saves is not counted.
+    // The saving of a longer prefix is not counted.
     if node.free() + node.fence_len() < upper.len() {
         return Ok(None);
     }

@@ -238,7 +238,7 @@ fn a_tree_is_freed_in_bounded_steps() {
         steps += 1;
         assert!(live - ctx.live_pages() <= 120 && ctx.live_pages() < live);
         live = ctx.live_pages();
-        // What is left is reachable, and with what was freed is all there was.
+        // The remaining pages are reachable, and with the freed ones are all pages.
         let mut rest = Census::default();
         tree.verify_remains(&ctx, &mut rest).unwrap();
         assert_eq!(rest.pages.len() as u64, live - 1);

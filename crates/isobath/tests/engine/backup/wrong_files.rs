@@ -40,7 +40,7 @@ fn any_wrong_byte_is_noticed() {
     assert!(contents(&restored.tree("t").unwrap()) == model);
     restored.close().unwrap();
     std::fs::remove_file(place.at("r")).unwrap();
-    // Where blocks begin: their headers and first bytes are tried one by one, the rest at random.
+    // Starts of blocks: their headers and first bytes are tried one by one, the rest at random.
     let mut starts = Vec::new();
     let mut at = 0;
     while at < sound.len() {
@@ -168,7 +168,7 @@ fn chains_that_do_not_fit_are_refused() {
         restored.close().unwrap();
         std::fs::remove_file(place.at("r")).unwrap();
     }
-    // What is there is not replaced.
+    // A file that exists is not replaced.
     std::fs::write(place.at("r"), b"mine").unwrap();
     assert!(place.restore(&["full"], "r").is_err());
     assert_eq!(std::fs::read(place.at("r")).unwrap(), b"mine");
