@@ -1,4 +1,4 @@
-//! What engines take of this machine's CPU: the constants behind the advice, of Isobath measured on a memory device.
+//! What Isobath takes of this machine's CPU, measured on a memory device: the constants behind the advice.
 
 use std::ops::Bound;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use isobath::{Durability, Options, Store, Tree};
 use isobath_flash::rng::Rng;
-use isobath_model::advise::{IsobathCosts, RocksdbCosts};
+use isobath_model::advise::IsobathCosts;
 use serde::{Deserialize, Serialize};
 
 use crate::{LabError, Monitor, Stage, Unit, cpu_time, synced};
@@ -33,7 +33,7 @@ impl Default for Calibration {
 pub(crate) const KEY_BYTES: usize = 8;
 pub(crate) const VALUE_BYTES: usize = 120;
 const RECORD_BYTES: u64 = (KEY_BYTES + VALUE_BYTES) as u64;
-pub(crate) const SCANNED_RECORDS: usize = 100;
+const SCANNED_RECORDS: usize = 100;
 /// Of a lookup that misses, the pool of the second store holds one page in so many.
 const MISS_SHARE: u64 = 8;
 
@@ -127,80 +127,43 @@ struct Updates {
 
 /// The smallest pool that a miss is measured with, bytes, and the least share of its lookups that miss.
 const MIN_POOL_BYTES: u64 = 2 << 20;
-pub(crate) const MIN_MISSES: f64 = 0.25;
+const MIN_MISSES: f64 = 0.25;
 
 /// No constant is below this, however the clock disturbs it, µs.
-pub(crate) const SHORTEST_US: f64 = 0.001;
+const SHORTEST_US: f64 = 0.001;
 
-/// The costs of every engine that the advice knows.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Costs {
-    /// Isobath's.
-    pub isobath: IsobathCosts,
-    /// RocksDB's; `None` if it was not measured.
-    pub rocksdb: Option<RocksdbCosts>,
+/// A file of costs. What else is in it is of an engine that is not calibrated.
+#[derive(Serialize, Deserialize)]
+struct Costs<C> {
+    isobath: C,
 }
 
-/// Measures Isobath on a memory device, its synced commits and, where it is built in, RocksDB with files in a new directory below
-/// `directory`, which is removed.
+/// Measures Isobath on a memory device, and its synced commits in a new directory below `directory`, which is removed.
 ///
 /// # Errors
-/// Those of the engines and the files; [`LabError::Interrupted`].
+/// Those of the store and the files; [`LabError::Interrupted`].
 pub fn calibrate_all(
     calibration: Calibration,
     directory: &Path,
     monitor: &dyn Monitor,
-) -> Result<Costs, LabError> {
-    let isobath = IsobathCosts {
-        synced: in_place(directory, |place| synced::isobath(place, calibration))?,
-        ..calibrate(calibration, monitor)?
-    };
-    let rocksdb = calibrate_rocksdb(calibration, directory, monitor)?;
-    Ok(Costs { isobath, rocksdb })
-}
-
-/// Runs something in a new directory below `directory`, which is removed.
-pub(crate) fn in_place<T>(
-    directory: &Path,
-    run: impl FnOnce(&Path) -> Result<T, LabError>,
-) -> Result<T, LabError> {
+) -> Result<IsobathCosts, LabError> {
     let place = directory.join(format!("isobath-calibration-{}", std::process::id()));
     std::fs::create_dir(&place).map_err(LabError::io("create", &place))?;
-    let ran = run(&place);
+    let synced = synced::measure(&place, calibration);
     std::fs::remove_dir_all(&place).map_err(LabError::io("remove", &place))?;
-    ran
-}
-
-#[cfg(feature = "rocksdb")]
-fn calibrate_rocksdb(
-    calibration: Calibration,
-    directory: &Path,
-    monitor: &dyn Monitor,
-) -> Result<Option<RocksdbCosts>, LabError> {
-    let costs = crate::engine::rocksdb::calibrate(calibration, directory, monitor)?;
-    // A file of costs holds for any drive.
-    Ok(Some(RocksdbCosts {
-        waiting: None,
-        compaction_page_us: None,
-        ..costs
-    }))
-}
-
-#[cfg(not(feature = "rocksdb"))]
-fn calibrate_rocksdb(
-    _: Calibration,
-    _: &Path,
-    _: &dyn Monitor,
-) -> Result<Option<RocksdbCosts>, LabError> {
-    Ok(None)
+    let synced = synced?;
+    Ok(IsobathCosts {
+        synced,
+        ..calibrate(calibration, monitor)?
+    })
 }
 
 /// Writes costs as JSON.
 ///
 /// # Errors
 /// Those of the file.
-pub fn write_costs(path: &Path, costs: &Costs) -> Result<(), LabError> {
-    let text = serde_json::to_string_pretty(costs).unwrap_or_default();
+pub fn write_costs(path: &Path, costs: &IsobathCosts) -> Result<(), LabError> {
+    let text = serde_json::to_string_pretty(&Costs { isobath: costs }).unwrap_or_default();
     crate::drive_model::write_whole(path, &(text + "\n"))
 }
 
@@ -208,12 +171,11 @@ pub fn write_costs(path: &Path, costs: &Costs) -> Result<(), LabError> {
 ///
 /// # Errors
 /// [`LabError::Input`] with the file and what is wrong in it.
-pub fn read_costs(path: &Path) -> Result<Costs, LabError> {
+pub fn read_costs(path: &Path) -> Result<IsobathCosts, LabError> {
     let text = std::fs::read_to_string(path).map_err(LabError::io("read", path))?;
-    let costs: Costs =
-        serde_json::from_str(&text).map_err(|error| LabError::input(path, error.to_string()))?;
-    let own = &costs.isobath;
-    let mut all = vec![
+    let Costs { isobath: own } = serde_json::from_str::<Costs<IsobathCosts>>(&text)
+        .map_err(|error| LabError::input(path, error.to_string()))?;
+    let all = [
         ("isobath.hit_us", own.hit_us),
         ("isobath.miss_us", own.miss_us),
         ("isobath.write_us", own.write_us),
@@ -221,30 +183,10 @@ pub fn read_costs(path: &Path) -> Result<Costs, LabError> {
         ("isobath.page_written_us", own.page_written_us),
     ];
     // What is a difference of two measurements may be 0.
-    let mut differences = vec![
+    let differences = [
         ("isobath.synced.wake_us", own.synced.wake_us),
         ("isobath.synced.commit_us", own.synced.commit_us),
     ];
-    if let Some(rocksdb) = &costs.rocksdb {
-        all.extend([
-            ("rocksdb.lookup_us", rocksdb.lookup_us),
-            ("rocksdb.block_above_io_us", rocksdb.block_above_io_us),
-            ("rocksdb.write_us", rocksdb.write_us),
-            ("rocksdb.rewritten_record_us", rocksdb.rewritten_record_us),
-            ("rocksdb.rewritten_byte_us", rocksdb.rewritten_byte_us),
-            ("rocksdb.scanned_record_us", rocksdb.scanned_record_us),
-            ("rocksdb.scattered_ratio", rocksdb.scattered_ratio),
-        ]);
-        all.extend(rocksdb.block_us.map(|us| ("rocksdb.block_us", us)));
-        differences.extend([
-            ("rocksdb.scan_ahead_us", rocksdb.scan_ahead_us),
-            ("rocksdb.write_byte_us", rocksdb.write_byte_us),
-            ("rocksdb.write_wait_us", rocksdb.write_wait_us),
-            ("rocksdb.interrupt_us", rocksdb.interrupt_us),
-            ("rocksdb.synced.wake_us", rocksdb.synced.wake_us),
-            ("rocksdb.synced.commit_us", rocksdb.synced.commit_us),
-        ]);
-    }
     let wrong = all
         .into_iter()
         .find(|(_, us)| !(us.is_finite() && *us > 0.0));
@@ -260,7 +202,7 @@ pub fn read_costs(path: &Path) -> Result<Costs, LabError> {
             let reason = format!("{field} is {us}: it must not be below 0");
             Err(LabError::input(path, reason))
         }
-        None => Ok(costs),
+        None => Ok(own),
     }
 }
 
@@ -385,12 +327,8 @@ mod tests {
         assert!(error.contains("calibrate with more"), "{error}");
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("costs.json");
-        let all = Costs {
-            isobath: costs,
-            rocksdb: Some(RocksdbCosts::default()),
-        };
-        write_costs(&path, &all).unwrap();
-        assert_eq!(read_costs(&path).unwrap(), all);
+        write_costs(&path, &costs).unwrap();
+        assert_eq!(read_costs(&path).unwrap(), costs);
         std::fs::write(&path, "{\"isobath\": {\"hit_us\": 1}}").unwrap();
         assert!(
             read_costs(&path)
@@ -398,23 +336,18 @@ mod tests {
                 .to_string()
                 .contains("miss_us")
         );
-        let mut bad = all.clone();
-        bad.isobath.hit_us = -1.0;
-        let refused = |costs: &Costs, field: &str| {
+        let refused = |costs: &IsobathCosts, field: &str| {
             write_costs(&path, costs).unwrap();
             let error = read_costs(&path).unwrap_err().to_string();
             assert!(error.contains(field), "{error}");
         };
+        let mut bad = costs.clone();
+        bad.hit_us = -1.0;
         refused(&bad, "isobath.hit_us is -1");
-        let mut bad = all.clone();
-        if let Some(rocksdb) = &mut bad.rocksdb {
-            rocksdb.write_wait_us = -1.0;
-        }
-        refused(&bad, "rocksdb.write_wait_us is -1");
-        if let Some(rocksdb) = &mut bad.rocksdb {
-            // Callers that never wait cost nothing more.
-            (rocksdb.write_wait_us, rocksdb.scattered_ratio) = (0.0, 0.0);
-        }
-        refused(&bad, "rocksdb.scattered_ratio is 0");
+        // Commits that never wait cost nothing more.
+        let mut bad = costs;
+        bad.synced.wake_us = 0.0;
+        bad.synced.commit_us = -1.0;
+        refused(&bad, "isobath.synced.commit_us is -1");
     }
 }

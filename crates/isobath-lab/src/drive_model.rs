@@ -6,7 +6,7 @@ use std::path::Path;
 
 use isobath::OutputFile;
 pub use isobath_model::Beyond;
-use isobath_model::advise::{Advice, AdviseError, Advisor};
+use isobath_model::advise::{Advice, AdviseError, Advisor, IsobathCosts};
 use isobath_model::profile::Levels;
 pub use isobath_model::profile::{DeviceProfile, HostCacheVerdict};
 pub use isobath_model::report::{ModelReport, ModelRow};
@@ -15,7 +15,6 @@ use isobath_model::{HeldOutError, ModelKind, Sample};
 use serde::Serialize;
 
 use crate::LabError;
-use crate::calibrate::Costs;
 
 /// Reads a profile that a probe wrote.
 ///
@@ -291,15 +290,6 @@ pub fn read_workload(path: &Path) -> Result<Workload, LabError> {
     Workload::from_toml(&text).map_err(|e| LabError::input(path, e.to_string()))
 }
 
-/// The advisor with costs that were measured.
-pub(crate) fn with_costs(advisor: Advisor<'_>, costs: Costs) -> Advisor<'_> {
-    let advisor = advisor.with_isobath_costs(costs.isobath);
-    match costs.rocksdb {
-        Some(rocksdb) => advisor.with_rocksdb_costs(rocksdb),
-        None => advisor,
-    }
-}
-
 /// Advice for a workload on a profiled drive.
 ///
 /// # Errors
@@ -308,12 +298,12 @@ pub(crate) fn with_costs(advisor: Advisor<'_>, costs: Costs) -> Advisor<'_> {
 pub fn advise(
     profile_path: &Path,
     workload_path: &Path,
-    costs: Option<Costs>,
+    costs: Option<IsobathCosts>,
 ) -> Result<(Workload, Advice), LabError> {
     let profile = read_profile(profile_path)?;
     let workload = read_workload(workload_path)?;
     let advisor = Advisor::new(&profile).map(|advisor| match costs {
-        Some(costs) => with_costs(advisor, costs),
+        Some(costs) => advisor.with_costs(costs),
         None => advisor,
     });
     let advice = advisor.and_then(|advisor| advisor.advise(&workload));

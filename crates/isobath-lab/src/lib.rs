@@ -51,8 +51,6 @@ pub mod quickstart;
 pub mod raw;
 mod raw_sweep;
 mod report;
-#[cfg(feature = "rocksdb")]
-pub mod rocksdb_rates;
 pub mod ssd;
 mod synced;
 mod system;

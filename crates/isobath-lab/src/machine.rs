@@ -41,27 +41,12 @@ pub(crate) fn device_bytes() -> (u64, u64) {
 /// not say.
 #[must_use]
 pub(crate) fn steal_time() -> Duration {
-    cores_spent(&[8])
-}
-
-/// CPU time that interrupts took of this machine since boot; no process is charged for it.
-#[cfg(feature = "rocksdb")]
-pub(crate) fn interrupt_time() -> Duration {
-    cores_spent(&[6, 7])
-}
-
-/// Sum of these columns of all cores' line: cpu user nice system idle iowait irq softirq steal, in hundredths of a second.
-fn cores_spent(columns: &[usize]) -> Duration {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let words: Vec<&str> = text
-        .lines()
-        .next()
-        .map(|line| line.split_whitespace().collect())
-        .unwrap_or_default();
-    let of = columns
-        .iter()
-        .filter_map(|&at| words.get(at)?.parse::<u64>().ok());
-    Duration::from_millis(of.sum::<u64>() * 10)
+    // All cores' line, in hundredths of a second: cpu user nice system idle iowait irq softirq steal.
+    let all = text.lines().next().unwrap_or_default();
+    let stolen = all.split_whitespace().nth(8);
+    let stolen: u64 = stolen.and_then(|word| word.parse().ok()).unwrap_or(0);
+    Duration::from_millis(stolen * 10)
 }
 
 /// Space on the file system of a path.

@@ -1,4 +1,4 @@
-//! What synced commits take beside the flush that their group shares, of both engines that the advice knows.
+//! What synced commits take beside the flush that their group shares.
 
 use std::path::Path;
 use std::time::Instant;
@@ -18,16 +18,16 @@ const MANY: u32 = 64;
 const COMMITS_SHARE: u32 = 100;
 const MORE_BY_MANY: u32 = 8;
 /// Records at most: all in memory, but so many that pages are written beside the log, as they are in any store.
-pub(crate) const RECORDS: u32 = 1_000_000;
-/// Of the buffer pool or the block cache.
-pub(crate) const POOL_BYTES: u64 = 256 << 20;
+const RECORDS: u32 = 1_000_000;
+/// Of the buffer pool.
+const POOL_BYTES: u64 = 256 << 20;
 /// Bytes of the file that flushes are timed in.
 const FLUSHED_BYTES: u64 = 64 << 20;
 /// Rounds of both numbers of clients; the median of each counts.
 const ROUNDS: usize = 3;
 
 /// From commits per second by so many clients, of so many commits each; flushes are timed beside them.
-pub(crate) fn costs(
+fn costs(
     place: &Path,
     operations: u32,
     mut per_s: impl FnMut(u32, u32) -> Result<f64, LabError>,
@@ -62,7 +62,7 @@ fn flush_us(place: &Path) -> Result<f64, LabError> {
 }
 
 /// Measures Isobath with a store in `place`.
-pub(crate) fn isobath(place: &Path, calibration: Calibration) -> Result<SyncedCosts, LabError> {
+pub(crate) fn measure(place: &Path, calibration: Calibration) -> Result<SyncedCosts, LabError> {
     let records = calibration.records.min(RECORDS);
     let path = place.join("synced.iso");
     let options = Options::new()

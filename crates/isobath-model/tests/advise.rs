@@ -4,9 +4,9 @@ mod common;
 
 use common::advice::{advice, advisor, because, profile, workload};
 use isobath_model::advise::{
-    Advice, AdviseError, Advisor, CleaningPolicy, IsobathCosts, RocksdbCosts, Structure, advise,
+    Advice, AdviseError, Advisor, CleaningPolicy, IsobathCosts, Structure, advise,
 };
-use isobath_model::lsm::{Cell, EngineModel, Layout, LsmStore};
+use isobath_model::lsm::Layout;
 use isobath_model::profile::HostCacheVerdict;
 use isobath_model::workload::{Order, Workload};
 
@@ -41,7 +41,7 @@ fn uniform_lookups_run_at_the_drives_limit() {
     );
     assert_eq!(advice.structure, Structure::BTree);
     assert!(
-        advice.structure_because.contains("less CPU"),
+        advice.structure_because.contains("nothing is written"),
         "{}",
         advice.structure_because
     );
@@ -58,12 +58,10 @@ fn blind_small_updates_belong_into_an_lsm_tree() {
         btree.write_amplification > 14.7 * lsm.write_amplification,
         "{btree:?} {lsm:?}"
     );
-    // RocksDB was measured at 158,575/s by 32 threads on a quarter of the data, on the machine of these constants (docs/benchmarks.md, "Advice
-    // beside what was measured"), and elsewhere at a write amplification of 6.7 on half of it; 166,011 and 5.81 are predicted.
-    assert!((165e3..167e3).contains(&lsm.operations_per_s), "{lsm:?}");
-    assert_eq!(lsm.limited_by, "log writes");
+    // RocksDB was measured at a write amplification of 6.7 on half of the data; 5.81 is predicted.
     assert!((5.7..6.1).contains(&lsm.write_amplification), "{lsm:?}");
-    // 56 days.
+    assert!(lsm.operations_per_s > 3.0 * btree.operations_per_s);
+    assert_ne!(lsm.limited_by, "log flushes");
     assert!(lsm.endurance_years.unwrap() < 0.155);
     assert!(
         advice
@@ -246,84 +244,6 @@ fn the_options_file_carries_the_settings() {
     );
 }
 
-/// With runs of the engine at hand the advisor chooses by them: Table 4 at 32 background threads, where F = 2 is 12% faster than
-/// any other layout, which no drive model predicts.
-#[test]
-fn runs_of_the_engine_decide_its_layout() {
-    let store = LsmStore {
-        data_bytes: 6.4e7 * 2064.0,
-        file_bytes: 64.0 * 1024.0 * 1024.0,
-        filter_false_positive_share: None,
-        l0_slowdown_files: 20,
-    };
-    let leveled = |fanout| Layout::Leveled {
-        fanout,
-        l0_files: 4,
-    };
-    let cell = |layout, concurrency, seconds: f64, operations: f64| Cell {
-        layout,
-        concurrency,
-        operation_us: seconds * 1e6 / operations,
-    };
-    // Tables 3 and 4.
-    let reads = |a, b, c| {
-        [
-            (leveled(8), 1, a),
-            (Layout::SingleLevel, 1, b),
-            (leveled(8), 32, c),
-        ]
-        .map(|(l, k, s)| cell(l, k, s, 3.2e6))
-    };
-    let inserts = [
-        (leveled(2), 4, 1.15e4),
-        (leveled(4), 4, 1.05e4),
-        (leveled(32), 4, 1.24e4),
-        (leveled(2), 32, 4.00e3),
-        (leveled(4), 32, 4.48e3),
-        (leveled(32), 32, 7.02e3),
-    ]
-    .map(|(l, k, s)| cell(l, k, s, 6.4e7));
-    let runs = EngineModel::calibrate(
-        store,
-        None,
-        &reads(1150.0, 627.0, 46.2),
-        &reads(4700.0, 3050.0, 350.0),
-        &inserts,
-    )
-    .unwrap();
-    let profile = profile();
-    let advisor = Advisor::new(&profile).unwrap().with_rocksdb_runs(runs);
-    let mut w = workload("inserts = 1.0", "");
-    (w.record_count, w.key_bytes, w.value_bytes, w.core_count) = (6.4e7, 16.0, 2048.0, 32);
-    let advice = advisor.advise(&w).unwrap().rocksdb;
-    assert_eq!(advice.settings.layout, leveled(2));
-    assert!(
-        (advice.predicted.operations_per_s / (6.4e7 / 4.00e3) - 1.0).abs() < 0.01,
-        "{:?}",
-        advice.predicted
-    );
-    // Little's law holds for their rates, too.
-    (w.inserts, w.point_reads) = (0.0, 1.0);
-    let lookups = advisor.advise(&w).unwrap().rocksdb.predicted;
-    assert!(lookups.limited_by.contains("runs"), "{lookups:?}");
-    let in_flight = lookups.operations_per_s * lookups.read_latency_us_mean.unwrap() / 1e6;
-    assert!(
-        (in_flight / 256.0 - 1.0).abs() < 0.01,
-        "{in_flight} {lookups:?}"
-    );
-    let too_few = EngineModel::calibrate(
-        store,
-        None,
-        &reads(1.0, 1.0, 1.0)[..2],
-        &reads(1.0, 1.0, 1.0),
-        &inserts,
-    );
-    assert_eq!(
-        too_few.unwrap_err().to_string(),
-        "calibrating the engine needs 1 more runs of queries (2 of 3 present)"
-    );
-}
-
 /// Synced commits cost their flushes: with one client each has one of its own, with many they share.
 #[test]
 fn synced_commits_cost_their_group_flushes() {
@@ -354,10 +274,8 @@ fn synced_commits_cost_what_a_flush_was_measured_to_take() {
     (w.clients, w.record_count) = (64, 1e6);
     let advice = advisor.advise(&w).unwrap();
     // Half of the clients share a flush, of one page or two, and the wake behind it; each commits by itself.
-    for (predicted, synced) in [
-        (&advice.isobath.predicted, IsobathCosts::default().synced),
-        (&advice.rocksdb.predicted, RocksdbCosts::default().synced),
-    ] {
+    let synced = IsobathCosts::default().synced;
+    for predicted in [&advice.isobath.predicted, &advice.rocksdb.predicted] {
         let most = 1e6 / ((2000.0 + synced.wake_us) / 32.0 + synced.commit_us);
         let rate = predicted.operations_per_s;
         assert!((0.95 * most..=most).contains(&rate), "{predicted:?}");
@@ -367,8 +285,8 @@ fn synced_commits_cost_what_a_flush_was_measured_to_take() {
 
 /// What scans of 100 records read, measured on 4 GiB of records of 128 bytes with a tenth in memory
 /// (docs/benchmarks.md, "Scans out of memory"): Isobath 3.92 pages, RocksDB 4.91. Isobath was the faster one at 8 clients,
-/// by 1.41 with one I/O for each page, and by 1.94, 2.07 and 2.17 on other machines since it reads neighbours with one. Predicted is 2.93 for the drive of this
-/// profile, of another day, and 2.4 for that of the 2.07: the right structure.
+/// by 1.41 with one I/O for each page, and by 1.94, 2.07 and 2.17 on other machines since it reads neighbours with one. Predicted is 2.81 for the drive of this
+/// profile, of another day: the right structure.
 #[test]
 fn scans_read_what_engines_were_measured_to_read() {
     let mut w = workload("scans = 1.0\nscan_records = 100", "");
@@ -382,7 +300,7 @@ fn scans_read_what_engines_were_measured_to_read() {
     }
     let ratio = isobath.operations_per_s / rocksdb.operations_per_s;
     assert!(
-        (2.90..2.96).contains(&ratio),
+        (2.78..2.84).contains(&ratio),
         "{ratio} {isobath:?} {rocksdb:?}"
     );
     assert_eq!(advice.structure, Structure::BTree);
@@ -437,7 +355,7 @@ fn the_advice_says_which_constants_are_measured() {
         those.filter(|c| c.is_measured == measured).count()
     };
     assert_eq!((of("Isobath", true), of("Isobath", false)), (7, 0));
-    assert_eq!((of("RocksDB", true), of("Both", true)), (13, 1));
+    assert_eq!((of("RocksDB", true), of("Both", true)), (0, 1));
     assert!(constants.iter().all(|c| !c.source.is_empty()));
     // One is a difference that came out below nothing.
     let nothing = constants.iter().filter(|c| c.us <= 0.0);
@@ -453,39 +371,23 @@ fn costs_that_a_file_lacks_are_those_of_the_reference_machine() {
         "{{\"hit_us\": 1, \"miss_us\": 1, \"write_us\": 1, \"scanned_record_us\": 1, \"page_written_us\": 0.7, {own},
           \"is_write_measured\": true}}"
     );
-    let rocksdb = format!(
-        "{{\"lookup_us\": 5, \"block_above_io_us\": 1, \"write_us\": 1, \"rewritten_record_us\": 1,
-          \"rewritten_byte_us\": 1, \"scanned_record_us\": 1, {own}}}"
-    );
     let profile = profile();
     let advisor = Advisor::new(&profile)
         .unwrap()
-        .with_isobath_costs(serde_json::from_str(&isobath).unwrap())
-        .with_rocksdb_costs(serde_json::from_str(&rocksdb).unwrap());
+        .with_costs(serde_json::from_str(&isobath).unwrap());
     let constants = advisor
         .advise(&workload("point_reads = 1.0", ""))
         .unwrap()
         .constants;
-    let source = |engine: &str, what: &str| {
+    let source = |what: &str| {
         let mut found = constants.iter();
-        let found = found.find(|c| c.engine == engine && c.what.starts_with(what));
+        let found = found.find(|c| c.what.starts_with(what));
         found.map(|c| c.source.as_str()).unwrap()
     };
-    assert_eq!(source("Isobath", "lookup"), "this machine");
-    assert_eq!(source("Isobath", "page written"), "a goal of the design");
-    assert_eq!(source("RocksDB", "lookup"), "this machine");
-    for what in [
-        "scan that reads ahead",
-        "byte written",
-        "write that waits",
-        "interrupts",
-    ] {
-        assert!(
-            source("RocksDB", what).contains("reference machine"),
-            "{what}"
-        );
-    }
-    assert!(source("Both", "I/O of a page").contains("probe"));
+    assert_eq!(source("lookup"), "this machine");
+    assert_eq!(source("page written"), "a goal of the design");
+    assert!(source("synced commit").contains("reference machine"));
+    assert!(source("I/O of a page").contains("probe"));
 }
 
 /// With 128 scans of 100 records at a time and a pool of a tenth, the engine did 1.64 and 1.70 times as many once it read neighbours

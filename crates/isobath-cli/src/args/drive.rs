@@ -50,18 +50,16 @@ Examples:
   isobath advise isobath-profile.json docs/workloads/read-mostly.toml
   isobath advise isobath-profile.json my.toml --options-file OPTIONS --html advice.html
   isobath advise --calibrate costs.json
-  isobath advise isobath-profile.json my.toml --calibration costs.json
-  isobath advise isobath-profile.json --rates /mnt/nvme/rates --calibration costs.json
-  isobath advise isobath-profile.json --rates /mnt/nvme/rates --in-turn 2")]
+  isobath advise isobath-profile.json my.toml --calibration costs.json")]
 pub(crate) struct AdviseArgs {
     /// A profile that `isobath probe` wrote
     #[arg(value_name = "PROFILE", required_unless_present = "calibrate", value_hint = ValueHint::FilePath)]
     pub(crate) profile: Option<PathBuf>,
     /// What you run, as TOML
-    #[arg(value_name = "WORKLOAD.toml", required_unless_present_any = ["calibrate", "rates"], value_hint = ValueHint::FilePath)]
+    #[arg(value_name = "WORKLOAD.toml", required_unless_present = "calibrate", value_hint = ValueHint::FilePath)]
     pub(crate) workload: Option<PathBuf>,
-    /// Measure what engines take of this machine's CPU, and write it to FILE: Isobath in memory; RocksDB, where it is built in, in
-    /// a new directory beside FILE
+    /// Measure what Isobath takes of this machine's CPU, in memory, and of synced commits, in a new directory beside FILE, and
+    /// write it to FILE
     #[arg(long, value_name = "FILE", conflicts_with_all = ["profile", "workload", "calibration", "options_file", "html"], value_hint = ValueHint::FilePath)]
     pub(crate) calibrate: Option<PathBuf>,
     /// With --calibrate: records of 128 bytes
@@ -75,39 +73,6 @@ pub(crate) struct AdviseArgs {
     /// What --calibrate wrote, in place of the reference machine's costs
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) calibration: Option<PathBuf>,
-    /// Compare RocksDB's predicted rates with measured ones, in a database that is made at PATH and removed, with the drive's own
-    /// limit from the same minutes beside them
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["workload", "calibrate", "options_file", "html"], value_hint = ValueHint::AnyPath)]
-    pub(crate) rates: Option<PathBuf>,
-    /// With --rates: workloads, by their names in `isobath bench workloads` [default: all ten of them]
-    #[arg(
-        long,
-        value_name = "NAME,...",
-        value_delimiter = ',',
-        requires = "rates"
-    )]
-    pub(crate) only: Vec<String>,
-    /// With --rates: bytes of records
-    #[arg(
-        long,
-        value_name = "SIZE",
-        requires = "rates",
-        default_value = "512MiB"
-    )]
-    pub(crate) bytes: Size,
-    /// With --rates: bytes of memtables and block cache
-    #[arg(long, value_name = "SIZE", requires = "rates", default_value = "64MiB")]
-    pub(crate) memory: Size,
-    /// With --rates: client threads
-    #[arg(long, value_name = "N", requires = "rates", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub(crate) threads: u32,
-    /// With --rates: seconds that each workload is measured, after half as many
-    #[arg(long, value_name = "SECONDS", requires = "rates", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) seconds: u32,
-    /// With --rates: run each workload N times, with a short calibration before, between and after the runs, beside their files, and
-    /// predict from the medians of those: for machines whose speed drifts from minute to minute
-    #[arg(long, value_name = "N", requires = "rates", conflicts_with = "calibration", value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub(crate) in_turn: Option<u32>,
     /// Write RocksDB's settings as an OPTIONS file that RocksDB loads
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) options_file: Option<PathBuf>,

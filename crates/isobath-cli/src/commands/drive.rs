@@ -236,177 +236,20 @@ fn calibrate(
     progress.clear();
     calibrate::write_costs(path, &costs)?;
     if out.json() {
-        return out.document(&costs);
+        return out.document(&json!({ "isobath": costs }));
     }
-    let own = &costs.isobath;
-    let mut rows = vec![
-        ("Isobath: lookup in the pool", own.hit_us),
-        ("Isobath: page miss beside its I/O", own.miss_us),
-        ("Isobath: update in the pool", own.write_us),
-        ("Isobath: record scanned", own.scanned_record_us),
-        ("Isobath: wake after a flush", own.synced.wake_us),
-        ("Isobath: synced commit", own.synced.commit_us),
-        ("Isobath: page written beside its I/O", own.page_written_us),
+    let rows = [
+        ("lookup in the pool", costs.hit_us),
+        ("page miss beside its I/O", costs.miss_us),
+        ("update in the pool", costs.write_us),
+        ("record scanned", costs.scanned_record_us),
+        ("wake after a flush", costs.synced.wake_us),
+        ("synced commit", costs.synced.commit_us),
+        ("page written beside its I/O", costs.page_written_us),
     ];
-    if let Some(rocksdb) = &costs.rocksdb {
-        rows.extend([
-            ("RocksDB: lookup", rocksdb.lookup_us),
-            (
-                "RocksDB: block read beside its I/O",
-                rocksdb.block_above_io_us,
-            ),
-            ("RocksDB: write", rocksdb.write_us),
-            ("RocksDB: record rewritten", rocksdb.rewritten_record_us),
-            ("RocksDB: byte rewritten", rocksdb.rewritten_byte_us),
-            ("RocksDB: record scanned", rocksdb.scanned_record_us),
-            ("RocksDB: scan that reads ahead", rocksdb.scan_ahead_us),
-            ("RocksDB: byte of a long record", rocksdb.write_byte_us),
-            ("RocksDB: write that waits", rocksdb.write_wait_us),
-            ("RocksDB: interrupts of an I/O", rocksdb.interrupt_us),
-            ("RocksDB: wake after a flush", rocksdb.synced.wake_us),
-            ("RocksDB: synced commit", rocksdb.synced.commit_us),
-        ]);
-        rows.extend(
-            rocksdb
-                .block_us
-                .map(|us| ("RocksDB: block read with its I/O", us)),
-        );
-    }
-    let cells: Vec<Vec<String>> = rows
-        .iter()
-        .map(|(what, us)| vec![(*what).to_owned(), format!("{us:.5}")])
-        .collect();
+    let cells = rows.map(|(what, us)| vec![what.to_owned(), format!("{us:.5}")]);
     out.table(&["measured", "µs"], &cells, true)?;
-    if let Some(rocksdb) = &costs.rocksdb {
-        out.paragraph(&format!(
-            "a large read into ordinary memory takes {:.2} times as long as one into huge pages",
-            rocksdb.scattered_ratio
-        ))?;
-    }
-    if costs.rocksdb.is_none() {
-        out.paragraph("RocksDB is not built in and was not measured: its constants stay those of the reference machine; rebuild with `--features rocksdb`")?;
-    }
     out.line(&format!("written: {}", path.display()))
-}
-
-/// Predicted rates of RocksDB beside measured ones.
-#[cfg(feature = "rocksdb")]
-fn rates(
-    args: &AdviseArgs,
-    profile: &std::path::Path,
-    path: &std::path::Path,
-    global: &GlobalArgs,
-    out: &mut Output,
-) -> Result<(), Failure> {
-    use isobath_lab::rocksdb_rates::{InTurn, RatesPlan, WORKLOADS, rates, spreads};
-    let duration = std::time::Duration::from_secs(u64::from(args.seconds));
-    let plan = RatesPlan {
-        path: path.to_owned(),
-        workloads: match args.only.as_slice() {
-            [] => WORKLOADS.map(str::to_owned).to_vec(),
-            some => some.to_vec(),
-        },
-        data_bytes: args.bytes.0,
-        memory_bytes: args.memory.0,
-        clients: args.threads,
-        warm_up: duration / 2,
-        duration,
-        in_turn: args.in_turn.map(|runs| InTurn {
-            runs,
-            operations: PART_OPERATIONS,
-        }),
-    };
-    let profile = drive_model::read_profile(profile)?;
-    let costs = args.calibration.as_deref().map(calibrate::read_costs);
-    let costs = costs.transpose()?;
-    let source = costs.as_ref().and_then(|costs| costs.rocksdb.as_ref());
-    let source = source
-        .map_or("the reference machine", |rocksdb| &rocksdb.source)
-        .to_owned();
-    let progress = Progress::in_order(global, &[])?;
-    let rows = rates(&plan, &profile, costs, &progress)?;
-    progress.clear();
-    if out.json() {
-        return out.document(&rows);
-    }
-    let pair = |predicted: f64, measured: f64, digits: usize| {
-        format!("{predicted:.digits$} / {measured:.digits$}")
-    };
-    let cells: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            vec![
-                row.workload.clone(),
-                format!("{:.0}", row.predicted_per_s),
-                row.predicted_per_s_range
-                    .map_or_else(dash, |(least, most)| format!("{least:.0} to {most:.0}")),
-                format!("{:.0}", row.measured_per_s),
-                format!("{:+.0}%", 100.0 * row.error_ratio),
-                row.limited_by.to_owned(),
-                pair(
-                    row.predicted_reads_per_operation,
-                    row.measured_reads_per_operation,
-                    2,
-                ),
-                pair(row.predicted_cpu_us, row.measured_cpu_us, 1),
-                pair(row.predicted_written_bytes, row.measured_written_bytes, 0),
-                row.drive_reads_per_s
-                    .map_or_else(|| "-".to_owned(), |(before, after)| pair(before, after, 0)),
-                format!("{:.0}", row.profile_reads_per_s),
-            ]
-        })
-        .collect();
-    let columns = [
-        "RocksDB",
-        "predicted/s",
-        "by single calibrations",
-        "measured/s",
-        "error",
-        "limit",
-        "reads/op",
-        "CPU µs/op",
-        "bytes/op",
-        "drive's reads/s",
-        "profile's",
-    ];
-    out.table(&columns, &cells, true)?;
-    out.line("pairs are predicted / measured; the drive's reads are random ones of 4 KiB before / after each run, and what the profile says")?;
-    if let Some(runs) = args.in_turn {
-        let text = format!(
-            "costs of RocksDB and rates of the drive: medians of {} calibrations with as many bytes, in turn with the runs of each workload",
-            runs + 1
-        );
-        out.line(&text)?;
-        let spreads = spreads(&rows).into_iter();
-        let spreads = spreads.map(|spread| {
-            format!(
-                "{} {:.2} to {:.2}",
-                spread.what, spread.least_us, spread.most_us
-            )
-        });
-        let spreads: Vec<String> = spreads.collect();
-        return out.line(&format!("over all of them, µs: {}", spreads.join(", ")));
-    }
-    out.line(&format!("CPU constants of RocksDB: measured, {source}"))
-}
-
-/// Operations per cost of a calibration in turn with runs: some fifteen seconds with 512 MiB.
-#[cfg(feature = "rocksdb")]
-const PART_OPERATIONS: u32 = 100_000;
-
-#[cfg(not(feature = "rocksdb"))]
-fn rates(
-    _: &AdviseArgs,
-    _: &std::path::Path,
-    _: &std::path::Path,
-    _: &GlobalArgs,
-    _: &mut Output,
-) -> Result<(), Failure> {
-    Err(isobath_lab::LabError::NotBuilt {
-        what: "RocksDB",
-        cure: "install librocksdb-dev and rebuild with `cargo build --release --features rocksdb`",
-    }
-    .into())
 }
 
 pub(crate) fn advise(
@@ -416,9 +259,6 @@ pub(crate) fn advise(
 ) -> Result<(), Failure> {
     if let Some(path) = &args.calibrate {
         return calibrate(path, args.records, global, out);
-    }
-    if let (Some(profile), Some(path)) = (&args.profile, &args.rates) {
-        return rates(args, profile, path, global, out);
     }
     let (Some(profile), Some(workload_path)) = (&args.profile, &args.workload) else {
         return Err(Failure::Usage(

@@ -134,13 +134,6 @@ impl Mix {
         self.has(Operation::Insert)
     }
 
-    /// Share of operations that are the one of this name.
-    #[cfg(feature = "rocksdb")]
-    pub(crate) fn share(&self, name: &str) -> f64 {
-        let named = Operation::ALL.into_iter().filter(|o| o.name() == name);
-        named.map(|operation| self.share_of(operation)).sum()
-    }
-
     /// Share of operations that are this one.
     pub(crate) fn share_of(&self, operation: Operation) -> f64 {
         f64::from(self.weights[operation as usize]) / f64::from(self.total)

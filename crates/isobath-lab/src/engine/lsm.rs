@@ -15,7 +15,7 @@ const WRITE_BUFFER_MIN: f64 = 65_536.0;
 /// Memtables that count: one that is written to, one that is written out.
 const WRITE_BUFFERS: u64 = 2;
 /// The default first level, in memtables.
-pub(crate) const LEVEL_BASE_BUFFERS: u64 = 4;
+const LEVEL_BASE_BUFFERS: u64 = 4;
 
 /// What follows from the size of the data and the cache.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -19,7 +19,7 @@ mod null;
 #[cfg(feature = "redb")]
 mod redb;
 #[cfg(feature = "rocksdb")]
-pub(crate) mod rocksdb;
+mod rocksdb;
 mod txn;
 #[cfg(feature = "wiredtiger")]
 mod wiredtiger;

@@ -1,20 +1,15 @@
 //! From a device profile and a workload to settings, predictions and reasons.
 //!
-//! Everything here is a model: the drive's by its measured points, the engines' by their structure and by a few constants
-//! that are named where they are defined. Predictions are for steady state and carry an interval from the drive model's
+//! Everything here is a model: the drive's by its measured points, the trees' by their structure, and both trees' CPU by a few
+//! constants of Isobath. Predictions are for steady state and carry an interval from the drive model's
 //! cross-validated error alone.
 
-mod block_cache;
 mod cache;
 mod drive;
-mod filling;
 mod isobath;
-mod law;
 mod open;
 mod options_file;
-mod queue;
 mod rocksdb;
-mod run;
 mod scan_reads;
 mod synced;
 mod write_back;
@@ -22,14 +17,11 @@ mod write_back;
 use serde::Serialize;
 
 pub use isobath::{CleaningPolicy, IsobathCosts, IsobathSettings};
-pub use law::Law;
 pub use open::{OpenSettings, open_settings};
-pub use rocksdb::{RocksdbCosts, RocksdbSettings, ThreadedIo, WaitingThreads};
-pub use run::Run;
+pub use rocksdb::RocksdbSettings;
 pub use synced::SyncedCosts;
 
 use crate::error::FitError;
-use crate::lsm::EngineModel;
 use crate::point::{OperatingPoint, Operation};
 use crate::profile::DeviceProfile;
 use crate::select::{HeldOutError, Predictor};
@@ -66,9 +58,9 @@ pub struct Predicted {
     /// `drive_limit_operations_per_s`.
     pub operations_per_s_range: (f64, f64),
     /// The rate at which the drive would be read as fast as at the fastest points of the profile, in bytes and in I/Os per second, and written
-    /// as fast in bytes; `None` if nothing goes to the drive, and where the drive was measured beside a run.
+    /// as fast in bytes; `None` if nothing goes to the drive.
     pub drive_limit_operations_per_s: Option<f64>,
-    /// What limits the rate: `drive`, `CPU`, `clients`, `compaction`, `log writes`, `log flushes`, or the engine as runs of it showed.
+    /// What limits the rate: `drive`, `CPU`, `clients`, `compaction` or `log flushes`.
     pub limited_by: &'static str,
     /// Mean latency of a point read at that rate, µs: with as many operations in flight as there are clients. `None` if the workload has
     /// no point reads.
@@ -143,7 +135,7 @@ pub struct DriveLimits {
 /// A constant behind the predictions.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Constant {
-    /// The engine, or both.
+    /// `Isobath`, or `Both`.
     pub engine: &'static str,
     /// What it is.
     pub what: &'static str,
@@ -192,9 +184,7 @@ pub fn advise(profile: &DeviceProfile, workload: &Workload) -> Result<Advice, Ad
 pub struct Advisor<'a> {
     drive: DriveView<'a>,
     depth: u32,
-    isobath_costs: IsobathCosts,
-    rocksdb_costs: RocksdbCosts,
-    rocksdb_runs: Option<EngineModel>,
+    costs: IsobathCosts,
 }
 
 impl std::fmt::Debug for Advisor<'_> {
@@ -211,65 +201,15 @@ impl<'a> Advisor<'a> {
         Ok(Self {
             drive,
             depth,
-            isobath_costs: IsobathCosts::default(),
-            rocksdb_costs: RocksdbCosts::default(),
-            rocksdb_runs: None,
+            costs: IsobathCosts::default(),
         })
-    }
-
-    /// What to know of the measurements behind any prediction.
-    pub fn warnings(&self) -> Vec<String> {
-        self.drive.warnings()
-    }
-
-    /// Uses runs of RocksDB itself to choose its layout: a few of them say more than its structure and the drive do.
-    pub fn with_rocksdb_runs(mut self, engine: EngineModel) -> Self {
-        self.rocksdb_runs = Some(engine);
-        self
     }
 
     /// Uses Isobath's CPU costs as they were measured on this machine.
     #[must_use]
-    pub fn with_isobath_costs(mut self, costs: IsobathCosts) -> Self {
-        self.isobath_costs = costs;
+    pub fn with_costs(mut self, costs: IsobathCosts) -> Self {
+        self.costs = costs;
         self
-    }
-
-    /// Uses RocksDB's CPU costs as they were measured on this machine.
-    #[must_use]
-    pub fn with_rocksdb_costs(mut self, costs: RocksdbCosts) -> Self {
-        self.rocksdb_costs = costs;
-        self
-    }
-
-    /// From now on, uses these CPU costs of RocksDB.
-    pub fn use_rocksdb_costs(&mut self, costs: RocksdbCosts) {
-        self.rocksdb_costs = costs;
-    }
-
-    /// What RocksDB does with settings of the caller's.
-    ///
-    /// # Errors
-    /// If the profile does not determine the drive's rates.
-    pub fn predict_rocksdb(
-        &self,
-        workload: &Workload,
-        settings: &RocksdbSettings,
-    ) -> Result<Predicted, AdviseError> {
-        rocksdb::predict_with(&self.drive, workload, settings, &self.rocksdb_costs)
-    }
-
-    /// What RocksDB does with such settings in a run of some seconds after a sorted load.
-    ///
-    /// # Errors
-    /// If the profile does not determine the drive's rates.
-    pub fn predict_rocksdb_run(
-        &self,
-        workload: &Workload,
-        settings: &RocksdbSettings,
-        run: &Run,
-    ) -> Result<Predicted, AdviseError> {
-        run::predict_run(&self.drive, workload, settings, &self.rocksdb_costs, run)
     }
 
     /// The model behind the advice.
@@ -280,13 +220,8 @@ impl<'a> Advisor<'a> {
     /// Recommends settings for one workload.
     pub fn advise(&self, workload: &Workload) -> Result<Advice, AdviseError> {
         let drive = &self.drive;
-        let isobath = isobath::advise(drive, workload, self.depth, &self.isobath_costs)?;
-        let rocksdb = rocksdb::advise(
-            drive,
-            workload,
-            self.rocksdb_runs.as_ref(),
-            &self.rocksdb_costs,
-        )?;
+        let isobath = isobath::advise(drive, workload, self.depth, &self.costs)?;
+        let rocksdb = rocksdb::advise(drive, workload, &self.costs)?;
         let (structure, structure_because) =
             compare(workload, &isobath.predicted, &rocksdb.predicted);
         let mut warnings = drive.warnings();
@@ -315,22 +250,18 @@ impl<'a> Advisor<'a> {
             rocksdb,
             structure,
             structure_because,
-            constants: [
-                vec![drive.io_constant()],
-                self.isobath_costs.constants(),
-                self.rocksdb_costs.constants(),
-            ]
-            .concat(),
+            constants: [vec![drive.io_constant()], self.costs.constants()].concat(),
             assumptions: assumptions(workload),
             warnings,
         })
     }
 }
 
-/// What scans take for granted of how records lie on the drive.
+/// What is taken for granted of RocksDB's CPU, and by scans of how records lie on the drive.
 fn assumptions(workload: &Workload) -> Vec<String> {
+    let mut all = vec![SAME_CPU.to_owned()];
     if workload.scans <= 0.0 {
-        return Vec::new();
+        return all;
     }
     let because = match (workload.order, workload.writes() > 0.0) {
         (Some(_), _) => "as data.order says",
@@ -345,8 +276,12 @@ fn assumptions(workload: &Workload) -> Vec<String> {
             "leaves lie in no order, as random writes leave them: each is read with an I/O of its own, but for some that were written together"
         }
     };
-    vec![format!("Isobath's scans: {assumed} ({because}).")]
+    all.push(format!("Isobath's scans: {assumed} ({because})."));
+    all
 }
+
+const SAME_CPU: &str = "RocksDB: its CPU costs are those of Isobath, so that its rates are what an LSM tree can reach on this drive; \
+    `isobath bench compare` measures RocksDB itself.";
 
 fn missed_targets(engine: &str, workload: &Workload, predicted: &Predicted) -> Vec<String> {
     let mut missed = Vec::new();
@@ -387,12 +322,15 @@ fn duration(years: f64) -> String {
 /// B-tree or LSM tree? One that misses the target or wears the drive out loses to one that does not; among equals the
 /// faster wins if it is faster by more than [`CLEARLY_FASTER`], else the one that writes less flash.
 fn compare(workload: &Workload, btree: &Predicted, lsm: &Predicted) -> (Structure, String) {
+    let slower = btree.operations_per_s.min(lsm.operations_per_s);
     let sound = |p: &Predicted| {
-        workload
-            .target_operations_per_s
-            .is_none_or(|t| p.operations_per_s >= t)
-            && p.endurance_years
-                .is_none_or(|y| y >= workload.lifetime_years)
+        let (reaches, share) = match workload.target_operations_per_s {
+            Some(target) => (p.operations_per_s >= target, 1.0),
+            // Without a target both wear the drive at the rate of the slower one.
+            None => (true, slower / p.operations_per_s),
+        };
+        let lasts = |years: f64| years >= workload.lifetime_years * share;
+        reaches && p.endurance_years.is_none_or(lasts)
     };
     let numbers = format!(
         "B-tree {:.0} operations/s and write amplification {:.1}, LSM tree {:.0} and {:.1}",
@@ -417,12 +355,10 @@ fn compare(workload: &Workload, btree: &Predicted, lsm: &Predicted) -> (Structur
         _ if ratio < 1.0 / CLEARLY_FASTER => {
             (Structure::Lsm, "the LSM tree is clearly faster on this mix")
         }
-        _ if workload.writes() <= 0.0 && btree.cpu_us_per_operation <= lsm.cpu_us_per_operation => {
-            (
-                Structure::BTree,
-                "both are about equally fast and the B-tree takes less CPU",
-            )
-        }
+        _ if workload.writes() <= 0.0 => (
+            Structure::BTree,
+            "both are about equally fast and nothing is written, so that an LSM tree saves nothing",
+        ),
         _ if btree.drive_writes_bytes_per_s <= lsm.drive_writes_bytes_per_s => (
             Structure::BTree,
             "both are about equally fast and the B-tree writes less flash",
@@ -476,24 +412,6 @@ fn range(per_s: f64, spread: f64, most: Option<f64>) -> (f64, f64) {
     (per_s / spread, high.max(per_s))
 }
 
-impl Predicted {
-    /// Puts a rate in the place of this one, as far as the drive allows it, with a factor to both ends of its interval. As many operations
-    /// stay in flight (Little's law).
-    fn set_rate(&mut self, per_s: f64, spread: f64) {
-        let most = self.drive_limit_operations_per_s;
-        let per_s = per_s.min(most.unwrap_or(f64::INFINITY));
-        let slower = self.operations_per_s / per_s;
-        for latency_us in [
-            &mut self.read_latency_us_mean,
-            &mut self.read_latency_us_p99,
-        ] {
-            *latency_us = latency_us.map(|us| us * slower);
-        }
-        self.operations_per_s = per_s;
-        self.operations_per_s_range = range(per_s, spread, most);
-    }
-}
-
 /// Clients that are at the cores at such a rate, where they ask for no I/O: those that are served.
 fn at_cores(workload: &Workload, predicted: &Predicted) -> f64 {
     let busy = predicted.operations_per_s * predicted.cpu_us_per_operation / 1e6;
@@ -543,7 +461,7 @@ fn predict(
     // their share of it by what they take alone.
     let crowding = f64::from(workload.clients) / operations_per_s * 1e6 / demand.alone_us.max(1e-3);
     // Where commits wait for each other in the log, those that read do not: clients queue there to write.
-    let crowding = match matches!(limited_by, "log flushes" | "log writes") {
+    let crowding = match limited_by == "log flushes" {
         true => 1.0,
         false => crowding.max(1.0),
     };

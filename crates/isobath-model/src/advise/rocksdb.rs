@@ -1,14 +1,16 @@
 //! Settings for RocksDB: fanout, file size, L0 triggers, background jobs, subcompactions, single level or not.
+//!
+//! They follow from the paper's levels and the drive alone. Both trees are given Isobath's CPU costs, so that they differ by what they
+//! read and write; what RocksDB's code takes beyond that is measured by `isobath bench compare`.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::cache::{hit_share, miss_shares};
 use super::drive::DriveView;
-use super::synced::{SyncedCosts, group_of};
-use super::{
-    AdviseError, Constant, Demand, EngineAdvice, GIB, Predicted, Reason, at_cores, predict,
-};
-use crate::lsm::{EngineModel, Layout, LsmStore, Mix};
+use super::isobath::IsobathCosts;
+use super::synced::group_of;
+use super::{AdviseError, Demand, EngineAdvice, GIB, Predicted, Reason, at_cores, predict};
+use crate::lsm::{Layout, LsmStore};
 use crate::point::PAGE_BYTES;
 use crate::workload::{Durability, Workload};
 
@@ -56,211 +58,19 @@ const METADATA_BYTES_PER_RECORD: f64 = 2.0;
 /// level; a single level holds none.
 const SPACE_SLACK: f64 = 0.05;
 
-/// What RocksDB takes of the CPU, µs: as `isobath advise --calibrate` measured 7.8 on the reference machine (2.3 GHz; docs/benchmarks.md, "The
-/// constants of the advice") or on this one.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct RocksdbCosts {
-    /// A lookup of a record that is in the block cache.
-    pub lookup_us: f64,
-    /// A block that is read, beside its I/O.
-    pub block_above_io_us: f64,
-    /// A block that is read, with its I/O, which the calling thread waits for while others run. Where it was measured, runs take this
-    /// instead of the last one and what the profile says of I/Os, which go to the drive in batches there.
-    #[serde(default)]
-    pub block_us: Option<f64>,
-    /// A write into memtable and log.
-    pub write_us: f64,
-    /// A record that a flush or a compaction writes.
-    pub rewritten_record_us: f64,
-    /// A byte of it.
-    pub rewritten_byte_us: f64,
-    /// A record scanned.
-    pub scanned_record_us: f64,
-    /// What a scan takes more that reads the drive: its iterator reads ahead, through a buffer of its own. Like the next two, it is
-    /// the reference machine's where a file of costs from before it has none.
-    #[serde(default = "scan_ahead_us")]
-    pub scan_ahead_us: f64,
-    /// A byte of a write, of what is longer than 128 bytes.
-    #[serde(default = "write_byte_us")]
-    pub write_byte_us: f64,
-    /// What a write takes more when it waits for another one.
-    #[serde(default = "write_wait_us")]
-    pub write_wait_us: f64,
-    /// Synced commits.
-    #[serde(default = "synced")]
-    pub synced: SyncedCosts,
-    /// What interrupts take of the machine for each I/O that a thread waits for, which counts as no thread's CPU time. Like the next one, it is the
-    /// reference machine's where a file of costs from before it has none.
-    #[serde(default = "interrupt_us")]
-    pub interrupt_us: f64,
-    /// How much longer one large I/O takes with a buffer of ordinary memory, as RocksDB's are, than with one in huge pages, as the
-    /// probe's are.
-    #[serde(default = "scattered_ratio")]
-    pub scattered_ratio: f64,
-    /// What the drive gave in the same minutes. Runs take the profile's rates times what this says of them; without it, the profile's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub drive: Option<ThreadedIo>,
-    /// What many threads did that wait for the drive, in the same minutes. Runs take from it how much of the cores such threads get; without
-    /// it, all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub waiting: Option<WaitingThreads>,
-    /// What a page of 4 KiB that a compaction reads or writes takes beside its CPU time, in the same minutes and by RocksDB's own account: its
-    /// buffers, how far it reads ahead, and the syncs of its files included. Without it, what the drive takes for large I/Os.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub compaction_page_us: Option<f64>,
-    /// Where they come from.
-    pub source: String,
-}
-
-/// What a drive gave to threads that wait for one I/O each, as RocksDB's do: wall time of all of them together, µs. A profile is of
-/// another minute, and of I/Os that one thread starts many of.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct ThreadedIo {
-    /// Threads of the next one.
-    pub threads: u32,
-    /// A random read of 4 KiB.
-    pub read_us: f64,
-    /// Threads of the next two.
-    pub jobs: u32,
-    /// A page of 4 KiB, in writes of 1 MiB into new files.
-    pub large_written_page_us: f64,
-    /// A page of 4 KiB, in reads of 1 MiB.
-    pub large_read_page_us: f64,
-}
-
-/// Lookups by many threads, of which most wait for a block from the drive. The drive announces many blocks at once and wakes their threads
-/// on the core that it interrupts; another core idles until it has taken one of them over, so that threads that wait get less than all cores.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct WaitingThreads {
-    /// How many.
-    pub threads: u32,
-    /// Lookups per second of all of them.
-    pub lookups_per_s: f64,
-    /// Blocks that each reads.
-    pub reads: f64,
-}
-
-/// Scans of 100 records that miss, less those that hit, less the blocks that lookups miss.
-fn scan_ahead_us() -> f64 {
-    14.2
-}
-
-/// Writes of 120 and 4,000 bytes by one thread.
-fn write_byte_us() -> f64 {
-    0.0015
-}
-
-/// Writes by 32 threads and by one.
-fn write_wait_us() -> f64 {
-    3.8
-}
-
-/// By 2 and 64 threads.
-fn synced() -> SyncedCosts {
-    SyncedCosts {
-        wake_us: 41.3,
-        commit_us: 14.6,
-    }
-}
-
-/// Softirq time of lookups that miss, by 32 threads on two cores.
-fn interrupt_us() -> f64 {
-    1.25
-}
-
-/// Reads of 256 KiB, one at a time.
-fn scattered_ratio() -> f64 {
-    1.01
-}
-
-impl Default for RocksdbCosts {
-    fn default() -> Self {
-        Self {
-            lookup_us: 3.65,
-            block_above_io_us: 6.1,
-            block_us: Some(8.8),
-            write_us: 4.57,
-            rewritten_record_us: 0.332,
-            rewritten_byte_us: 0.000_98,
-            scanned_record_us: 0.26,
-            scan_ahead_us: scan_ahead_us(),
-            write_byte_us: write_byte_us(),
-            write_wait_us: write_wait_us(),
-            synced: synced(),
-            interrupt_us: interrupt_us(),
-            scattered_ratio: scattered_ratio(),
-            drive: None,
-            waiting: None,
-            compaction_page_us: None,
-            source: "RocksDB 7.8 on the reference machine, docs/benchmarks.md".into(),
-        }
-    }
-}
-
-impl RocksdbCosts {
-    /// The costs, one by one, with where they come from. What a file of costs lacks has been filled in with the reference machine's value,
-    /// which no measurement hits to the last bit.
-    pub(super) fn constants(&self) -> Vec<Constant> {
-        let reference = Self::default();
-        let constant = |what, cost: fn(&Self) -> f64| Constant {
-            engine: "RocksDB",
-            what,
-            us: cost(self),
-            is_measured: true,
-            source: match cost(self).to_bits() == cost(&reference).to_bits() {
-                true => reference.source.clone(),
-                false => self.source.clone(),
-            },
-        };
-        let block = constant("block read with its I/O, in runs", |costs| {
-            costs.block_us.unwrap_or(0.0)
-        });
-        let mut all = vec![
-            constant("lookup", |costs| costs.lookup_us),
-            constant("block read beside its I/O", |costs| costs.block_above_io_us),
-            constant("write", |costs| costs.write_us),
-            constant("record rewritten by compaction", |costs| {
-                costs.rewritten_record_us
-            }),
-            constant("byte rewritten by compaction", |costs| {
-                costs.rewritten_byte_us
-            }),
-            constant("record scanned", |costs| costs.scanned_record_us),
-            constant("scan that reads ahead", |costs| costs.scan_ahead_us),
-            constant("byte written, beyond 128 of a record", |costs| {
-                costs.write_byte_us
-            }),
-            constant("write that waits for another", |costs| costs.write_wait_us),
-            constant("interrupts of an I/O, in runs", |costs| costs.interrupt_us),
-            constant("wake of those that waited for a flush", |costs| {
-                costs.synced.wake_us
-            }),
-            constant("synced commit beside its flush", |costs| {
-                costs.synced.commit_us
-            }),
-        ];
-        all.extend(self.block_us.map(|_| block));
-        all
-    }
-}
-
 /// Sequence number, type and lengths of a record in a block, bytes.
-pub(super) const BLOCK_BYTES_PER_RECORD: f64 = 12.0;
+const BLOCK_BYTES_PER_RECORD: f64 = 12.0;
 /// Log record header, bytes.
-pub(super) const LOG_HEADER_BYTES: f64 = 24.0;
+const LOG_HEADER_BYTES: f64 = 24.0;
 
 /// Fanouts that are compared; the paper's tables span 2..32.
 const FANOUTS: [u32; 7] = [2, 4, 6, 8, 10, 16, 32];
 /// L0 files and L1 files of leveled layouts.
 const L0_FILES: u32 = 4;
-/// Of what a write takes more that waits for another, the part of the thread that writes for both.
-pub(super) const LEADERS_SHARE: f64 = 0.5;
-
 pub(super) fn advise(
     drive: &DriveView<'_>,
     workload: &Workload,
-    engine: Option<&EngineModel>,
-    costs: &RocksdbCosts,
+    costs: &IsobathCosts,
 ) -> Result<EngineAdvice<RocksdbSettings>, AdviseError> {
     let mut candidates = Vec::new();
     let leveled = FANOUTS.iter().map(|&fanout| Layout::Leveled {
@@ -269,10 +79,7 @@ pub(super) fn advise(
     });
     for layout in leveled.chain([Layout::SingleLevel]) {
         let settings = settings(workload, layout);
-        let mut predicted = predict_with(drive, workload, &settings, costs)?;
-        if let Some(engine) = engine {
-            measured_rate(engine, workload, &settings, &mut predicted);
-        }
+        let predicted = predicted(drive, workload, &settings, costs)?;
         candidates.push((predicted, settings));
     }
     let lives = |p: &Predicted| {
@@ -302,10 +109,9 @@ pub(super) fn advise(
         .map(|(p, _)| p.operations_per_s)
         .fold(0.0, f64::max);
     // A store that is only read is loaded once; then only the rate counts.
-    let tie_share = match engine {
-        _ if workload.writes() <= 0.0 => 0.0,
-        Some(_) => RATE_TIE_SHARE_BY_RUNS,
-        None => RATE_TIE_SHARE,
+    let tie_share = match workload.writes() > 0.0 {
+        true => RATE_TIE_SHARE,
+        false => 0.0,
     };
     let slower = |p: &Predicted| u8::from(p.operations_per_s < fastest * (1.0 - tie_share));
     let key = |p: &Predicted| (rank(p), slower(p));
@@ -326,93 +132,28 @@ pub(super) fn advise(
     })
 }
 
-/// What RocksDB is predicted to do with these settings.
-pub(super) fn predict_with(
+/// What an LSM tree with these settings does on the drive, with the CPU costs of Isobath.
+fn predicted(
     drive: &DriveView<'_>,
     workload: &Workload,
     settings: &RocksdbSettings,
-    costs: &RocksdbCosts,
+    costs: &IsobathCosts,
 ) -> Result<Predicted, AdviseError> {
     let deepest = settings.user_threads.min(drive.concurrency_max);
-    let beside = |at_cores: f64, waits: f64| {
+    let beside = |at_cores: f64| {
         // Threads that are at the cores read nothing.
         let reading = (f64::from(settings.user_threads) - at_cores).max(1.0);
         let reading = reading.min(f64::from(drive.concurrency_max));
-        let demand = demand(drive, workload, settings, costs, reading, waits)?;
+        let demand = demand(drive, workload, settings, costs, reading)?;
         predict(drive, workload, &demand, deepest)
     };
-    // A writer waits if another one writes: where commits are synced, all do but the one that flushes; else as many as find the log busy at
-    // the rate that follows, found from above.
-    let mut waits = match workload.writes() > 0.0 && workload.clients > 1 {
-        true => 1.0,
-        false => 0.0,
-    };
     // At first as if no client was at the cores.
-    let mut predicted = beside(0.0, waits)?;
-    let computing = at_cores(workload, &predicted);
-    for _ in 0..ROUNDS {
-        predicted = beside(computing, waits)?;
-        let busy = predicted.operations_per_s * workload.writes() * put_us(workload, costs) / 1e6;
-        if workload.durability == Durability::Synced || busy > waits - WAITS_TOLERANCE {
-            break;
-        }
-        waits = 0.5 * (waits + busy);
-    }
-    Ok(predicted)
+    let predicted = beside(0.0)?;
+    beside(at_cores(workload, &predicted))
 }
-
-/// Until the share of writers that wait is what follows from it; each round halves what is missing.
-const WAITS_TOLERANCE: f64 = 0.01;
-const ROUNDS: u32 = 10;
-
-/// CPU time of a write into memtable and log that waits for no other, µs.
-pub(super) fn put_us(workload: &Workload, costs: &RocksdbCosts) -> f64 {
-    let larger = (workload.record_bytes() - MEASURED_WRITE_BYTES).max(0.0);
-    costs.write_us + larger * costs.write_byte_us
-}
-
-/// Bytes of the record that the cost of a write was measured with.
-const MEASURED_WRITE_BYTES: f64 = 128.0;
-
-/// Puts the rate that runs of the engine itself predict in place of the structural one. The interval becomes the runs' own.
-fn measured_rate(
-    engine: &EngineModel,
-    workload: &Workload,
-    settings: &RocksdbSettings,
-    predicted: &mut Predicted,
-) {
-    let mix = Mix {
-        queries: workload.point_reads,
-        scans: workload.scans,
-        inserts: workload.writes(),
-        threads: settings.user_threads,
-        jobs: settings.background_jobs,
-    };
-    let filtered = engine.store.filter_false_positive_share.is_some();
-    let engine = engine.for_store(LsmStore {
-        file_bytes: engine.store.file_bytes,
-        ..store(workload, filtered)
-    });
-    let Some(us) = engine.mix_us(settings.layout, &mix) else {
-        return;
-    };
-    let before = predicted.operations_per_s;
-    predicted.set_rate(1e6 / us, RUNS_ERROR_FACTOR);
-    if workload.target_operations_per_s.is_none() {
-        let faster = predicted.operations_per_s / before;
-        predicted.drive_writes_bytes_per_s *= faster;
-        predicted.endurance_years = predicted.endurance_years.map(|years| years / faster);
-    }
-    predicted.limited_by = "the engine, by its own runs";
-}
-
-/// Nine in ten of Table 3's and 4's cells lie within this factor of what calibrated runs predict.
-const RUNS_ERROR_FACTOR: f64 = 1.12;
 
 /// Rates closer than this count as equal.
 const RATE_TIE_SHARE: f64 = 0.05;
-/// With runs of the engine itself, differences are known better.
-const RATE_TIE_SHARE_BY_RUNS: f64 = EngineModel::TIE_SHARE;
 
 fn settings(workload: &Workload, layout: Layout) -> RocksdbSettings {
     let jobs = workload.core_count.max(2);
@@ -462,9 +203,8 @@ fn demand(
     drive: &DriveView<'_>,
     workload: &Workload,
     settings: &RocksdbSettings,
-    costs: &RocksdbCosts,
+    costs: &IsobathCosts,
     threads: f64,
-    waits: f64,
 ) -> Result<Demand, AdviseError> {
     let page = PAGE_BYTES as f64;
     let record_bytes = workload.record_bytes();
@@ -510,8 +250,6 @@ fn demand(
     } else {
         0.0
     };
-    // In a group one thread writes and flushes for all, and wakes them one by one.
-    let (put_us, wait_us) = (put_us(workload, costs), waits * costs.write_wait_us);
     let log_bytes = flushed_pages * page / group;
     let written_bytes = workload.writes() * (rewritten * record_bytes + log_bytes);
     let compacted_pages = workload.writes() * (rewritten - 1.0) * record_bytes / page;
@@ -522,34 +260,35 @@ fn demand(
     let drive_us = workload.point_reads * query_blocks * query_us
         + workload.scans * scan_blocks * drive.page_read_us(threads)?
         + bulk_us;
-    let rewrite_cpu_us = costs.rewritten_record_us + costs.rewritten_byte_us * record_bytes;
-    let point_cpu_us =
-        costs.lookup_us + query_blocks * (costs.block_above_io_us + drive.cpu_us_per_io());
-    let scan_cpu_us = costs.lookup_us
-        + workload.scan_records * costs.scanned_record_us
-        + scan_blocks * (costs.block_above_io_us + drive.cpu_us_per_io());
+    // A record that compaction rewrites is scanned, and is its part of a page that is written.
+    let rewrite_cpu_us = costs.scanned_record_us + costs.page_written_us * record_bytes / page;
+    let block_cpu_us = costs.miss_us + drive.cpu_us_per_io();
+    let point_cpu_us = costs.hit_us + query_blocks * block_cpu_us;
+    let scan_cpu_us =
+        costs.hit_us + workload.scan_records * costs.scanned_record_us + scan_blocks * block_cpu_us;
+    let put_us = costs.hit_us + costs.write_us;
     let cpu_us = workload.point_reads * point_cpu_us
         + workload.scans * scan_cpu_us
-        + workload.writes() * (put_us + wait_us + rewritten * rewrite_cpu_us);
+        + workload.writes() * (put_us + rewritten * rewrite_cpu_us);
     // L0 → L1 and L1 → L2 exclude each other; subcompactions split each of them.
     let page_us_alone = drive.bulk_page_us(1, 0.0)? + drive.bulk_page_us(1, 1.0)?;
     let rewrite_us_alone = rewrite_cpu_us + record_bytes / page * page_us_alone;
-    let serial_us = workload.writes() * work.serial_rewrites * rewrite_us_alone
-        / f64::from(settings.subcompactions);
-    // Groups are written one after another, beside compaction.
-    let (log, log_us) = match is_synced {
-        true => ("log flushes", costs.synced.serial_us(flush_us, group)),
-        false => ("log writes", put_us + LEADERS_SHARE * wait_us),
+    let compaction_us =
+        work.serial_rewrites * rewrite_us_alone / f64::from(settings.subcompactions);
+    // Groups are flushed one after another, beside compaction.
+    let log_us = match is_synced {
+        true => costs.synced.serial_us(flush_us, group),
+        false => 0.0,
     };
-    let (serial, serial_us) = match workload.writes() * log_us > serial_us {
-        true => (log, workload.writes() * log_us),
-        false => ("compaction", serial_us),
+    let (serial, serial_us) = match log_us > compaction_us {
+        true => ("log flushes", log_us),
+        false => ("compaction", compaction_us),
     };
     let point_alone_us = point_cpu_us + query_blocks * drive.random_read_us(1, block_pages)?;
     Ok(Demand {
         drive_us,
         cpu_us,
-        serial_us,
+        serial_us: workload.writes() * serial_us,
         serial,
         alone_us: workload.point_reads * point_alone_us
             // Blocks are read one after another.

@@ -175,9 +175,6 @@ const UNIT_SPREAD_LN: f64 = 0.3;
 const SERIAL_SHARE_USUAL: f64 = 0.01;
 const SERIAL_SHARE_SPREAD_LN: f64 = 1.5;
 
-/// Stores whose sizes differ by less are the same experiment.
-const SAME_SIZE_SHARE: f64 = 0.1;
-
 /// Least number of runs per kind of operation.
 const QUERY_CELLS_MIN: usize = 3;
 const COMPACTION_CELLS_MIN: usize = 4;
@@ -242,23 +239,6 @@ impl EngineModel {
             insert: Residuals::of(inserts, |c| model.insert_us(c.layout, c.concurrency)),
         };
         Ok(model)
-    }
-
-    /// The same engine on another store: per-block, per-run and per-rewrite costs carry over, what single runs missed does only
-    /// if the store has about the size that they ran on.
-    pub fn for_store(&self, store: LsmStore) -> Self {
-        let alike = (store.data_bytes / self.store.data_bytes - 1.0).abs() < SAME_SIZE_SHARE
-            && store.filter_false_positive_share == self.store.filter_false_positive_share;
-        let residuals = if alike {
-            self.residuals.clone()
-        } else {
-            Residuals::default()
-        };
-        Self {
-            store,
-            residuals,
-            ..self.clone()
-        }
     }
 
     /// Wall time per point query, µs.

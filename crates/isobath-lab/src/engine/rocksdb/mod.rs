@@ -6,8 +6,6 @@
 //!
 //! Transactions are optimistic ones over a snapshot: the first to commit wins, as in Isobath.
 
-mod calibrate;
-mod drive_rates;
 mod ffi;
 mod sys;
 
@@ -15,10 +13,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-pub(crate) use self::calibrate::calibrate;
-pub(crate) use self::drive_rates::threaded_io;
 use self::ffi::{Batch, Config, Db, Failed};
-pub(crate) use super::lsm::{LEVEL_BASE_BUFFERS, Sizes};
+use super::lsm::Sizes;
 use super::txn::ended;
 use super::{
     Access, Client, Counters, Decision, Ended, Engine, EngineConfig, IsolationLevel, Key, Session,
@@ -48,21 +44,6 @@ fn failed(why: Failed) -> LabError {
             message,
         },
     }
-}
-
-/// What `count` threads return that run at once; the first error.
-fn on_threads<T: Send>(
-    count: u32,
-    run: impl Fn(u32) -> Result<T, LabError> + Copy + Send,
-) -> Result<Vec<T>, LabError> {
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..count).map(|n| scope.spawn(move || run(n))).collect();
-        let results = threads.into_iter().map(|thread| match thread.join() {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
-        });
-        results.collect()
-    })
 }
 
 impl RocksEngine {
