@@ -13,7 +13,7 @@
 #   virtual     Isobath and RocksDB on virtual SSDs, a sweep that commits no pitfall: 8 minutes
 #   segments    the same for Isobath with segments of a superblock, and a second time with about RocksDB's space: 10 minutes
 # Smaller, to see that it works: BYTES=32MiB HEADLINE_BYTES=32MiB MEASURE=1s RECORDS=20000 BARE_SECONDS=0.3.
-# Then: scripts/measure_tables.py OUT docs/results && cargo run -p xtask -- results
+# Then: scripts/measure_tables.py OUT docs/results && cargo test -p xtask results, which says what docs/benchmarks.md has to quote.
 set -euo pipefail
 isobath=$1 dir=$2 out=$3
 shift 3

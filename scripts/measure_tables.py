@@ -2,11 +2,15 @@
 """Makes tables of docs/results from what scripts/measure.sh measured.
 
     scripts/measure_tables.py OUT docs/results
-    cargo run -p xtask -- results
+    cargo test -p xtask results      # says which numbers docs/benchmarks.md no longer has
+
+Title, command, machine and notes of a file stay; look at the machine. The date is today's, the commit that of the working tree.
 """
 
+import datetime
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 from statistics import median
@@ -20,9 +24,25 @@ def name(engine):
 
 
 def write(directory, table, columns, rows):
-    lines = ",\n".join("    " + json.dumps(row, ensure_ascii=False) for row in rows)
-    head = json.dumps(columns, ensure_ascii=False)
-    (directory / f"{table}.json").write_text(f'{{\n  "columns": {head},\n  "rows": [\n{lines}\n  ]\n}}\n')
+    path = directory / f"{table}.json"
+    file = json.loads(path.read_text()) if path.exists() else {"title": table, "command": [], "machine": "", "notes": []}
+    commit = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    file["recorded"] = {"date": str(datetime.date.today()), "commit": commit}
+    keys = ["title", "command", "machine", "recorded", "notes"]
+    parts = [f"  {json.dumps(key)}: {listed(file[key])}" for key in keys]
+    parts += [f'  "columns": {plain(columns)}', f'  "rows": {listed(rows)}']
+    path.write_text("{\n" + ",\n".join(parts) + "\n}\n")
+
+
+def plain(value):
+    return json.dumps(value, ensure_ascii=False)
+
+
+def listed(value):
+    """A list has a line for each of its values."""
+    if not isinstance(value, list):
+        return plain(value)
+    return "[\n" + ",\n".join("    " + plain(part) for part in value) + "\n  ]"
 
 
 def number(value):

@@ -7,6 +7,7 @@ mod data;
 mod fuzz;
 mod history;
 mod random;
+#[cfg(test)]
 mod results;
 mod sequences;
 mod simulate;
@@ -34,8 +35,6 @@ enum Command {
     Syscalls(crash::syscalls::Args),
     /// Take random sequences of commands and calls, each in a store opened anew
     Sequences(sequences::Args),
-    /// Put the tables of docs/results into the pages on benchmarks
-    Results(results::Args),
     /// Use everything at once with real threads and files, close or kill, and compare
     Stress(stress::Args),
     /// Feed mutated files to everything that reads files (`cargo xtask fuzz --help`)
@@ -61,7 +60,6 @@ fn main() -> ExitCode {
         Command::Crash(args) => crash::campaign(&args),
         Command::Syscalls(args) => crash::syscalls::campaign(&args),
         Command::Sequences(args) => sequences::campaign(&args),
-        Command::Results(args) => results::write(&args),
         Command::Stress(args) => stress::campaign(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::StressWorker(args) => stress::work(&args),

@@ -211,8 +211,7 @@ mod prediction {
                 let (measured, predicted) = measured_and_predicted(policy);
                 let predicted = predicted.unwrap();
                 let ratio = measured / predicted;
-                // The goal of docs/benchmarks.md is 5%. Seeds 1 to 6: 0.990 to 0.996, 0.987 to
-                // 0.998, 0.982 to 1.009.
+                // The goal is 5%. Seeds 1 to 6: 0.990 to 0.996, 0.987 to 0.998, 0.982 to 1.009.
                 assert!(
                     (0.97..1.03).contains(&ratio),
                     "{policy}: engine {measured:.3}, simulator {predicted:.3}: {ratio:.3}"

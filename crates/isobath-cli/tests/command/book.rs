@@ -514,14 +514,14 @@ fn sources() -> (Vec<PathBuf>, String) {
 }
 
 #[test]
-fn tests_that_the_page_on_reliability_names_are_there() {
-    let page = read("docs/reliability.md");
+fn tests_and_canaries_that_the_list_of_defects_names_are_there() {
+    let list = read("docs/defects.json");
     let (paths, sources) = sources();
     let canaries = read("crates/isobath/src/canary.rs");
     let (mut tests, mut missing) = (0, Vec::new());
-    let (_, seen_to_fail) = page.split_once("## Tests that were seen to fail").unwrap();
-    for row in page.lines().filter(|line| line.starts_with('|')) {
-        let last = row.trim_end_matches('|').rsplit('|').next().unwrap();
+    let (_, seen_to_fail) = list.split_once("\"seen to fail\"").unwrap();
+    for row in list.lines().filter(|line| line.trim().starts_with('[')) {
+        let last = row.rsplit("\", \"").next().unwrap();
         let names_canaries = seen_to_fail.contains(row);
         for word in row.split('`').skip(1).step_by(2) {
             let is_there = if word.ends_with(".rs") {
@@ -546,7 +546,7 @@ fn tests_that_the_page_on_reliability_names_are_there() {
         }
     }
     assert!(tests > 100, "{tests}");
-    assert!(missing.is_empty(), "docs/reliability.md: {missing:?}");
+    assert!(missing.is_empty(), "docs/defects.json: {missing:?}");
 }
 
 #[test]

@@ -67,8 +67,8 @@ const DIRTY_SHARE: f64 = 1.0 / 8.0;
 /// Log record header, bytes.
 const LOG_HEADER_BYTES: f64 = 40.0;
 
-/// What Isobath takes of the CPU, µs: as `isobath advise --calibrate` measured it on the reference machine (2.3 GHz; docs/benchmarks.md, "The
-/// constants of the advice") or on this one.
+/// Isobath's CPU costs, µs, as `isobath advise --calibrate` measured them on the reference machine
+/// (2.3 GHz; docs/results/advice-constants.json) or on this one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct IsobathCosts {
     /// A lookup of a record in the pool.

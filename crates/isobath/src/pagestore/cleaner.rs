@@ -320,7 +320,7 @@ impl PageStore {
             });
         }
         // In the order in which they were read: pages that are alike lie in one segment already, and sorting a single
-        // victim's gained nothing that could be measured (docs/benchmarks.md).
+        // victim's gained nothing that could be measured.
         space.place(
             content,
             &batch.requests,
