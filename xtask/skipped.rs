@@ -3,7 +3,7 @@
 
 use std::io::Write as _;
 
-/// The variable that names the file in which `.ci/run` collects what was skipped.
+/// The variable that names the file in which `.ci/run` collects skipped tests.
 const LIST: &str = "ISOBATH_SKIPPED";
 
 /// Says that the running test is skipped, or a part of it, for want of something.

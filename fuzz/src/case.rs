@@ -14,7 +14,7 @@ const HEAD: usize = 96;
 /// The longest that an input may become.
 const MAX_GROWTH: usize = 64 << 10;
 
-/// A place in what is mutated.
+/// A place in the mutated bytes.
 #[derive(Clone, Copy, Debug, Arbitrary)]
 enum At {
     Head(u8),

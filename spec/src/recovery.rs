@@ -147,7 +147,7 @@ fn surviving(state: &State, survivors: u8) -> [Place; PLACES] {
 ///
 /// # Errors
 ///
-/// What is lost, or there without an owner.
+/// Lost pages, or pages without an owner.
 pub(crate) fn recover(
     state: &State,
     mut records: Lsn,
@@ -220,7 +220,7 @@ fn read(places: &[Place; PLACES], page: usize, address: Address) -> Result<Page,
     })
 }
 
-/// Whether the recovered store has what was committed, and nothing that nothing names.
+/// Whether the recovered store has all commits, and nothing without an owner.
 fn judge(state: &State, records: Lsn, recovered: &Recovered) -> Result<(), &'static str> {
     let root = recovered.pages[ROOT].ok_or("the root is lost")?;
     let leaf = usize::from(root.content);

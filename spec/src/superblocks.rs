@@ -119,7 +119,7 @@ impl TwoState {
         self.current.is_open && self.doing == Doing::Nothing
     }
 
-    /// The next step of what is being done, which writes so many superblocks more.
+    /// The next step of the operation, which writes this many superblocks more.
     fn step(&mut self, broken: Option<SuperblockRule>) -> Option<()> {
         match self.doing {
             Doing::Nothing => return None,
@@ -249,7 +249,7 @@ impl Model for TwoSuperblocks {
                 if !state.is_open() || !self.logs {
                     return None;
                 }
-                // Some of what is logged is in no page yet.
+                // Some logged changes are in no page yet.
                 let end = state.records.len() as u8;
                 state.current.start = state.current.start.max(end.saturating_sub(1));
                 state.write()?;

@@ -66,7 +66,7 @@ fn large_values_come_in_parts_and_short_buffers_say_so() {
         let value: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
         assert_eq!(store(space, b"large", &value), KVS_SUCCESS);
         assert_eq!(get(space, b"large").as_deref(), Some(&value[..]));
-        // A buffer that is too short has what fits; the whole length is known.
+        // A buffer that is too short has the part that fits; the whole length is known.
         for room in [0, 1, 512, length - 1] {
             let (code, part, whole) = retrieve(space, b"large", room, 0, false);
             assert_eq!((code, whole as usize), (KVS_ERR_BUFFER_SMALL, length));

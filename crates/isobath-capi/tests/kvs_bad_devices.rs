@@ -126,7 +126,7 @@ fn a_configuration_file_of_the_environment_that_is_missing() {
     assert_eq!(kvs_close_device(opened), KVS_SUCCESS);
 }
 
-/// Stores until nothing fits any more; what was acknowledged stays, what was refused is not there,
+/// Stores until nothing fits any more; acknowledged pairs stay, refused ones are not there,
 /// and deleting makes room.
 fn fill(directory: &Path, more: &str) {
     let device = device(directory, more);

@@ -84,7 +84,7 @@ fn functions(text: &str) -> Vec<Function> {
             continue;
         };
         let parameters = parameters.strip_suffix(')').expect("a prototype");
-        // The name is what follows the last blank or star.
+        // The name follows the last blank or star.
         let split = |text: &str| {
             let at = text.rfind([' ', '*']).unwrap() + 1;
             (text[..at].trim().to_owned(), text[at..].to_owned())

@@ -1,5 +1,5 @@
 //! Calls of `isobath_omp.h` by several threads: objects come whole and once, whatever other threads
-//! change or close; what is wrong gets a code and a message.
+//! change or close; wrong calls get a code and a message.
 
 // SAFETY, of every call: what its pointers point to outlives it, as a C program has to see to.
 #![allow(unsafe_code, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
@@ -363,7 +363,7 @@ fn a_device_may_be_closed_during_loads() {
     assert_eq!(kvs_close_device(opened), KVS_SUCCESS);
 }
 
-/// A session decides a device's limits, counts what was transferred, and logs it.
+/// A session decides a device's limits, counts transfers, and logs them.
 #[test]
 fn a_session_measures_a_device() {
     let _one = SESSION.lock();

@@ -20,7 +20,7 @@ pub(crate) fn lab(error: &LabError, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     }
 }
 
-/// Says what is wrong, and what to do about it at a shell.
+/// Names the problem, and the remedy at a shell.
 pub(crate) fn engine(error: &Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match error {
         Error::NoSuchTree { name } => write!(

@@ -8,7 +8,7 @@ use isobath_lab::raw::RawError;
 
 use crate::explain;
 
-/// Found problems, or did not find what was asked for.
+/// Found problems, or did not find the requested thing.
 pub(crate) const FOUND: u8 = 1;
 /// The command line is invalid.
 pub(crate) const USAGE: u8 = 2;

@@ -117,9 +117,9 @@ impl InOrder {
         check().map(|()| begun)
     }
 
-    /// Begins to write the file `to`, which is unfinished until its end. What is no regular file is
-    /// written through: nothing is left of it, and it may keep its writer waiting, so there a
-    /// signal goes on to end the process at once.
+    /// Begins to write the file `to`, which is unfinished until its end. A target that is no
+    /// regular file is written through: nothing is left of it, and it may keep its writer waiting,
+    /// so there a signal goes on to end the process at once.
     pub(crate) fn for_output(to: &Path) -> Result<Option<InOrder>, Failure> {
         let is_through = to.as_os_str() == "-" || to.metadata().is_ok_and(|found| !found.is_file());
         match is_through {

@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints help, or what is wrong with the command line; what a terminal would act on in its words
+/// Prints help, or the problem of the command line; characters that a terminal would act on
 /// is escaped.
 fn print(error: &clap::Error) {
     let is_harmless = |word: OsString| {

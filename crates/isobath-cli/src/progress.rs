@@ -210,7 +210,7 @@ impl TimeLeft {
         self.left = self.left.saturating_sub(1);
     }
 
-    /// It has ended; what is left, in words.
+    /// It has ended; the last line, in words.
     pub(crate) fn ran(&mut self) -> String {
         let took = self.began.elapsed();
         self.took(took)
@@ -239,7 +239,7 @@ mod tests {
 
     use super::*;
 
-    /// A terminal of this many columns that keeps what is drawn on it.
+    /// A terminal of this many columns that keeps its drawings.
     #[derive(Debug, Clone)]
     struct Drawn(u16, Arc<Mutex<String>>);
 

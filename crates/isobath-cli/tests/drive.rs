@@ -484,7 +484,7 @@ fn a_probe_ends_in_a_profile_that_model_reads() {
     assert_eq!(settings.len(), 4, "{profile}");
 }
 
-/// What a point of a profile says was measured, without what came out.
+/// A point's measured setting, without its result.
 fn setting(point: &serde_json::Value) -> String {
     let names = [
         "threads",

@@ -103,7 +103,7 @@ fn a_tree_goes_in_and_comes_out_the_same() {
     assert_eq!(same("out/same").ino(), same("out/dir/text").ino());
     assert!(same("out/sparse").blocks() < 1000);
 
-    // Not over what is there.
+    // Not over an existing entry.
     files(&place, &["export", "in", "out"]).fails(3, "exists already");
     files(&place, &["export", "in", "s.iso"]).fails(3, "exists already");
     files(&place, &["import", "in"]).fails(3, "exists already");
@@ -203,7 +203,7 @@ fn names_move_and_go() {
     assert!(!place.path("t.iso").exists());
 }
 
-/// Ctrl-C takes back what was begun, whenever it comes; that an import which is stopped half-way
+/// Ctrl-C takes back a begun import, whenever it comes; that an import which is stopped half-way
 /// leaves nothing, the library's own tests show.
 #[test]
 fn an_import_that_is_interrupted_leaves_nothing() {
@@ -367,7 +367,7 @@ fn programs_read_a_mounted_tree() {
         .run(&["files", "umount", "mnt"])
         .fails(3, "no files are mounted");
 
-    // A newer mount shows what is there now.
+    // A newer mount shows the present state.
     mounted.mount(&[]);
     assert!(!root.join("dir").exists() && root.join("renamed").exists());
     mounted.unmount();

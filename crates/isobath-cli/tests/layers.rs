@@ -146,7 +146,7 @@ fn place_of(module: &str) -> Option<(&'static str, usize)> {
     places.find_map(|(at, (layer, name))| (name == module).then_some((layer, at)))
 }
 
-/// What is wrong with the imports of one file of the engine.
+/// The problems of the imports of one file of the engine.
 fn violations(
     file: &str,
     module: &str,

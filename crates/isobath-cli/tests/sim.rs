@@ -23,7 +23,7 @@ const SMALL: [&str; 9] = [
     "--threads=2",
 ];
 
-/// Where the fluid bound ends; the beginnings of what is said.
+/// The limits of the fluid bound; the first words of the sentences.
 const BOUND_LIMITS: &str = "The bound holds for updates that are independent of each other";
 const OWN_BATCHES: &str = "Each policy cleans a batch of its own choice";
 

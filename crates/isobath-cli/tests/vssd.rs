@@ -377,7 +377,7 @@ fn a_full_disk_under_the_drive_loses_nothing_that_was_synced() {
         .and_then(|()| file.sync_all());
     assert!(written.is_err(), "a disk of 24 MiB does not take 40");
     drop(file);
-    // Nor its state, which is larger than what is left.
+    // Nor its state, which is larger than the free space.
     let unmounted = drive.vssd(&["umount", "small/ssd"]);
     unmounted.fails(3, "No space left on device");
     disk("mount", &["-o", "remount,size=120M"]);

@@ -74,7 +74,7 @@ impl<'t> Change<'t> {
         }
     }
 
-    /// A place that is taken, and what has it. The root can neither be moved nor removed.
+    /// A place that is taken, and its entry. The root can neither be moved nor removed.
     fn taken_place(&self, path: &[u8]) -> Result<(Place, Named), FilesError> {
         let place = self.records().place(path)?;
         let Some(named) = place.named else {
@@ -379,7 +379,7 @@ impl FileTree {
         })
     }
 
-    /// Moves a file, link or directory, replacing what is at `to`.
+    /// Moves a file, link or directory, replacing the entry at `to`.
     ///
     /// # Errors
     ///
@@ -389,7 +389,7 @@ impl FileTree {
     }
 
     /// Moves a file, link or directory, as `rename(2)` does. The cost of moving a directory does
-    /// not depend on what is below it.
+    /// not depend on its size.
     ///
     /// # Errors
     ///

@@ -66,7 +66,7 @@ struct Check<'w> {
 impl FileView {
     /// Reads the whole tree and verifies it: each name has an inode, each inode as many names as it
     /// says, each directory leads to the root, all contents are there with the checksums that they
-    /// were stored with, and nothing is there beside. What is kept in memory is about 200 bytes for
+    /// were stored with, and nothing is there beside. The memory is about 200 bytes for
     /// each inode.
     ///
     /// # Errors

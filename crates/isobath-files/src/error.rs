@@ -103,9 +103,9 @@ pub enum FilesError {
     Checksum {
         /// The file.
         path: Vec<u8>,
-        /// Where what was verified begins.
+        /// The offset of the verified bytes.
         offset: u64,
-        /// The checksum of what was read.
+        /// The checksum of the bytes read.
         found: u32,
         /// The checksum that was stored.
         expected: u32,
@@ -150,7 +150,7 @@ pub enum FilesError {
         /// Why, and what to do.
         reason: String,
     },
-    /// The caller asked to stop; nothing is left of what was begun.
+    /// The caller asked to stop; nothing is left of the begun work.
     #[error("interrupted")]
     Interrupted,
 }

@@ -20,7 +20,7 @@ use crate::{Attributes, Copied, FileView, FilesError, Span, Watcher};
 const MAX_HOST_PATH: usize = 4000;
 
 impl FileView {
-    /// Copies what is at `path`, and all below it, to `to` in the file system outside, which must
+    /// Copies the entry at `path`, and all below it, to `to` in the file system outside, which must
     /// not exist: contents, holes, symbolic and hard links, permissions, times, and where the
     /// process is root owners. It is made under another name beside `to` and renamed once it is
     /// complete and on the drive; if that fails, it is removed. A process that is killed before
@@ -236,7 +236,7 @@ impl Export<'_> {
             .map_err(host("set the attributes of", shown))
     }
 
-    /// Owner, permissions and time of what is open, in an order in which none undoes another.
+    /// Owner, permissions and time of the open file, in an order in which none undoes another.
     fn finish(&self, file: impl AsFd, attributes: &Attributes) -> Result<(), rustix::io::Errno> {
         let file = file.as_fd();
         if self.is_root {
@@ -348,7 +348,7 @@ fn open_directory(at: &OwnedFd, name: &std::ffi::CStr) -> Result<OwnedFd, rustix
     rustix::fs::openat(at, name, flags, Mode::empty())
 }
 
-/// Gives what was made at `first`, below `root`, a further name.
+/// Gives the file made at `first`, below `root`, a further name.
 fn link(
     root: &OwnedFd,
     first: &[u8],

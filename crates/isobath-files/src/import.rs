@@ -27,7 +27,7 @@ const INLINE_BYTES: usize = 1024;
 /// How a tree is imported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ImportOptions {
-    /// Replace what is at the path now, with all that is below it.
+    /// Replace the entry at the path, with all below it.
     pub replace: bool,
     /// Leave out sockets, pipes and devices instead of stopping.
     pub skip_special: bool,
@@ -42,9 +42,9 @@ impl FileTree {
     ///
     /// # Errors
     ///
-    /// [`FilesError::Host`] for what cannot be read, [`FilesError::Refused`] for what is neither
-    /// file, directory nor link, [`FilesError::Exists`], [`FilesError::Interrupted`], and as for
-    /// [`FileTree::create_directory`].
+    /// [`FilesError::Host`] for files that cannot be read, [`FilesError::Refused`] for one that is
+    /// neither file, directory nor link, [`FilesError::Exists`], [`FilesError::Interrupted`], and
+    /// as for [`FileTree::create_directory`].
     pub fn import(
         &self,
         from: &Path,
@@ -245,7 +245,7 @@ impl Import<'_> {
         self.add_inode(directory, name, inode, Vec::new())
     }
 
-    /// Imports what is no directory; `None` if it was left out.
+    /// Imports a file or link; `None` if it was left out.
     fn entry(
         &mut self,
         at: BorrowedFd<'_>,

@@ -6,7 +6,8 @@
 
 use crate::FilesError;
 
-/// Most bytes of a piece of a file's contents: what is read, verified and kept in memory at a time.
+/// Most bytes of a piece of a file's contents, which is read, verified and kept in memory at a
+/// time.
 pub const PIECE_BYTES: usize = 256 << 10;
 /// Most bytes of a name.
 pub const MAX_NAME_BYTES: usize = 255;
@@ -82,7 +83,7 @@ pub(crate) fn piece_key(content: u64, offset: u64) -> Vec<u8> {
     at_offset(CONTENT, content, offset)
 }
 
-/// The key of the map's entry for what begins at an offset.
+/// The key of the map's entry for the stretch at an offset.
 pub(crate) fn map_key(content: u64, offset: u64) -> Vec<u8> {
     at_offset(MAP, content, offset)
 }
@@ -92,7 +93,7 @@ pub(crate) fn map_prefix(content: u64) -> Vec<u8> {
     numbered(MAP, content)
 }
 
-/// The key of what is being made or freed: contents, or a directory that has no name.
+/// The key of an entry that is being made or freed: contents, or a directory that has no name.
 pub(crate) fn pending_key(number: u64) -> Vec<u8> {
     numbered(PENDING, number)
 }

@@ -224,7 +224,7 @@ impl FileReader {
         Ok(all)
     }
 
-    /// What follows the present position up to the end of a piece or hole; moves the position
+    /// The bytes from the present position to the end of a piece or hole; moves the position
     /// behind it. `None` at the end.
     ///
     /// # Errors
@@ -250,7 +250,7 @@ impl io::Read for FileReader {
             return Ok(0);
         }
         self.load(self.position)?;
-        // Up to the end of what is loaded.
+        // Up to the end of the loaded piece.
         let rest = self.loaded.length - (self.position - self.loaded.offset);
         let count = into.len().min(usize::try_from(rest).unwrap_or(usize::MAX));
         let count = self.read_at(self.position, &mut into[..count])?;

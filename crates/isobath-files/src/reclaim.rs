@@ -56,7 +56,7 @@ impl FileTree {
         Ok(more)
     }
 
-    /// Removes what is being freed, and what ended sessions were making.
+    /// Removes entries that are being freed, and those that ended sessions were making.
     pub(crate) fn remove_unfinished(&self) -> Result<(), FilesError> {
         let mut after: Option<u64> = None;
         loop {

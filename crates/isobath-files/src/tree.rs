@@ -142,7 +142,7 @@ impl FileTree {
             })
     }
 
-    /// Removes what sessions that have ended were making, and what was being freed.
+    /// Removes entries that ended sessions were making, and those that were being freed.
     fn recovered(self) -> Result<FileTree, FilesError> {
         match self.store.begin() {
             Ok(transaction) => transaction.rollback(),
@@ -212,7 +212,7 @@ impl FileTree {
         self.store.transact(options, work)
     }
 
-    /// Runs a transaction over names and inodes, then frees what has lost its last name.
+    /// Runs a transaction over names and inodes, then frees inodes that have lost their last name.
     ///
     /// It is serializable: what a change has read, names on its path and the emptiness of a
     /// directory among it, is as it was when it commits.

@@ -24,12 +24,13 @@ pub fn is_mounted(path: &Path) -> bool {
     lines.any(|at| at == path)
 }
 
-/// The absolute path without symbolic links, also of what is not there yet or does not answer any
-/// more, as the mount point of a process that was killed: then of its directory. Two names of one
-/// file have the same, but for hard links.
+/// The absolute path without symbolic links, also of a file that does not exist yet or does not
+/// answer any more, as the mount point of a process that was killed: then of its directory. Two
+/// names of one file have the same, but for hard links.
 #[must_use]
 pub fn resolve(path: &Path) -> PathBuf {
-    // The kernel follows symbolic links to the mount point without asking what is mounted there.
+    // The kernel follows symbolic links to the mount point without asking the file system mounted
+    // there.
     if let Ok(real) = std::fs::canonicalize(path) {
         return real;
     }
@@ -77,7 +78,7 @@ fn octal(digits: &[u8]) -> Option<u8> {
 }
 
 /// Takes a mounted tree off its mount point; the process that serves it ends. If that process
-/// was killed before, what is left of the mount is removed, also while programs are in it.
+/// was killed before, the rest of the mount is removed, also while programs are in it.
 ///
 /// # Errors
 ///

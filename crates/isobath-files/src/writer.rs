@@ -143,7 +143,7 @@ impl FileWriter {
     pub fn append(&mut self, mut bytes: &[u8]) -> Result<(), FilesError> {
         self.check_length(bytes.len() as u64)?;
         while !bytes.is_empty() {
-            // A full piece waits for what follows: contents of one piece need no map.
+            // A full piece waits for the next bytes: contents of one piece need no map.
             if self.buffer.len() == PIECE_BYTES {
                 self.end_piece()?;
             }

@@ -153,7 +153,7 @@ fn what_goes_in_comes_out() {
         assert!(expected == &found[path], "{}", path.display());
     }
 
-    // Parts of it, single files, and not over what is there.
+    // Parts of it, single files, and not over existing entries.
     let one = place.path().join("single");
     view.export("dir/large", &one, &()).unwrap();
     assert_eq!(

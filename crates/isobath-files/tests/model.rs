@@ -18,7 +18,7 @@ enum Node {
     Directory(BTreeMap<String, usize>),
 }
 
-/// What goes wrong, in one word.
+/// The fault, in one word.
 #[derive(Debug, PartialEq)]
 enum Wrong {
     NotFound,

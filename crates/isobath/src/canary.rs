@@ -80,7 +80,7 @@ canaries! {
     MissLateEnds,
     /// A checkpoint says where a segment's summary is before that is written.
     SummaryTooEarly,
-    /// Recovery repeats commits over what was loaded after them.
+    /// Recovery repeats commits over records loaded after them.
     ReplayOverLoads,
     /// Of the last page of the mapping table a checkpoint stores the words of those
     /// pages only that existed when it began.
@@ -133,7 +133,7 @@ canaries! {
     TrustLiveLogEnd,
     /// A change that is older than its page makes its own LSN the page's version.
     LowerVersion,
-    /// The first checkpoint of a recovery covers what is not applied yet.
+    /// The first checkpoint of a recovery covers commits that are not applied yet.
     CoverUnapplied,
     /// A load appears in a tree that another load or its drop has to itself.
     LoadBesideOthers,

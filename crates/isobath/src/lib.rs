@@ -88,7 +88,7 @@
 //! ```
 //!
 //! A transaction reads the store as it was when it began ([`Isolation::Snapshot`]);
-//! [`Isolation::Serializable`] makes conflicts of what was read, too. Changes of one record need no
+//! With [`Isolation::Serializable`] reads conflict, too. Changes of one record need no
 //! transaction: [`Tree::update`], [`Tree::compare_and_swap`], [`Tree::pop_first`]. [`WriteBatch`]
 //! changes many records at once without reading.
 //!
@@ -135,7 +135,7 @@
 //!
 //! # Errors
 //!
-//! The text of every error names the file, what is wrong and what to do. The type says what an
+//! The text of every error names the file, the problem and the remedy. The type says what an
 //! operation can fail with:
 //!
 //! | operation | error |
@@ -172,7 +172,7 @@
 //! - `profile`: `Options::profile`, settings from the profile of a drive that `isobath probe`
 //!   wrote. Off by default: it brings numerics and parsers that nothing else needs.
 //! - `serde`: `Stats` and `TreeStats` can be serialized. Off by default.
-//! - `tracing`: spans and events of what happens seldom: opening, recovery, checkpoints, cleaning,
+//! - `tracing`: spans and events of rare work: opening, recovery, checkpoints, cleaning,
 //!   growth, failed writes. Off by default.
 //! - `simulation`: workers without threads, stepped in an order drawn from a seed, for tests of the
 //!   engine itself. No part of the stable API.

@@ -100,7 +100,7 @@ impl Write for OutputFile {
     }
 }
 
-/// Makes the file `path`, for what is not finished; never over a file of a store.
+/// Makes the file `path` for an unfinished output; never over a file of a store.
 pub(crate) fn unfinished(path: &Path) -> Result<File, Error> {
     Ok(isobath_io::OutputFile::unfinished(path, protected(None))?)
 }

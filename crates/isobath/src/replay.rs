@@ -341,7 +341,7 @@ fn part(stretch: &Stretch, lanes: usize) -> Vec<Vec<Change>> {
 }
 
 /// Writes a checkpoint that needs nothing of the log before `applied_to`, and so frees space in it.
-/// What is there is in the pages, but for large values of dropped trees, which are freed.
+/// Existing records are in the pages, but for large values of dropped trees, which are freed.
 fn let_go(runtime: &Runtime, applied_to: Lsn, orphans: &mut Vec<Extent>) -> Result<(), Error> {
     // Before the checkpoint: after it nothing says any more that they are there.
     runtime.run(|local| extent::free_leftovers(local, orphans))?;

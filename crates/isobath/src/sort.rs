@@ -126,7 +126,7 @@ impl Buffer {
 }
 
 impl Sorter {
-    /// Keeps up to `limit` bytes in memory, and what is more in a temporary file in `directory`.
+    /// Keeps up to `limit` bytes in memory, and the rest in a temporary file in `directory`.
     pub(crate) fn new(limit: usize, directory: PathBuf) -> Sorter {
         Sorter {
             buffer: Buffer::default(),

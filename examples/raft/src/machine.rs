@@ -34,7 +34,7 @@ struct Applied {
 #[derive(Serialize, Deserialize)]
 struct Stored {
     meta: Meta,
-    /// All records, encoded: what is sent to other nodes.
+    /// All records, encoded for other nodes.
     records: Vec<u8>,
 }
 

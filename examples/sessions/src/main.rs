@@ -78,7 +78,7 @@ impl Sessions {
         Ok(true)
     }
 
-    /// Removes what has expired; answers how many sessions.
+    /// Removes expired sessions; answers how many.
     async fn sweep(&self, now: u64) -> Result<u64, Error> {
         let mut removed = 0;
         let mut expired = self.expiry.range_async(..now.to_be_bytes());

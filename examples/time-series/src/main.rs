@@ -103,7 +103,7 @@ impl Series {
         Ok(summaries)
     }
 
-    /// Forgets what is older than `time`; answers how many measurements that were.
+    /// Removes measurements older than `time`; answers how many.
     fn forget_before(&self, series: u32, time: u64) -> Result<u64, Error> {
         self.points.remove_range(key(series, 0)..key(series, time))
     }

@@ -34,7 +34,7 @@ impl Journal {
         File::create(path(directory, round, thread)).map(Journal)
     }
 
-    /// Notes what is asked for now: it may be done from this moment on.
+    /// Notes a request: it may be done from this moment on.
     pub(crate) fn ask(&mut self, transaction: &mut Transaction) -> std::io::Result<()> {
         transaction.asked = now();
         let level = match transaction.level {
@@ -62,7 +62,7 @@ impl Journal {
         self.0.write_all(line.as_bytes())
     }
 
-    /// Notes the answer to what was asked last.
+    /// Notes the answer to the last request.
     pub(crate) fn answer(&mut self, committed: bool) -> std::io::Result<()> {
         let word = if committed { "done" } else { "refused" };
         self.0.write_all(format!("{word} {}\n", now()).as_bytes())

@@ -90,7 +90,7 @@ pub(crate) struct Args {
     /// Ways to the kernel; those that this machine refuses are named and left out
     #[arg(long, value_delimiter = ',', default_value = "uring,aio,pread")]
     backends: Vec<Way>,
-    /// Decides what is written and, as far as it can, when writers are killed
+    /// Decides the writes and, as far as it can, when writers are killed
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Place of the log

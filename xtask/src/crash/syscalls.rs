@@ -26,7 +26,7 @@ pub(crate) enum Faults {
     Soft,
     /// One write or flush fails: nothing that was acknowledged is lost
     Error,
-    /// What was not flushed is lost, and each descriptor reports it once
+    /// Unflushed writes are lost, and each descriptor reports it once
     Lost,
 }
 
@@ -66,10 +66,10 @@ pub(crate) struct Args {
     /// Ways to the kernel; io_uring makes no calls that can be intercepted
     #[arg(long, value_delimiter = ',', default_value = "aio,pread")]
     backends: Vec<Way>,
-    /// What happens to system calls; lost writes are for blocking calls only
+    /// Faults of system calls; lost writes are for blocking calls only
     #[arg(long, value_delimiter = ',', default_value = "soft,error,lost")]
     faults: Vec<Faults>,
-    /// Decides what is written and which calls fail
+    /// Decides the writes and the calls that fail
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Directory of the stores; by default the system's temporary directory

@@ -135,7 +135,7 @@ impl Client<'_> {
         noted.map_err(|error| format!("the journal: {error}"))
     }
 
-    /// Notes whether what was asked for has changed anything.
+    /// Notes whether the request has changed anything.
     fn answered(&mut self, done: Result<bool, Error>) -> Result<(), Problem> {
         let committed = match done {
             Ok(changed) => changed,

@@ -9,7 +9,7 @@
 use super::versions::{Chain, window_of};
 use super::{History, Key, Level, Seen};
 
-/// Adds to what is known of the order: a transaction that can have found one absence only comes
+/// Adds to the known order: a transaction that can have found one absence only comes
 /// after it.
 pub(super) fn order(history: &History, key: Key, chain: &mut Chain) {
     let inserts = inserts(history, key, chain);

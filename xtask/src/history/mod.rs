@@ -195,7 +195,7 @@ impl History {
 /// Answers that no correct store could have given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Anomaly {
-    /// A read found what was never written there.
+    /// A read found a value that was never written there.
     Garbage,
     /// G1a: a read saw a write of a transaction that was rolled back.
     AbortedRead,
@@ -213,7 +213,7 @@ pub(crate) enum Anomaly {
     LongFork,
     /// G2: serializable transactions that no order explains.
     WriteSkew,
-    /// An operation did not see what was acknowledged before it began.
+    /// An operation did not see a write acknowledged before it began.
     Stale,
     /// The last state lacks a write that was acknowledged as durable.
     LostCommit,

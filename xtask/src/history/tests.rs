@@ -258,7 +258,7 @@ fn absences_are_distinguished() {
     };
     fine(&stamped(6));
     finds(&stamped(8), Anomaly::LostUpdate);
-    // A reader that found the absence of an earlier removal missed what was written since.
+    // A reader that found the absence of an earlier removal missed later writes.
     finds(
         &history([
             one(1, 2).d(X, 10),
@@ -430,7 +430,7 @@ fn what_is_not_durable_may_go_but_in_order() {
     }
     finds(&last(three(), &[(X, 1), (Y, 20)]), Anomaly::PartialCommit);
     finds(&last(three(), &[(X, 30), (Y, 2)]), Anomaly::PartialCommit);
-    // One that is durable takes what was acknowledged before it along.
+    // A durable one takes along all that was acknowledged before it.
     let mut mixed = three();
     mixed.transactions[1].durable = true;
     finds(

@@ -9,7 +9,7 @@ use super::{History, Key, Level, Outcome, Read, Seen, Transaction, Version};
 pub(super) struct Item {
     /// Its number; 0 for the absence at first.
     pub(super) version: Version,
-    /// The transaction that wrote it; `None` for what was there at first.
+    /// The transaction that wrote it; `None` for the first state.
     pub(super) writer: Option<usize>,
     pub(super) present: bool,
     /// Certainly not before this instant ...

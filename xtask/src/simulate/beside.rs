@@ -15,13 +15,13 @@ const MAX_STEPS: u64 = 100_000;
 /// Times that a store is asked to come to rest.
 const MAX_RESTS: usize = 20;
 
-/// Whether what is on the drive is looked at.
+/// Whether the drive is looked at.
 pub(super) fn looks_beside(scenario: &Scenario) -> bool {
     let faults = &scenario.faults;
     scenario.log && scenario.more.beside > 0 && faults.io.is_none() && faults.corruption.is_none()
 }
 
-/// When a round looks at what is on the drive: after each checkpoint, until it
+/// When a round looks at the drive: after each checkpoint, until it
 /// has looked often enough.
 pub(super) struct Beside {
     left: u64,

@@ -314,7 +314,7 @@ impl Actor {
         true
     }
 
-    /// Each key of `part`, with what was found of it.
+    /// Each key of `part`, with the value found.
     fn by_keys(&mut self, tree: &Tree, part: &[(Vec<u8>, Key)]) -> Result<Found, Error> {
         let keys: Vec<&[u8]> = part.iter().map(|(bytes, _)| &bytes[..]).collect();
         let named = |values: Vec<Option<Vec<u8>>>| {
@@ -693,5 +693,5 @@ impl Actor {
     }
 }
 
-/// Keys, and what was found of each.
+/// Keys, and the value found of each.
 type Found = Vec<(Vec<u8>, Option<Vec<u8>>)>;

@@ -125,7 +125,7 @@ fn one_cut(
     Ok(true)
 }
 
-/// Recovers a medium and judges what is on it; the I/Os that opening took.
+/// Recovers a medium and judges its contents; the I/Os that opening took.
 pub(super) fn recovered(
     run: &mut Run,
     image: &Arc<FaultDevice>,

@@ -587,7 +587,7 @@ impl Run {
             .map_err(|failure| failure.at(format!("round {}, {}", round, "running")))?;
         self.balances(&between.known, &now, recorder.balance())
             .map_err(|failure| failure.at(format!("round {round}, running")))?;
-        // Once a write has failed, what was begun cannot be taken back any more:
+        // Once a write has failed, begun changes cannot be taken back any more:
         // the next opening does so.
         let poisoned = recorder.counts().contains_key("poisoned");
         if poisoned || self.scenario.faults.fails_writes() {
@@ -693,7 +693,7 @@ impl Run {
         }
     }
 
-    /// After a round: what is there now. `false` if the run ends early.
+    /// After a round: the present versions. `false` if the run ends early.
     fn ended(
         &mut self,
         ended: &Ended,

@@ -162,7 +162,7 @@ impl Client<'_> {
         changed.unwrap_or_else(|| self.common.base[record as usize])
     }
 
-    /// Compares what was read of an own record.
+    /// Compares the value read of an own record.
     pub(super) fn same(&self, record: u64, found: Option<&[u8]>) -> Result<(), Stop> {
         self.is(record, self.expected(record), found)
     }
@@ -184,7 +184,7 @@ impl Client<'_> {
         }
     }
 
-    /// Notes what is asked for, asks, and notes the answer.
+    /// Notes the request, makes it, and notes the answer.
     pub(super) fn ask(
         &mut self,
         noted: &mut Transaction,

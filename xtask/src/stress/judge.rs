@@ -335,7 +335,7 @@ mod tests {
         judge(Since::Kill, &state(0, 103, 1)).unwrap();
         judge(Since::Close, &state(0, 103, 1)).unwrap();
         // Not all that was answered; a lost update; a change without its elders;
-        // half a transaction; and what was never written.
+        // half a transaction; and values that were never written.
         judge(Since::Close, &state(101, 103, 1)).unwrap_err();
         judge(Since::Kill, &base).unwrap_err();
         judge(Since::Kill, &state(0, 102, 0)).unwrap_err();

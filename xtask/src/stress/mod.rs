@@ -55,7 +55,7 @@ pub(crate) struct Args {
     /// Bytes of data, about; suffixes K, M, G
     #[arg(long, default_value = "16M", value_parser = bytes)]
     size: u64,
-    /// Fixes some of what is drawn, as it is printed: backend=aio,threads=16
+    /// Fixes some drawn settings, as they are printed: backend=aio,threads=16
     #[arg(long, default_value = "")]
     mode: String,
     /// Leaves steps out, to find what a failure needs: write, swap, read, many, scan, transaction,

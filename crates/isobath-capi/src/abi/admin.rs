@@ -33,7 +33,7 @@ impl Watcher {
     }
 }
 
-/// Writes a checkpoint now: recovery has to read only what is logged afterwards. Any thread.
+/// Writes a checkpoint now: recovery has to read only later records. Any thread.
 ///
 /// # Safety
 ///
@@ -56,7 +56,7 @@ pub struct isobath_compaction {
     pub bytes_discarded: u64,
 }
 
-/// Packs what is stored and gives the space behind it back to the file system, while the store is
+/// Packs the stored data and gives the space behind it back to the file system, while the store is
 /// used. `gained` may be NULL. Any thread.
 ///
 /// # Safety

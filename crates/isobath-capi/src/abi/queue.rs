@@ -202,7 +202,7 @@ pub struct isobath_queue {
 }
 
 impl isobath_queue {
-    /// Whether the process that has made it has forked this one: what is in flight completes there.
+    /// Whether the process that has made it has forked this one: requests in flight complete there.
     fn is_forked(&self) -> bool {
         self.generation != generation()
     }
@@ -255,7 +255,7 @@ pub unsafe extern "C" fn isobath_queue_new(
     })
 }
 
-/// Sets the limits of isobath_queue_new again; what is in flight stays. Any thread.
+/// Sets the limits of isobath_queue_new again; requests in flight stay. Any thread.
 ///
 /// # Safety
 ///
@@ -449,7 +449,7 @@ pub unsafe extern "C" fn isobath_queue_get_counters(
     })
 }
 
-/// Waits for what is in flight, calls the callbacks that are left, forgets other completions, and
+/// Waits for requests in flight, calls the remaining callbacks, forgets other completions, and
 /// frees the queue. NULL does nothing. No other thread may use the queue any more.
 ///
 /// # Safety

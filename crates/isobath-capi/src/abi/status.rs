@@ -48,7 +48,7 @@ pub enum isobath_status {
     ISOBATH_READ_ONLY = 16,
     /// The volume, or its file system, has no space left.
     ISOBATH_FULL = 17,
-    /// Stored bytes are not what was written.
+    /// Stored bytes differ from the written ones.
     ISOBATH_CORRUPT = 18,
     /// Reading or writing failed.
     ISOBATH_IO = 19,

@@ -90,7 +90,7 @@ pub unsafe extern "C" fn isobath_get_into(
         }
         let is_short = copied < value.len();
         if value.capacity() <= 64 << 10 {
-            // The thread ends: what is kept for it is gone.
+            // The thread ends: its entries are gone.
             let _ = VALUE.try_with(|kept| kept.set(value));
         }
         match is_there && is_short {

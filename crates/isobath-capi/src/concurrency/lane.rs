@@ -125,11 +125,11 @@ impl<R: Request> Lane<R> {
     }
 
     /// A data task that was counted does not run, because the store takes no tasks any more:
-    /// nothing else would complete what is queued.
+    /// nothing else would complete queued requests.
     fn refuse(&self) {
         self.running.fetch_sub(1, Ordering::AcqRel);
-        // As in `serve`: either this sees what was appended, or the thread that appended it starts
-        // a task of its own.
+        // As in `serve`: either this sees the appended request, or the thread that appended it
+        // starts a task of its own.
         fence(Ordering::SeqCst);
         while let Some((port, slot)) = self.queue.pop() {
             port.refuse(slot);

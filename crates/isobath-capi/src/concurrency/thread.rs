@@ -117,7 +117,7 @@ impl<R: Request> CompletionThread<R> {
         id == Some(std::thread::current().id())
     }
 
-    /// Hands over what has completed, and ends the thread. In one of its own callbacks it does not
+    /// Hands over completions, and ends the thread. In one of its own callbacks it does not
     /// wait for it.
     pub(crate) fn stop(&mut self) {
         let Some(thread) = self.take() else {

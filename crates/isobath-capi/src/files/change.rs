@@ -103,7 +103,7 @@ pub unsafe extern "C" fn kvs_files_link(
 }
 
 /// Moves a file, link or directory, as rename(2) does; without `replace`, a name that is taken is
-/// KVS_FILES_ERR_EXISTS. The cost of moving a directory does not depend on what is below it. Any
+/// KVS_FILES_ERR_EXISTS. The cost of moving a directory does not depend on its size. Any
 /// thread.
 ///
 /// # Safety

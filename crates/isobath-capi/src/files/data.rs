@@ -9,7 +9,7 @@ use super::result::{Failure, kvs_files_result};
 use super::{guard, host_path, object, text};
 use kvs_files_result::*;
 
-/// Replaces what is at the path, with all below it.
+/// Replaces the entry at the path, with all below it.
 pub const KVS_CREATE_REPLACE: u32 = 1;
 /// Leaves out sockets, pipes and devices.
 pub const KVS_CREATE_SKIP_SPECIAL: u32 = 2;
@@ -345,7 +345,7 @@ pub unsafe extern "C" fn kvs_retrieve(
     })
 }
 
-/// Copies what is at `path`, and all below it, to `to` in the file system outside, which must not
+/// Copies the entry at `path`, and all below it, to `to` in the file system outside, which must not
 /// exist. Any thread.
 ///
 /// # Safety

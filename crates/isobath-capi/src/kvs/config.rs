@@ -64,7 +64,7 @@ impl Config {
         }
     }
 
-    /// The configuration of the device at `uri`; in the error, what is wrong with it.
+    /// The configuration of the device at `uri`; in the error, its problem.
     pub(crate) fn of_uri(uri: &str) -> Result<Config, String> {
         let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
         if path.is_empty() {

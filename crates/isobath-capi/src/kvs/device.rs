@@ -222,7 +222,7 @@ impl Device {
         self.config.completion == Completion::Polling
     }
 
-    /// Drops what is left of key spaces that were being created or deleted when the process ended.
+    /// Drops the rest of key spaces that were being created or deleted when the process ended.
     /// Trees that the catalog does not name are another program's, whatever they are called.
     fn drop_unfinished(&self) -> Result<(), Code> {
         let failed = |error: Error| code::of(&error);
@@ -345,7 +345,7 @@ impl Device {
         handle: usize,
     ) -> Result<Arc<Space>, Code> {
         let mut spaces = self.spaces.lock();
-        // Asked with the lock: closing takes out what is in the list, and nothing comes in later.
+        // Asked with the lock: closing takes out all entries of the list, and none comes in later.
         if !self.is_open() {
             return Err(KVS_ERR_DEV_NOT_OPENED);
         }
@@ -444,7 +444,7 @@ impl Device {
 
     /// A transfer of the calling thread begins: what it has in flight only this thread hands over.
     pub(crate) fn enter_transfer(&self) {
-        // The thread ends: what is kept for it is gone.
+        // The thread ends: its entries are gone.
         let _ = TRANSFERS.try_with(|all| all.borrow_mut().push(self.handle));
     }
 
@@ -462,7 +462,7 @@ impl Device {
 
     /// The last transfer of the calling thread has ended.
     pub(crate) fn leave_transfer() {
-        // The thread ends: what is kept for it is gone.
+        // The thread ends: its entries are gone.
         let _ = TRANSFERS.try_with(|all| all.borrow_mut().pop());
     }
 
@@ -590,7 +590,7 @@ impl Device {
         (sum, live)
     }
 
-    /// Closes the device: refuses what is new, waits for what is in flight, calls the callbacks
+    /// Closes the device: refuses new requests, waits for those in flight, calls the callbacks
     /// that are left.
     pub(crate) fn close(&self) -> Result<(), Code> {
         if !self.is_open.swap(false, Ordering::SeqCst) {

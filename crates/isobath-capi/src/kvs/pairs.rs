@@ -18,7 +18,7 @@ struct Async {
     callback: kvs_postprocess_function,
 }
 
-/// Does what was asked for now, or submits it.
+/// Does the operation now, or submits it.
 fn issue(
     space: Arc<Space>,
     operation: Operation,
@@ -333,7 +333,7 @@ pub unsafe extern "C" fn kvs_delete_kvp_async(
     guard(|| unsafe { delete(ks_hd, key, opt, later(private1, private2, post_fn)?) })
 }
 
-/// A filter of what is deleted, which must say so exactly.
+/// A filter of deletions, which must be exact.
 ///
 /// # Safety
 ///

@@ -96,7 +96,7 @@ fn look_up(handle: usize) -> Result<Arc<Space>, Code> {
         });
     };
     space.check_open()?;
-    // The thread ends: what is kept for it is gone.
+    // The thread ends: its entries are gone.
     let _ = USED.try_with(|used| {
         let mut used = used.borrow_mut();
         used.retain(|(_, space)| space.strong_count() > 0);

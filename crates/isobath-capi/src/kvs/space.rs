@@ -274,7 +274,7 @@ impl Space {
             Err(error) => Err(code::of(&error)),
         };
         if value.capacity() <= KEPT_BYTES {
-            // The thread ends: what is kept for it is gone.
+            // The thread ends: its entries are gone.
             let _ = BUFFER.try_with(|buffer| buffer.set(value));
         }
         copied
@@ -314,7 +314,7 @@ impl Space {
         let mut found = Err(KVS_ERR_KEY_NOT_EXIST);
         let mut freed = 0;
         let deleted = self.tree.update(key, |old| {
-            // Called again if another thread was first: what was found then counts.
+            // Called again if another thread was first: its last result counts.
             found = Err(KVS_ERR_KEY_NOT_EXIST);
             let old = old?;
             found = copy(old, offset, into);

@@ -105,7 +105,7 @@ pub struct kvs_option_iterator {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct kvs_option_retrieve {
-    /// Deletes what was retrieved.
+    /// Deletes the retrieved pair.
     pub kvs_retrieve_delete: u8,
 }
 

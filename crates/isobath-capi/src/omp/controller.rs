@@ -412,7 +412,7 @@ impl Controller {
 }
 
 /// What KV-mod measures next: a spread of numbers, then what the fitted curve says is best, then,
-/// if the curve was wrong, what lies beside the best.
+/// if the curve was wrong, the numbers next to the best.
 fn modelled(rates: &Rates, limit: u32, pc: u32, demand: f64) -> Option<u32> {
     let known = rates.all();
     let find = |pda: u32| known.iter().find(|(known, _)| *known == pda);

@@ -12,7 +12,7 @@ pub(super) struct Saturation {
 }
 
 impl Saturation {
-    /// Throughput at `c` parallel accesses, in the unit of what was fitted.
+    /// Throughput at `c` parallel accesses, in the unit of the fitted points.
     pub(super) fn at(&self, c: f64) -> f64 {
         let slowdown = 1.0 + self.sigma * (c - 1.0) + self.kappa * c * (c - 1.0);
         self.lambda * c / slowdown

@@ -274,7 +274,7 @@ impl Search {
             self.current = next;
             return "measures";
         }
-        // The home is left only for what is better by more than noise.
+        // The home is left only for a number that is better by more than noise.
         let stays = self.home.take().filter(|home| {
             let best = self.rates.best().map_or(0.0, |(_, rate)| rate);
             let home = self.rates.rate(*home).unwrap_or(0.0);

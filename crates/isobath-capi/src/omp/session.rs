@@ -30,7 +30,7 @@ struct Marks {
     bytes: u64,
 }
 
-/// A region of the program: what lies between `begin` and `end` with one name.
+/// A region of the program: the code between `begin` and `end` with one name.
 #[derive(Debug)]
 struct Region {
     controller: Controller,
@@ -220,7 +220,7 @@ impl Session {
         state.active = None;
     }
 
-    /// Adds what has happened in the active region to its sample, and asks the controller once that
+    /// Adds the active region's measurements to its sample, and asks the controller once that
     /// is long enough.
     fn measure(&self, state: &mut State, items: u64) {
         let Some(active) = &mut state.active else {
@@ -260,7 +260,7 @@ impl Session {
         }
     }
 
-    /// Logs what was too short for a sample.
+    /// Logs measurements too short for a sample.
     fn log_rest(&self, state: &mut State) {
         for (name, region) in std::mem::take(&mut state.regions) {
             if region.pending.seconds > 0.0 {

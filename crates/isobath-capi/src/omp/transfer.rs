@@ -184,8 +184,8 @@ impl Buffers<'_> {
 
 impl Drop for Transfer<'_> {
     fn drop(&mut self) {
-        // What is in flight uses the program's memory. Bound: each round something completes, or is
-        // about to.
+        // Transfers in flight use the program's memory. Bound: each round something completes, or
+        // is about to.
         while self.in_flight > 0 {
             self.complete();
         }
@@ -268,7 +268,7 @@ pub(super) fn load(
 }
 
 /// Stores objects; all are acknowledged when it returns. The first error ends it: objects before
-/// and behind it may be stored. What is being written takes memory of `budget`.
+/// and behind it may be stored. Values being written take memory of `budget`.
 pub(super) fn store(
     space: &Arc<Space>,
     pairs: &[(Bytes, Bytes)],
@@ -306,7 +306,7 @@ pub(super) fn store(
     (finish(transfer), result)
 }
 
-/// Waits for what is in flight after an error.
+/// Waits for transfers in flight after an error.
 fn finish(mut transfer: Transfer<'_>) -> Spent {
     while transfer.in_flight > 0 {
         transfer.complete();

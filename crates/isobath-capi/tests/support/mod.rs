@@ -118,7 +118,7 @@ pub(crate) fn store(space: kvs_key_space_handle, key: &[u8], value: &[u8]) -> kv
     store_as(space, key, value, 0)
 }
 
-/// Retrieves into a buffer of `room` bytes: the code, what was copied, and the whole length.
+/// Retrieves into a buffer of `room` bytes: the code, the copied bytes, and the whole length.
 pub(crate) fn retrieve(
     space: kvs_key_space_handle,
     key: &[u8],

@@ -32,7 +32,7 @@ pub(crate) struct BackupArgs {
     /// The file to write
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
-    /// Copy only what has changed since this backup
+    /// Copy only pages that have changed since this backup
     #[arg(long, value_name = "BASE", value_hint = ValueHint::FilePath)]
     pub(crate) since: Option<PathBuf>,
     /// Replace the file where it exists

@@ -129,7 +129,7 @@ pub(crate) struct CaseArgs {
     /// Background jobs of RocksDB and fjall, eviction threads of WiredTiger [default: one per core]
     #[arg(long, value_name = "N")]
     pub(crate) background_jobs: Option<std::num::NonZeroUsize>,
-    /// Share of the cache for what is not written yet: memtables of RocksDB and fjall, WiredTiger's
+    /// Share of the cache for data not written yet: memtables of RocksDB and fjall, WiredTiger's
     /// dirty pages [default: scaled with the data, 0.05]
     #[arg(long, value_name = "SHARE")]
     pub(crate) write_share: Option<f64>,
@@ -268,7 +268,7 @@ pub(crate) struct CampaignArgs {
     /// List its rows, and run none
     #[arg(long)]
     pub(crate) list: bool,
-    /// Directory of what is measured, and of the engines' files while they run
+    /// Directory of the measurements, and of the engines' files while they run
     #[arg(long, value_name = "DIR", required_unless_present = "list", value_hint = ValueHint::DirPath)]
     pub(crate) out: Option<PathBuf>,
     /// Long runs: up to four minutes a row

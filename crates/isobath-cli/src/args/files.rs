@@ -68,7 +68,7 @@ Examples:
         #[arg(short = 'R', long)]
         recursive: bool,
     },
-    /// Show what is known of a file, directory or link
+    /// Show the properties of a file, directory or link
     #[command(after_help = "Example:\n  isobath files stat -s my.iso /photos/beach.jpg")]
     Stat {
         /// The path in the store
@@ -179,7 +179,7 @@ pub(crate) struct FilesImportArgs {
     pub(crate) path: Option<OsString>,
     #[command(flatten)]
     pub(crate) create: CreateArgs,
-    /// Replace what is at the path, with everything below it
+    /// Replace the entry at the path, with everything below it
     #[arg(long)]
     pub(crate) replace: bool,
     /// Leave out sockets, pipes and devices instead of stopping

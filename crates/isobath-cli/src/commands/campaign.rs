@@ -339,7 +339,7 @@ fn run_sweep(
     run_and_then(cases, args, global, out, true, |_, _| Vec::new()).map(|(records, _)| records)
 }
 
-/// The same, and then those cases that follow from what was measured; the records of both.
+/// The same, and then those cases that follow from the measurements; the records of both.
 pub(super) fn run_and_then(
     cases: &mut [Case],
     args: &CaseArgs,

@@ -131,7 +131,7 @@ pub(crate) fn put(args: &PutArgs, global: &GlobalArgs, out: &mut Output) -> Resu
     }
 }
 
-/// Stores what is read as one value, or nothing; its length.
+/// Stores the input as one value, or nothing; its length.
 fn stream(tree: &Tree, key: &[u8], input: &mut InputFile<'_>) -> Result<u64, Failure> {
     let mut writer = tree.writer(key)?;
     let mut piece = vec![0; PIECE];

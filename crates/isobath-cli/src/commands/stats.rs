@@ -14,7 +14,7 @@ use crate::output::{Output, count, size};
 
 /// The statistics of a store, and how many trees it has where it could be opened.
 fn read_stats(args: &StatsArgs) -> Result<(Stats, Option<u64>), Failure> {
-    // The process that has it open for writing has published what happens to it.
+    // The process that has it open for writing has published its statistics.
     let published = args
         .store
         .store

@@ -250,7 +250,7 @@ fn rows(stats: &DriveStats) -> Vec<Vec<String>> {
     ]
 }
 
-/// Prints what happened in each interval until the drive is unmounted, `--count` lines were
+/// Prints the changes of each interval until the drive is unmounted, `--count` lines were
 /// printed, or Ctrl-C.
 fn watch(args: &VssdStatsArgs, global: &GlobalArgs, out: &mut Output) -> Result<(), Failure> {
     if args.every.is_zero() {

@@ -16,7 +16,7 @@ use crate::progress::Progress;
 /// Lines after which the header comes again.
 const LINES_PER_HEADER: u64 = 20;
 
-/// Prints what happened in each interval until the store is closed, `--count` lines were printed,
+/// Prints the changes of each interval until the store is closed, `--count` lines were printed,
 /// or Ctrl-C.
 pub(crate) fn watch(
     args: &StatsArgs,
@@ -40,7 +40,7 @@ pub(crate) fn watch(
         if !sleep(every, &progress) {
             break;
         }
-        // Closing removes what was published: the end of what there is to see.
+        // Closing removes the published file: there is nothing more to see.
         let Ok(now) = Stats::of_store_in_use(path) else {
             return closed(path, out);
         };

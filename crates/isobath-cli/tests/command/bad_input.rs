@@ -1,4 +1,4 @@
-//! Bad input: each kind has an error of its own that says what is wrong and
+//! Bad input: each kind has an error of its own that names the problem and
 //! what to do, and changes nothing on disk.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -391,7 +391,7 @@ fn an_empty_file_becomes_a_store_where_that_is_asked_for() {
         .run(&["load", "-s", "t.iso", "--create", "lines", "bad"])
         .fails(3, "line 1");
     assert_eq!(std::fs::read(place.path("t.iso")).unwrap(), b"");
-    // The shell has made an empty file for what is printed.
+    // The shell has made an empty file for the output.
     let to = std::fs::File::create(place.path("out")).unwrap();
     let mut command = place.command();
     command.args(["put", "-s", "out", "--create", "k", "v"]);
@@ -441,7 +441,7 @@ fn a_limit_on_the_length_of_files_is_an_error_with_advice() {
     let put = ["put", "-s", "s.iso", "--create", "k", "v"];
     told(&with_file_limit(&place, 1000, &put));
     assert!(!place.path("s.iso").exists());
-    // A load that outgrows it: what was there stays.
+    // A load that outgrows it: existing records stay.
     place.run(&put).ok();
     let lines: String = (0..200_000)
         .map(|n| format!("key{n:08}\t{n:0100}\n"))

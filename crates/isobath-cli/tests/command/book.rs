@@ -48,7 +48,7 @@ fn pages() -> Vec<PathBuf> {
 /// A fenced block of a page.
 #[derive(Debug)]
 struct Block {
-    /// What follows the fence, at commas.
+    /// The words behind the fence, split at commas.
     kind: Vec<String>,
     text: String,
     line: usize,

@@ -431,7 +431,7 @@ fn no_value_of_a_row_is_lost_to_another_of_the_same_name() {
     load("id,v,v\n1,a,b\n", &[]).fails(3, "names columns 2 and 3 `v`");
     load("v,v\n1,a\n", &["--key-column", "v"]).fails(3, "names columns 1 and 2 `v`");
     assert_eq!(place.names(), [""; 0]);
-    // By number each is itself, and what has no name has that of its number.
+    // By number each is itself, and a column without a name has that of its number.
     load("id,v,v\n1,a,b\n", &["--value-column", "3"]).ok();
     assert_eq!(place.run(&["get", "s.iso", "1"]).ok().text(), "b\n");
     load("id,,\n1,a,b\n", &[]).ok();

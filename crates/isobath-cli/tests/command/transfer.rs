@@ -236,7 +236,7 @@ fn an_import_that_ends_early_says_what_is_in_and_can_be_completed() {
         "{}",
         early.err
     );
-    // Beside what is there already, too.
+    // Also next to existing records.
     import(whole.len() / 2, &["--merge"]).fails(3, "records that came before are in");
     import(whole.len(), &["--merge"]).ok();
     assert!(dump(&place, "s.iso", "main") == dump(&place, "t.iso", "main"));

@@ -3,7 +3,7 @@
 //!
 //! `ISOBATH_SEQUENCES_SEED` is the first seed, `ISOBATH_SEQUENCES_MINUTES` how long new ones are
 //! tried (0: that seed alone); `cargo xtask sequences` sets both. A sequence that fails is printed
-//! as short as it becomes by leaving steps out. What is done follows from the seed; when processes
+//! as short as it becomes by leaving steps out. The steps follow from the seed; when processes
 //! are killed depends on the machine, too.
 #![allow(missing_docs, reason = "a test")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]

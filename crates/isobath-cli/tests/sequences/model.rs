@@ -107,7 +107,7 @@ pub(crate) fn short(key: &[u8]) -> String {
     format!("{text} ({} bytes)", key.len())
 }
 
-/// What is wrong with a value.
+/// The problem of a value.
 pub(crate) fn difference(expected: Option<&[u8]>, found: Option<&[u8]>) -> String {
     match (expected, found) {
         (None, Some(found)) => format!("absent, but {} bytes were found", found.len()),

@@ -8,7 +8,7 @@ use super::data::{Batch, Key, Layout, Value};
 /// Trees that sequences use.
 pub(crate) const TREES: [&str; 3] = ["main", "b", "c c"];
 
-/// A sequence: a store and what is done with it.
+/// A sequence: a store and the steps on it.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) layout: Layout,

@@ -16,7 +16,7 @@ use crate::world::{Backup, FAILED, World, Wrong, engine};
 /// A key and its value.
 type Pair = (Vec<u8>, Vec<u8>);
 
-/// The exit code for what is absent.
+/// The exit code for absent records.
 const ABSENT: i32 = 1;
 /// The exit code for an invalid request.
 const USAGE: i32 = 2;

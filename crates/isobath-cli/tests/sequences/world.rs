@@ -17,7 +17,7 @@ pub(crate) const LONGEST_COMMAND: Duration = Duration::from_secs(100);
 /// The exit code for what the engine refuses.
 pub(crate) const FAILED: i32 = 3;
 
-/// What is wrong, in a sentence.
+/// The problem, in a sentence.
 pub(crate) type Wrong = String;
 
 /// A backup file, with those that it adds to before it.

@@ -90,7 +90,7 @@ struct OpenBlock {
 
 /// A page-mapped SSD.
 ///
-/// Operations are on logical pages and atomic. What was written or trimmed is durable after the
+/// Operations are on logical pages and atomic. Writes and trims are durable after the
 /// next [`flush`](Self::flush) (at once without a write cache); of what the cache still holds a
 /// [`power_cut`](Self::power_cut) leaves any subset, and parts of pages, if
 /// [`FlashConfig::sector_bytes`] says so. Reads of pages never written, or trimmed, give zeros.
@@ -106,7 +106,7 @@ pub struct FlashDevice<D> {
     cache: BTreeMap<u32, Cached>,
     wear: Vec<u32>,
     rng: Rng,
-    /// Whether what is being relocated is moved for the sake of wear.
+    /// Whether the relocation is for the sake of wear.
     levelling: bool,
     clock: Option<Clock>,
     smart: Smart,
@@ -291,10 +291,10 @@ impl<D: PageData> FlashDevice<D> {
     }
 
     /// Power fails. Each page that the write cache holds is on flash, or not, or in part, whatever
-    /// the order in which they were written; what was flushed is as it was.
+    /// the order in which they were written; flushed pages are as they were.
     ///
     /// # Errors
-    /// If cleaning finds no space for what is left.
+    /// If cleaning finds no space for the remaining pages.
     pub fn power_cut(&mut self) -> Result<(), FlashError> {
         self.smart.power_cuts += 1;
         let mut left = Vec::new();

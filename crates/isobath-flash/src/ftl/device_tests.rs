@@ -18,7 +18,7 @@ fn page_of(value: u32) -> Vec<u8> {
 }
 
 /// Against a model of what a drive guarantees: reads see the last write or trim; after a power cut,
-/// what was flushed is there, and every other page has some version written since the flush.
+/// flushed pages are there, and every other page has some version written since the flush.
 #[test]
 fn contents_survive_cleaning_trims_flushes_and_power_cuts() {
     for policy in PolicyKind::ALL

@@ -63,8 +63,8 @@ impl Timing {
 
 /// When each die and channel is free again.
 ///
-/// The host's reads overtake what is queued for flash: a program or erase under way is suspended,
-/// and all of them end later by what the reads take.
+/// The host's reads overtake operations queued for flash: a program or erase under way is
+/// suspended, and all of them end later by what the reads take.
 #[derive(Debug, Clone)]
 pub(super) struct Clock {
     timing: Timing,

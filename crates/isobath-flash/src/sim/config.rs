@@ -64,7 +64,7 @@ impl SimConfig {
     pub const PAPER_SEGMENTS: u32 = 51_200;
 
     /// The paper's set-up (section 6.1.1) on a device of `segments` segments of 2 MiB, 51,200 in
-    /// the paper, with spare segments that give a smaller device the same share of what lies idle.
+    /// the paper, with spare segments that give a smaller device the same share of idle space.
     pub fn paper(segments: u32, fill: f64) -> Self {
         Self {
             segments,

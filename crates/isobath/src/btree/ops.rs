@@ -161,7 +161,7 @@ impl Tree {
     ) -> Result<Changed, AttemptError> {
         let (hold, _) = descent.find(ctx.pool(), key)?;
         let mut page = hold.page.exclusive()?;
-        // Held exclusively at a validated version: what is wrong now is corruption.
+        // Held exclusively at a validated version: a malformed node is corruption.
         let corrupt = |why: MalformedNode| AttemptError::Corrupt(hold.id, why.0);
         let mut edit = LeafEdit::open(page.words(), self.id).map_err(corrupt)?;
         let node = edit.node();

@@ -55,7 +55,7 @@ impl Tree {
         ctx: &C,
         max: MaxPages,
     ) -> Result<Sample, C::Error> {
-        // Bound: beside so many changes, what was read counts as it is.
+        // Bound: with so many concurrent changes, the last read counts as it is.
         for _ in 0..MAX_ROUNDS {
             let (sample, is_sound) = self.sample_once(ctx, max)?;
             if is_sound {

@@ -187,7 +187,7 @@ impl<V: Visitor> Walk<'_, V> {
         let end = (at + AHEAD).min(node.count() + 1);
         self.ahead.clear();
         for position in first..end {
-            // The visit reports what is wrong with it.
+            // The visit reports its problem.
             let Ok(id) = node.child(position) else { break };
             if !matches!(ctx.pool().mapping.place(id), Place::Resident(_)) {
                 self.ahead.push(id);

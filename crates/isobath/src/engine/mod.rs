@@ -54,7 +54,7 @@ impl Deref for Engine {
 }
 
 impl Engine {
-    /// Puts the parts together; what is left to do once the workers run.
+    /// Puts the parts together; returns the work that is left once the workers run.
     pub(crate) fn new(parts: EngineParts) -> (Arc<Engine>, Plan) {
         let plan = parts.plan;
         let workers = parts.config.workers;

@@ -53,7 +53,7 @@ impl Drop for Admitted {
 
 /// Lent to a task: what its work borrows must stay until the task has ended. The lender holds this
 /// until then and ends it afterwards. If the lender's stack were unwound before, by a panic or
-/// because the fiber that it waits in is dropped, the task would work on what is gone: so the
+/// because the fiber that it waits in is dropped, the task would work on freed memory: so the
 /// process ends first.
 struct Lent {
     /// After a panic the workers of a simulation are not stepped again.
@@ -406,7 +406,7 @@ impl Runtime {
         })
     }
 
-    /// Accepts no more work, and waits for what was accepted. A task that waits
+    /// Accepts no more work, and waits for accepted work. A task that waits
     /// for something that never comes keeps the store open.
     pub(crate) fn refuse_and_drain(&self) {
         let admission = &self.workers.admission;

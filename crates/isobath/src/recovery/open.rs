@@ -240,7 +240,7 @@ fn begin_log_small(config: &mut Config) -> u32 {
 ///
 /// # Errors
 ///
-/// What is wrong with the volume.
+/// The problem of the volume.
 pub(crate) fn read_superblock(volume: &Volume, paths: &[PathBuf]) -> Result<Superblock, Error> {
     let mut best: Option<Superblock> = None;
     let mut worst = Unreadable::Foreign;
@@ -290,7 +290,7 @@ pub(crate) fn read_superblock(volume: &Volume, paths: &[PathBuf]) -> Result<Supe
 ///
 /// # Errors
 ///
-/// What is wrong with the checkpoint or the log; nothing was changed on the
+/// The problem of the checkpoint or the log; nothing was changed on the
 /// volume then.
 pub(crate) fn open(
     volume: Volume,

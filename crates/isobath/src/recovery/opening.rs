@@ -35,7 +35,7 @@ impl Opening {
         self.beside.lock().take();
     }
 
-    /// Notes what the store says of itself, for a comparison with what is on the drive.
+    /// Notes the store's layout, for a comparison with the drive.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn note_layout(&self, layout: Layout) {
         // Only the first one counts.

@@ -62,7 +62,7 @@ pub(crate) fn pin_newest(volume: &Volume, paths: &[PathBuf]) -> Result<Superbloc
 /// now at least, and with it the superblock itself. A recovery of the overlay sees nothing of what
 /// a writer does from here on, but for pages that it puts over others.
 ///
-/// The end of a log that is being written looks like a corrupt record: what lies behind the end may
+/// The end of a log that is being written looks like a corrupt record: bytes behind the end may
 /// know already that the log was durable beyond it. So it is read twice. The first reading finds
 /// what the second one has to find.
 ///
@@ -172,8 +172,8 @@ fn copy_in(
             provisional: &loaded.provisional,
             has: &|page| pool.mapping.place(page) != Place::Free,
         };
-        // Twice, as in `keep_log`: the second reading has to find what was durable when the first
-        // one ended.
+        // Twice, as in `keep_log`: the second reading has to find all records that were durable
+        // when the first one ended.
         let reached = find_end(volume, &area, superblock)?;
         let durable = reached.max(Lsn(superblock.log_durable));
         let scan = LogScan::read_until(volume, &area, superblock, &base, durable).whole()?;
@@ -195,7 +195,7 @@ fn copy_in(
 }
 
 impl Opening {
-    /// This store reads `volume`, or what was replayed over it, while another process may write
+    /// This store reads `volume`, or the overlay over it, while another process may write
     /// there.
     pub(crate) fn reads_beside(&self, volume: Volume, paths: &[PathBuf], replayed: bool) {
         *self.beside.lock() = Some(Beside {
@@ -242,7 +242,7 @@ impl Opening {
     }
 }
 
-/// A volume that reads `volume` and keeps what is written to it: `memory_bytes` bytes in memory,
+/// A volume that reads `volume` and keeps writes to itself: `memory_bytes` bytes in memory,
 /// more than that in a temporary file.
 pub(crate) fn overlay(volume: Volume, memory_bytes: u64) -> Arc<OverlayDevice> {
     Arc::new(OverlayDevice::new(volume, memory_bytes))

@@ -37,7 +37,7 @@ pub(crate) struct Base<'b> {
 }
 
 /// Bulk loads that the log makes parts of trees. A tree had nothing at a load's lower bound
-/// or above it: commits before the load must not be repeated there, over what was loaded.
+/// or above it: commits before the load must not be repeated there, over loaded records.
 #[derive(Default)]
 pub(crate) struct Loads(HashMap<TreeId, Vec<(Vec<u8>, Lsn)>>);
 
@@ -206,7 +206,7 @@ impl Scan {
     }
 
     /// As [`Scan::read_as_far`], but no further than to `end`, where an earlier reading has found
-    /// the log's end: a writer may be writing what lies behind it.
+    /// the log's end: a writer may be writing behind it.
     pub(crate) fn read_until(
         volume: &Volume,
         area: &LogArea,

@@ -77,7 +77,7 @@ impl<'scope> IoScope<'scope, '_> {
         self.start(io);
     }
 
-    /// Starts to make durable what was written before, by whomever.
+    /// Starts to make all earlier writes durable, of any task.
     pub(crate) fn flush(&self) {
         self.start(Io::flush(0));
     }
@@ -153,7 +153,7 @@ impl Worker {
         self.io_scope(|io| io.write(at, bytes))
     }
 
-    /// Makes durable what was written before, by whomever.
+    /// Makes all earlier writes durable, of any task.
     ///
     /// # Errors
     ///

@@ -109,7 +109,7 @@ impl Drop for Watch {
 }
 
 fn install() {
-    // SAFETY: the handler does what a handler may; what was there before is kept before it can be
+    // SAFETY: the handler does what a handler may; the previous one is kept before it can be
     // asked for.
     unsafe {
         let page = libc::sysconf(libc::_SC_PAGESIZE);

@@ -14,7 +14,7 @@ use crate::sync::{OnceLock, spin_loop};
 /// Longest time that a thread looks for a result: longer than it takes to wake a worker, else the
 /// result would come too late as long as the worker sleeps between two pieces of work.
 pub(crate) const FOR_A_RESULT: Duration = Duration::from_micros(60);
-/// Longest time that a worker looks for work. What comes later than that is worth a sleep, in which
+/// Longest time that a worker looks for work. Work that comes later is worth a sleep, in which
 /// other threads run.
 pub(crate) const FOR_WORK: Duration = Duration::from_micros(20);
 /// Shorter looks are not limited: any thread may look for so long.

@@ -2,7 +2,7 @@
 //!
 //! The list behind every wait of one task for what any other thread does, except if something is
 //! handed over in the order of waiting: locks on keys, and space in the log. No wake-up is lost, in
-//! whatever way the two sides share what is waited for:
+//! whatever way the two sides share the condition:
 //!
 //! - The waiter lists itself, and then looks whether its wait is over.
 //! - The thread that changes something changes it, and then looks whether a waiter is listed.

@@ -46,7 +46,7 @@ impl Shared {
     }
 }
 
-/// Another thread that raises what is waited for to 1.
+/// Another thread that raises the condition to 1.
 fn raise_beside(shared: &Arc<Shared>) -> thread::JoinHandle<()> {
     let shared = Arc::clone(shared);
     thread::spawn(move || shared.raise(1))

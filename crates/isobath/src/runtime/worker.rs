@@ -493,7 +493,7 @@ impl Worker {
         }
     }
 
-    /// Cancels all user work: what has begun, too, is never resumed. The worker is not to be
+    /// Cancels all user work: begun tasks, too, are never resumed. The worker is not to be
     /// stepped any more, nor to be dropped: its tasks stay where they are, with all that they hold.
     pub(crate) fn give_up(&self) {
         self.handle.close();

@@ -56,7 +56,7 @@ impl Making {
         Ok(())
     }
 
-    /// Removes what has no name yet.
+    /// Removes files that have no name yet.
     pub(super) fn remove(&self) {
         for (partial, _) in self.files() {
             // Remaining files can be removed by hand; the error that led here matters more.

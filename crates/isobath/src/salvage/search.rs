@@ -103,7 +103,7 @@ impl Index {
     }
 }
 
-/// Reads `into`; if that fails, block by block, with zeros in the place of what is unreadable.
+/// Reads `into`; if that fails, block by block, with zeros in place of unreadable blocks.
 /// How much that is.
 fn read_what_can_be(volume: &Volume, at: u64, into: &mut [u8]) -> u64 {
     if volume.read_at(at, into).is_ok() {

@@ -305,7 +305,7 @@ impl<'v> Source<'v> {
         Some((mapping, *mapping.words.get(&page)?))
     }
 
-    /// Reads what lies where the store says that `page` is.
+    /// Reads the bytes at the stored address of `page`.
     fn read_mapped(&self, page: PageId) -> Option<Result<Vec<u8>, String>> {
         let (mapping, address) = self.mapped(page)?;
         let sizes = self.superblock.as_ref()?.sizes;

@@ -229,8 +229,9 @@ impl Simulation {
             .collect()
     }
 
-    /// Makes durable what is logged and frees what that makes obsolete, while no client works.
-    /// Whether all is at rest then: where workers go on by themselves, it may take more calls.
+    /// Makes all records durable and frees the space that they make obsolete, while no client
+    /// works. Whether all is at rest then: where workers go on by themselves, it may take more
+    /// calls.
     ///
     /// # Errors
     ///

@@ -218,7 +218,7 @@ pub(crate) fn end() {
     STATE.set(None);
 }
 
-/// Says whether the code that runs from now on may be interrupted; what was before.
+/// Says whether the code that runs from now on may be interrupted; returns the earlier setting.
 pub(crate) fn arm(on: bool) -> bool {
     let switches = STATE.with_borrow_mut(|state| {
         if let Some(state) = state {

@@ -567,7 +567,7 @@ fn a_log_on_a_device_of_its_own() {
         let restored = place.restore(chain, "r").unwrap();
         let tree = restored.tree("t").unwrap();
         assert!(contents(&tree) == model);
-        // It has a log: what is acknowledged survives.
+        // It has a log: acknowledged commits survive.
         tree.insert(b"new", b"record").unwrap();
         assert!(restored.stats().log_bytes > 0);
         assert_sound(&restored, None);

@@ -1,5 +1,5 @@
 //! Corrupt, truncated, foreign and newer volumes: every byte may be wrong, and
-//! each wrong one is an error that says what is wrong, never a panic and never
+//! each wrong one is an error that names the problem, never a panic and never
 //! a wrong answer.
 
 #![allow(missing_docs, clippy::unwrap_used)]

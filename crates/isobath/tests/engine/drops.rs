@@ -66,7 +66,7 @@ impl Image {
     }
 }
 
-/// What is left by power cuts at every I/O until the work has `ended`.
+/// The results of power cuts at every I/O until the work has `ended`.
 fn images_until(
     simulation: &mut Simulation,
     (device, seed): (&FaultDevice, u64),
@@ -89,7 +89,7 @@ fn images_until(
     images
 }
 
-/// Drops "t"; what is left by power cuts at each I/O of that.
+/// Drops "t"; the results of power cuts at each I/O of that.
 fn images_of_drop(simulation: &mut Simulation, device: &FaultDevice, seed: u64) -> Vec<Image> {
     let store = simulation.store().clone();
     let ended = Arc::new(AtomicBool::new(false));

@@ -303,7 +303,7 @@ fn memory_is_registered_as_it_comes_into_use() {
     }
 }
 
-/// What is registered counts towards the limit of locked memory, from which rings take theirs
+/// Registered memory counts towards the limit of locked memory, from which rings take theirs
 /// first.
 #[test]
 fn memory_is_registered_when_all_channels_are_open() {
@@ -372,7 +372,7 @@ fn a_store_keeps_its_limit_until_it_is_given_another() {
     assert!(bytes(&path) > most(10 << 20) && bytes(&path) <= most(14 << 20));
     store.close().unwrap();
 
-    // A limit below what is there takes nothing away.
+    // A limit below the present size takes nothing away.
     let store = open(&plain().volume_limit_bytes(Some(8 << 20)));
     assert_eq!(fill(&store, more + 20_000), more + 20_000);
     store.close().unwrap();

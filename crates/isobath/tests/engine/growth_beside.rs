@@ -210,7 +210,7 @@ impl Inserters {
         }
     }
 
-    /// What was acknowledged, and the errors.
+    /// Acknowledged records, and the errors.
     fn end(self) -> (Vec<u64>, Vec<Error>) {
         self.stop.store(true, Ordering::SeqCst);
         let (mut done, mut errors) = (Vec::new(), Vec::new());

@@ -138,12 +138,12 @@ fn random_large_transactions_do_what_a_map_does() {
                 transaction.commit().unwrap();
                 models = now;
             }
-            // What was there before, or that it is kept no longer.
+            // The earlier values, or the error that they are kept no longer.
             let seen = snapshot.get(&trees[0], key(1));
             assert!(seen.is_ok() || matches!(seen, Err(Error::SnapshotTooOld)));
             drop(snapshot);
             (0..2).for_each(|at| is_same(&trees[at], &models[at]));
-            // Small changes go on in what was rewritten.
+            // Small changes go on in the rewritten trees.
             for _ in 0..200 {
                 let one = key(random.below(keys));
                 if random.below(2) == 0 {

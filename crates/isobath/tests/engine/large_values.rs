@@ -1,4 +1,4 @@
-//! Large values: what was loaded, streamed, given up or moved is what is there after
+//! Large values: those that were loaded, streamed, given up or moved are there after
 //! every opening, on drives of any block size, and nothing else takes space.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::big_endian_bytes)]
@@ -238,7 +238,7 @@ fn chunks_given_back_are_not_the_writers_after_a_crash() {
     assert!(matches!(full, Err(Error::VolumeFull { .. })), "{full:?}");
     let other = store.create_tree("other").unwrap();
     let mut model = Model::new();
-    // Enough for some checkpoints, each of which lists what is provisional.
+    // Enough for some checkpoints, each of which lists provisional allocations.
     let mut number = 0;
     while store.stats().checkpoints < 3 {
         let (k, v) = (key(number % 2000), value(number, 200));

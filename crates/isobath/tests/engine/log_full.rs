@@ -1,4 +1,4 @@
-//! Logs that are much too small for what is written: writers slow down and wait
+//! Logs that are much too small for their writers: these slow down and wait
 //! for each other's checkpoints; each wait ends, and no writer waits alone.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::big_endian_bytes)]
@@ -216,7 +216,7 @@ fn crashing_before_the_checkpoint(scenario: impl Fn() -> bool) {
     );
 }
 
-/// The store recovers from what was on the drive when its transaction was acknowledged, and goes on
+/// The store recovers from the drive's contents when its transaction was acknowledged, and goes on
 /// as it is; whether it had anything to recover.
 fn has_all(device: &Arc<FaultDevice>, store: Store, records: u64) -> bool {
     let crashed = device.crash_image(Survivors::None, 0);

@@ -1,4 +1,4 @@
-//! Tests of the engine through its public API, in one program: what is one test of its own in
+//! Tests of the engine through its public API, in one program: a test of its own is in
 //! `tests/` needs the process for itself.
 
 #![allow(missing_docs)]

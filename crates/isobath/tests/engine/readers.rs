@@ -196,7 +196,7 @@ fn an_unclosed_store_is_read_as_its_recovery_would_leave_it() {
         store.create_tree("dropped").unwrap();
         let mut random = Random::new(seed);
         let mut model = Model::new();
-        // More than the pool holds: what is replayed has to leave it again.
+        // More than the pool holds: replayed pages have to leave it again.
         for n in 0..2_500 {
             let key = key(random.below(1_500));
             if random.below(5) == 0 {
@@ -315,7 +315,7 @@ fn what_a_reader_needs_is_kept_for_it_and_then_used_again() {
         second.close().unwrap();
         await_moves(busy, 1_000);
     });
-    // Bound: what is kept is a quarter, and a step of growth.
+    // Bound: a quarter is retained, and a step of growth.
     assert!(store.stats().segments <= segments + segments / 2 + 512);
     store.close().unwrap();
 }

@@ -1,4 +1,4 @@
-//! Stores that lose power, again and again: what is recovered is sound, to the
+//! Stores that lose power, again and again: the recovered store is sound, to the
 //! last page and segment.
 
 #![allow(missing_docs, clippy::unwrap_used)]

@@ -22,7 +22,7 @@ fn options() -> Options {
         .log_bytes(4 << 20)
 }
 
-/// A store of two trees, closed or as a crash leaves it, and what is in them.
+/// A store of two trees, closed or as a crash leaves it, and their records.
 struct Sample {
     device: Arc<FaultDevice>,
     models: BTreeMap<&'static str, Model>,

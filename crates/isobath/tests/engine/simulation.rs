@@ -46,7 +46,7 @@ struct Shared {
 
 struct Write {
     value: Option<u64>,
-    /// What was written during this write.
+    /// Values written during this write.
     beside: BTreeSet<Option<u64>>,
 }
 

@@ -1,5 +1,5 @@
 //! Space is freed again: what one opening leaves, what snapshots keep, what a recovery needs beside
-//! a full log. Every store is judged by what is there after it was opened again.
+//! a full log. Every store is judged by its contents after it was opened again.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -48,7 +48,7 @@ fn many_openings_that_write_one_value_each_take_as_long_as_that_many() {
         let live = OPENINGS * BYTES as u64;
         let length = Volume::from_device(device.clone()).len();
         assert!(cleaned < 4 * live, "{workers} workers: {cleaned} cleaned");
-        // Segments of a new store, its log, and what is live there with some free space.
+        // Segments of a new store, its log, and its live data with some free space.
         assert!(length < 40 * (256 << 10) + LOG + 2 * live, "{length}");
         let simulation = open(&device, &options, 99);
         let tree = simulation.store().tree("t").unwrap();
@@ -135,7 +135,7 @@ fn an_idle_snapshot_fails_before_the_volume_is_full_of_old_values() {
         assert!(is_too_old(&idle, &tree));
         assert!(snapshots.iter().all(|snapshot| is_too_old(snapshot, &tree)));
         assert_eq!(store.stats().snapshots_aborted, 1 + newer);
-        // A new one sees what is there now, and one overwrite does not end it.
+        // A new one sees the present state, and one overwrite does not end it.
         let now = store.snapshot().unwrap();
         tree.insert(b"k", &value(300, 200_000)).unwrap();
         assert!(now.get(&tree, b"k").unwrap() == Some(value(299, 200_000)));

@@ -329,7 +329,7 @@ fn short_scans_beside_commits_read_hardly_more() {
         let limits = [100];
         let (read, needed) = read_by_short_scans(&store, &tree, &limits, 600);
         ended.store(true, Ordering::Relaxed);
-        // Batches that are longer than what is needed read 3,900.
+        // Batches longer than needed read 3,900.
         assert!(read < needed + 300, "{read} pages read, {needed} needed");
     });
     store.close().unwrap();

@@ -33,7 +33,7 @@ fn key(n: u64) -> Vec<u8> {
 /// What a transaction is going to change in each tree.
 type Writes = [BTreeMap<Vec<u8>, Option<u64>>; TREES];
 
-/// What was changed at a moment: tree and key.
+/// The change at a moment: tree and key.
 type Changes = Vec<(usize, Vec<u8>)>;
 
 struct Open {

@@ -127,7 +127,7 @@ fn every_handle_notices_a_drop() {
     }
 }
 
-/// What was inserted into a tree is there until that tree is dropped.
+/// Records inserted into a tree are there until that tree is dropped.
 #[test]
 fn trees_of_one_name_come_and_go_beside_each_other() {
     for seed in 0..parameter("ISOBATH_SEEDS", 6) {

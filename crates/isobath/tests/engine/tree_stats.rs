@@ -16,7 +16,7 @@ fn store() -> Store {
     Store::in_memory(&options).unwrap()
 }
 
-/// Each estimate is within `share` of what is true.
+/// Each estimate is within `share` of the truth.
 fn is_near(found: u64, expected: u64, share: f64) -> bool {
     (found as f64 - expected as f64).abs() <= expected as f64 * share
 }

@@ -40,7 +40,7 @@ struct Found {
     /// Seeds or tests that were run.
     seeds: u64,
     seconds: f64,
-    /// The failure that shows it, or what was missed.
+    /// The failure that shows it, or that none did.
     story: String,
 }
 

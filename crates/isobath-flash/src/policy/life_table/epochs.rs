@@ -4,7 +4,7 @@ use super::tag::{CELLS, STAMP_MASK, Tag};
 
 /// Units of time in an epoch, unless that is too short.
 const EPOCH_UNITS: u32 = 32;
-/// Ticks in an epoch at least. What is counted at the end of each takes some 20 µs even in a small
+/// Ticks in an epoch at least. The counting at the end of each takes some 20 µs even in a small
 /// space.
 const EPOCH_TICKS_MIN: u64 = 256;
 /// Ticks after which scores are learned again, at least: that takes up to three million

@@ -20,7 +20,7 @@
 //!   a segment open. A batch is sorted by score, in alternating direction, so that neighbours in
 //!   successive batches meet within a stream, too. Versions that are obsolete before they are
 //!   written score as the hottest of all, and so share segments that cost nothing to clean.
-//! - **Cleaned.** The death rate f of a segment is what was expected of its pages when they were
+//! - **Cleaned.** The death rate f of a segment is the expectation of its pages when they were
 //!   written, corrected by how many died since. Segments are cleaned in ascending order of
 //!   f/(E/(1−E) + ln(1−E)), the index that is equal everywhere at the optimum (see
 //!   [`crate::analysis::fluid_bound`]), of which MDC's f·(1−E)/E² is an approximation.

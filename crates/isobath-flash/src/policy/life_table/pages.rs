@@ -254,7 +254,7 @@ impl PageLives {
         }
     }
 
-    /// What is lived at young ages follows from births and deaths, which are steady over so short a
+    /// The living at young ages follow from births and deaths, which are steady over so short a
     /// time.
     fn count_young(&mut self) {
         let rate = self.mean_rate();
@@ -322,7 +322,7 @@ impl PageLives {
     /// that became hot.
     ///
     /// Where frequencies stay, some intervals are short by chance: as many as a constant rate of
-    /// one death per mean interval makes. What is beyond that are pages that became hot.
+    /// one death per mean interval makes. The others are pages that became hot.
     fn heated_of(
         &self,
         smoothed: usize,

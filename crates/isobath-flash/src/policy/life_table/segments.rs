@@ -53,7 +53,7 @@ struct Evidence {
     rate: Option<f32>,
 }
 
-/// The death rates of segments: what was expected of their pages when they were written, corrected
+/// The death rates of segments: the expectation of their pages when they were written, corrected
 /// by what they do.
 ///
 /// Pages of one segment may be of several kinds: some die one by one, others all together when they

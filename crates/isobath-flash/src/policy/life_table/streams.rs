@@ -25,7 +25,7 @@ pub(super) struct Streams {
     open: u32,
 }
 
-/// A range of scores, and what is gained by splitting it at its best place.
+/// A range of scores, and the gain of splitting it at its best place.
 #[derive(Debug, Clone, Copy)]
 struct Range {
     from: usize,

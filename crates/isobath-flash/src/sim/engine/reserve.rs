@@ -90,7 +90,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
     /// A segment has room for the user again, after as much was cleaned as had to be: in the user's
     /// time one follows the other.
     pub(super) fn measure_idle(&mut self, stream: StreamId) {
-        // Before the space was full once, what is free says nothing.
+        // Before the space was full once, free space says nothing.
         if !self.reserve.is_measuring || self.totals.cleaned_segments == 0 {
             return;
         }

@@ -38,7 +38,7 @@ enum Outcome {
     MakeRoom(Goal),
 }
 
-/// A node's new content, or what has to be done first.
+/// A node's new content, or the step that has to come first.
 type Changed = Result<Box<Image>, Outcome>;
 
 /// The rightmost node of one level, and its lower bound.

@@ -276,7 +276,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
         Ok((!is_overtaken).then_some(&built.lower))
     }
 
-    /// Links what was loaded to the tree; returns the number of records.
+    /// Links the loaded subtree to the tree; returns the number of records.
     ///
     /// # Errors
     ///

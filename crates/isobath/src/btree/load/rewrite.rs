@@ -435,7 +435,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
         };
         let (mut root, _) = self.read(top, None)?;
         put_u64(&mut root.0, offset::PAGE_ID, self.tree.root.0);
-        // Its content is the root's. Nothing names it but what is replaced.
+        // Its content is the root's. Only replaced nodes name it.
         self.replaced.push(top);
         Ok(Rewritten {
             tree: self.tree,

@@ -145,7 +145,7 @@ impl<'s> Node<'s, Image> {
         into[..HEAD].copy_from_slice(&head);
         if rest > 0 {
             let (from, into) = (&bytes[at - rest..], &mut into[HEAD..]);
-            // One word if it has all: the slack takes what is beyond the key.
+            // One word if it has all: the slack takes the bytes beyond the key.
             match (from.first_chunk::<SLACK>(), into.first_chunk_mut::<SLACK>()) {
                 (Some(from), Some(into)) if rest <= SLACK => *into = *from,
                 _ => into[..rest].copy_from_slice(&from[..rest]),
@@ -406,7 +406,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Sets what is remembered of the insertion pattern.
+    /// Sets the node's memory of the insertion pattern.
     pub(in crate::btree) fn set_run(&mut self, last_insert: u16, run: i16) {
         put_u16(&mut self.image.0, field::LAST_INSERT, last_insert);
         put_u16(&mut self.image.0, field::RUN, run as u16);

@@ -27,7 +27,7 @@
 //! └────────────────────┴─────┘      record in an inner node: key after its head
 //! ```
 //!
-//! All integers are little-endian. A slot's key length counts what follows the
+//! All integers are little-endian. A slot's key length counts the bytes after the
 //! node's prefix; its head is the first four of those bytes as a big-endian
 //! number, padded with zeros, so that heads compare as keys do. Bytes in the
 //! head are stored only there. Bit 15 of a leaf record's value length says that
@@ -602,7 +602,7 @@ impl<'s, S: Source> Node<'s, S> {
         }
     }
 
-    /// Appends what follows the prefix of key `position`.
+    /// Appends the bytes of key `position` after the prefix.
     #[inline]
     pub(super) fn append_suffix(
         &self,

@@ -59,7 +59,7 @@ impl<'p> Modification<'p> {
     }
 
     /// Writes the images into the frames, logs them as one record, releases
-    /// the latches, then frees what was unlinked.
+    /// the latches, then frees unlinked pages.
     pub(super) fn apply<C: WriteContext>(mut self, ctx: &C) {
         self.store_images();
         let log = ctx.log();

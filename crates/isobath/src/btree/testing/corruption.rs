@@ -126,8 +126,8 @@ fn a_cycle_of_pages_ends() {
     }
 }
 
-/// A thread that cannot say what is wrong hands the scan to a worker, which meets the same record:
-/// none is left out, none shown twice.
+/// A thread that cannot name the corrupt page hands the scan to a worker, which meets the same
+/// record: none is left out, none shown twice.
 #[test]
 fn a_scan_that_is_handed_over_meets_the_malformed_record_again() {
     let (ctx, tree, pages) = filled();

@@ -22,7 +22,7 @@ fn insert(ctx: &TestContext, tree: Tree, model: &mut Model, key: Vec<u8>, length
     model.insert(key, value);
 }
 
-/// Removes what is at `from` and above, in some order. Some removals leave their leaves
+/// Removes the records at `from` and above, in some order. Some removals leave their leaves
 /// as they are, so that empty ones stay.
 fn remove_tail(ctx: &TestContext, tree: Tree, model: &mut Model, from: &[u8], state: &mut u64) {
     let mut keys: Vec<Vec<u8>> = model.split_off(from).into_keys().collect();

@@ -5,7 +5,7 @@ use super::*;
 /// The environment variable that makes a test program a writer of the store that it names.
 const WRITER: &str = "ISOBATH_TEST_WRITER";
 
-/// Not a test of its own: the writer in a process of its own, which says what was acknowledged.
+/// Not a test of its own: the writer in a process of its own, which reports acknowledged commits.
 #[test]
 fn writer_process() {
     let Some(path) = std::env::var_os(WRITER).map(PathBuf::from) else {

@@ -79,7 +79,7 @@ impl Built {
             changed.push((*hold, Ok(only.finish())));
             empty.retain(|empty| empty.id != hold.id);
         }
-        // The rightmost leaf may be what is linked: then it stays, with more keys to cover.
+        // The rightmost leaf may be the one that is linked: then it stays, with more keys to cover.
         if let Some(at) = empty.iter().position(|empty| empty.id == self.top) {
             let leaf = Builder::new(tree.id, 0, &self.lower, None).finish();
             changed.push((empty.swap_remove(at), Ok(leaf)));
@@ -97,7 +97,7 @@ impl Built {
         Ok(Outcome::Linked)
     }
 
-    /// The left path below `fork`, and what lies behind it, if that is empty.
+    /// The left path below `fork`, and the nodes behind it, if they are empty.
     fn tail<'p, C: WriteContext>(
         &self,
         ctx: &'p C,
