@@ -12,7 +12,7 @@ use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyl
 pub(crate) const DEFAULT_WIDTH: usize = 80;
 /// Fewer are ignored: nothing would be readable.
 const MIN_WIDTH: usize = 30;
-/// Columns of a cell's padding, and of what lies between it and the next one.
+/// Columns of a cell's padding, and of the gap to the next one.
 const PADDING: usize = 3;
 
 /// Lines that a header may have.

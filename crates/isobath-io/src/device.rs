@@ -83,7 +83,7 @@ pub trait Channel {
     /// [`QueueFull`] when [`depth`](Self::depth) I/Os are in flight; nothing was queued.
     unsafe fn submit(&mut self, io: Io) -> Result<(), QueueFull>;
 
-    /// Hands everything queued to the devices in one system call and appends what has completed to
+    /// Hands everything queued to the devices in one system call and appends completions to
     /// `out`, without blocking (the blocking backend executes the I/Os here). Returns the number of
     /// completions appended. Makes no system call when nothing is queued and nothing has completed.
     ///
@@ -97,7 +97,7 @@ pub trait Channel {
     /// return early with fewer completions, or none.
     ///
     /// A larger `min` saves system calls and context switches at the price of latency; on a busy
-    /// channel a part of what is in flight, such as an eighth, costs little. Deterministic
+    /// channel a part of the I/Os in flight, such as an eighth, costs little. Deterministic
     /// in-process devices never sleep: their time is simulated.
     ///
     /// # Errors
@@ -324,6 +324,6 @@ pub trait Device: Send + Sync {
         }
     }
 
-    /// Which backend is in use, and what was refused.
+    /// The backend in use, and the refused ones.
     fn backend_report(&self) -> BackendReport;
 }

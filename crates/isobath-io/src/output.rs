@@ -299,7 +299,7 @@ fn follow(path: &Path) -> io::Result<(PathBuf, bool)> {
             return Ok((at, false));
         }
         let directory = directory_of(&at);
-        // The links of `/proc/PID/fd` name what is open, not a place.
+        // The links of `/proc/PID/fd` name open files, not places.
         if directory.canonicalize()?.starts_with("/proc") {
             return Ok((at, true));
         }

@@ -19,7 +19,7 @@ use crate::stats::ChannelStats;
 use crate::volume::Volume;
 use crate::waker::Waker;
 
-/// Unit of what is written: a page.
+/// Unit of writes: a page.
 const BLOCK: u64 = 4096;
 const BLOCK_BYTES: usize = BLOCK as usize;
 /// The place of a block that holds zeros and takes no space.

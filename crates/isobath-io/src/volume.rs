@@ -276,7 +276,7 @@ impl Volume {
         self.0.layout()
     }
 
-    /// Which backend is in use, whether the page cache is by-passed, and what was refused.
+    /// The backend in use, whether the page cache is by-passed, and the refused backends.
     pub fn backend_report(&self) -> BackendReport {
         self.0.backend_report()
     }

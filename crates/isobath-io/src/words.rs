@@ -49,7 +49,7 @@ pub fn two_sizes(one: u64, other: u64) -> (String, String) {
     }
 }
 
-/// Why the system refused `path`: of what is missing, whether that is the file or the directory
+/// Why the system refused `path`: of a missing one, whether that is the file or the directory
 /// that it is to be in; of a file that is too long, what limits it.
 pub fn reason(path: &Path, error: &io::Error) -> String {
     if error.kind() == io::ErrorKind::FileTooLarge {

@@ -1,4 +1,4 @@
-//! A volume's log device: its own file, its own flushes, and what is refused.
+//! A volume's log device: its own file, its own flushes, and its refusals.
 #![allow(unsafe_code, missing_docs, clippy::unwrap_used)]
 
 mod common;

@@ -142,7 +142,7 @@ fn statements_table(rows: &[&CleanRow]) -> Markup {
     }
 }
 
-/// Where the fluid bound ends: what is said wherever it is shown.
+/// The limits of the fluid bound, printed wherever it is shown.
 pub const BOUND_LIMITS: &str = "The bound holds for updates that are independent of each other; of traces, updates that come in order are found and count as free. It is that of segments of very many pages: smaller ones differ more by chance, and cost less.";
 
 /// Why traces that are played several times have none.

@@ -78,7 +78,7 @@ const PIECE: usize = 2 << 20;
 const READERS: usize = 4;
 
 /// Reads `files` once in full, past the page cache: hosts of virtual drives
-/// cache what was read recently, so cold and warm files cannot be compared.
+/// cache recent reads, so cold and warm files cannot be compared.
 pub(crate) fn warm(files: &[PathBuf], monitor: &dyn Monitor) -> Result<(), LabError> {
     let mut pieces = Vec::new();
     for path in files {

@@ -95,7 +95,7 @@ pub enum LabError {
         /// The missing part.
         needs: String,
     },
-    /// The request contradicts itself or asks for what is not possible.
+    /// The request contradicts itself or is not possible.
     #[error("{0}")]
     Request(String),
     /// The data read back differs from the data stored.
@@ -170,7 +170,7 @@ impl LabError {
         }
     }
 
-    /// The same error, with what was stored before it.
+    /// The same error, with the part stored before it.
     pub(crate) fn after(self, stored: impl Into<String>) -> LabError {
         LabError::Partly {
             source: Box::new(self),

@@ -153,7 +153,7 @@ impl Read for InputFile<'_> {
         loop {
             self.wait()?;
             match self.file.read(buffer) {
-                // Another process has read what was there.
+                // Another process has read the data.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Ok(0) => return self.end(),
                 other => return other,

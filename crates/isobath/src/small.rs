@@ -71,7 +71,7 @@ pub(crate) fn words_per_page(full: u64) -> u64 {
 }
 
 /// Most pages that a store can have, where it is `full` elsewhere: with small
-/// pages of the mapping table, what is kept for each of them would be large.
+/// pages of the mapping table, the bookkeeping of each would be large.
 #[inline(always)]
 pub(crate) fn max_pages(full: u64) -> u64 {
     #[cfg(any(test, feature = "simulation"))]

@@ -54,7 +54,7 @@ impl Beside {
 }
 
 impl Run {
-    /// Opens what is on the drive while the store runs. Every other time clients rest during that,
+    /// Opens the drive's contents while the store runs. Every other time clients rest during that,
     /// and what is read must equal what the store says of itself, word for word.
     pub(super) fn look(
         &mut self,

@@ -178,7 +178,7 @@ pub(crate) struct SimCleanArgs {
         default_value = "16"
     )]
     pub(crate) sort_buffer: Vec<u32>,
-    /// What happens to a page that is written again while it is in the sort buffer
+    /// Treatment of a page that is written again while it is in the sort buffer
     #[arg(long, value_enum, default_value = "written")]
     pub(crate) duplicates: DuplicatesName,
     /// Length of each run, in device sizes written by the user (the paper: 100)

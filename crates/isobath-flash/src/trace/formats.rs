@@ -451,7 +451,7 @@ impl<W: Write> BinaryWriter<W> {
         self.out.write_all(&record)
     }
 
-    /// Writes what is left, and flushes the output.
+    /// Writes the rest, and flushes the output.
     ///
     /// # Errors
     /// Those of the output.

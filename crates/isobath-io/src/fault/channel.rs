@@ -102,7 +102,7 @@ impl FaultChannel {
         }
     }
 
-    /// Takes over what has finished.
+    /// Takes over finished I/Os.
     fn reap(&mut self, state: &mut State, out: &mut Vec<Completion>) {
         while let Some(finished) = state.pop(self.inbox) {
             self.free.push(finished.slot);

@@ -14,7 +14,7 @@ pub(super) const SECTOR: u64 = 512;
 /// The first page of the log device.
 const LOG_PAGE: u64 = LOG_OFFSET / PAGE;
 
-/// Pages are immutable and shared: between what is visible and what is durable, and between a
+/// Pages are immutable and shared: between the visible and the durable bytes, and between a
 /// device and its crash images.
 pub(super) type Page = Arc<[u8; PAGE as usize]>;
 

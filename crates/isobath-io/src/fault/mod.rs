@@ -180,7 +180,7 @@ impl FaultDevice {
         self.lock().corrupt(range, &change);
     }
 
-    /// Reads what is stored, without counting as an I/O and without faults.
+    /// Reads the stored bytes, without counting as an I/O and without faults.
     pub fn peek(&self, offset: u64, buf: &mut [u8]) {
         self.lock().peek(offset, buf);
     }

@@ -289,7 +289,7 @@ impl AioQueue {
         Ok(woken)
     }
 
-    /// Takes what has completed. Returns system calls made and whether the wake poll was among it.
+    /// Takes completions. Returns system calls made and whether the wake poll was among it.
     fn reap(&mut self, done: &mut Vec<Done>) -> io::Result<(u32, bool)> {
         done.append(&mut self.executed);
         match self.reap_ring(done) {

@@ -105,7 +105,7 @@ struct Slot {
     buf: *mut u8,
     user_data: u64,
     start: Instant,
-    /// Ranges of a vectored write; what is done has been cut off.
+    /// Ranges of a vectored write, without the part that is done.
     vec: Vec<libc::iovec>,
 }
 

@@ -523,7 +523,7 @@ impl Member {
         })
     }
 
-    /// Calls `step`, which transfers what is left from a byte on, until all `len` bytes are done.
+    /// Calls `step`, which transfers the rest from a byte on, until all `len` bytes are done.
     /// Of a short transfer only whole blocks count: the rest must begin aligned.
     fn transfer(
         &self,

@@ -57,7 +57,7 @@ pub(super) trait Queue {
     /// The request's memory must stay valid until it is done.
     unsafe fn push(&mut self, request: &Request);
 
-    /// Hands everything pushed to the kernel and appends what is done, without blocking. Returns
+    /// Hands everything pushed to the kernel and appends completions, without blocking. Returns
     /// system calls made.
     fn submit(&mut self, done: &mut Vec<Done>) -> io::Result<u32>;
 

@@ -58,7 +58,7 @@ impl Configuration {
     }
 }
 
-/// Names and values of what is not equal in all of them, one text for each.
+/// Names and values of settings that differ between them, one text for each.
 fn differences(all: &[Configuration]) -> Vec<String> {
     let texts: Vec<Vec<(String, String)>> = all
         .iter()

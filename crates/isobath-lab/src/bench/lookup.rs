@@ -51,7 +51,7 @@ pub struct LookupPlan {
     pub duration: Duration,
     /// Whether to stop after the sorted load.
     pub load_only: bool,
-    /// Whether to keep the data, and to use what is there.
+    /// Whether to keep the data, and to use existing data.
     pub keep: bool,
     /// Depth of the drive's own limit; `None` does not measure it.
     pub drive_depth: Option<u32>,
@@ -139,11 +139,11 @@ pub struct LookupReport {
 ///
 /// # Errors
 /// A plan that contradicts itself, an engine that is not built in, engine and
-/// I/O errors, and every answer that is not what was stored.
+/// I/O errors, and every answer that differs from the stored value.
 pub fn lookup(plan: &LookupPlan, monitor: &dyn Monitor) -> Result<LookupReport, LabError> {
     check_plan(plan)?;
     let exists = plan.engine.path.as_ref().is_some_and(|p| p.exists());
-    // Never what was there before: a block device, or a file that is in the way.
+    // Never an earlier file: a block device, or a file that is in the way.
     let log = plan.engine.space.log_path.as_ref();
     let new_log = log.filter(|path| !path.exists());
     let data = if exists { Data::Present } else { Data::New };

@@ -240,7 +240,7 @@ impl Drop for MountedSsd {
 const PRECONDITION_TIMES: f64 = 2.0;
 const PRECONDITION_SEED: u64 = 1;
 
-/// Removes what is there.
+/// Removes existing files.
 fn remove(path: &Path, remove: impl Fn(&Path) -> io::Result<()>) -> Result<(), LabError> {
     match remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {

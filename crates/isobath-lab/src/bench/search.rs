@@ -48,7 +48,7 @@ pub struct Search {
 /// One trial.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
-    /// What it set; nothing is what was asked for.
+    /// Its settings; none means the requested ones.
     pub settings: Vec<(String, f64)>,
     /// Operations per second.
     pub operations_per_s: f64,
@@ -156,7 +156,7 @@ pub fn search(
         .iter()
         .map(|trial| trial.operations_per_s)
         .enumerate();
-    // Of equal ones the first, so that what was asked for stays if nothing is better.
+    // Of equal ones the first, so that the requested setting stays if nothing is better.
     let best = rates.fold((0, f64::NEG_INFINITY), |best, this| {
         if this.1 > best.1 { this } else { best }
     });

@@ -99,8 +99,8 @@ impl Series {
         rates.map(|rate| rate.round() as u64).collect()
     }
 
-    /// What is judged together, by name: throughput and, for a run that writes to a drive, WA-A and
-    /// WA-D; for others, latency.
+    /// The series judged together, by name: throughput and, for a run that writes to a drive, WA-A
+    /// and WA-D; for others, latency.
     fn judged(&self, to_drive: bool) -> Vec<(&'static str, Vec<f64>)> {
         // An interval without writes has no ratio; the cumulative one stands in for it.
         let ratio = |step: Sample, whole: &Sample, of: fn(&Sample) -> Option<f64>| {

@@ -205,7 +205,7 @@ impl Suite {
     /// The campaign that a file describes; `name` stands in messages.
     ///
     /// # Errors
-    /// [`LabError::Request`] for what is no campaign, and for rows that cannot run.
+    /// [`LabError::Request`] for an unknown campaign, and for rows that cannot run.
     pub fn from_toml(name: &str, text: &str) -> Result<Suite, LabError> {
         let request = |message: String| LabError::Request(format!("{name}: {message}"));
         let suite: Suite = toml::from_str(text).map_err(|error| request(error.to_string()))?;

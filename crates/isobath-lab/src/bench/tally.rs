@@ -167,7 +167,7 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Shows what was kept, if that is much, or old at this time.
+    /// Publishes the kept counts, if they are many, or old at this time.
     pub(super) fn show(&mut self, now: Option<Instant>) {
         if self.at_once {
             self.show_progress();
@@ -195,7 +195,7 @@ impl<'s> Tally<'s> {
         self.show_progress();
     }
 
-    /// Shows everything; what was measured.
+    /// Publishes everything; the results.
     pub(super) fn end(mut self) -> Results {
         self.show_all();
         self.results

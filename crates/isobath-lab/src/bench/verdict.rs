@@ -14,7 +14,7 @@ pub enum Pitfall {
     ShortRun,
     /// 2: the drive's own write amplification is left out.
     DeviceWrites,
-    /// 3: the drive's state before the run is unknown or not what was said.
+    /// 3: the drive's state before the run is unknown or not the declared one.
     DriveState,
     /// 4: one dataset size stands for all.
     DatasetSize,

@@ -28,11 +28,11 @@ pub(super) trait Below: Send + Sync {
     /// Its files.
     fn files(&self) -> Vec<PathBuf>;
 
-    /// Makes durable what was written.
+    /// Makes all writes durable.
     fn close(&self) -> Result<(), LabError>;
 }
 
-/// One client's way to what lies below.
+/// One client's way to the layer below.
 pub(super) trait BelowIo {
     /// Reads what holds record `index`, unless that holds record `before`, too, which was read just
     /// now.

@@ -76,7 +76,7 @@ impl FjallEngine {
                 "fjall runs on files here; leave out --memory-device".into(),
             ));
         };
-        // fjall makes what is not there, so a missing store is an error unless it is to be made.
+        // fjall makes missing stores, so a missing one is an error unless it is to be made.
         if !create && !path.exists() {
             let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
             return Err(LabError::io("open", path)(missing));

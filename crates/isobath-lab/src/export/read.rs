@@ -53,7 +53,7 @@ impl<'m> ImportFile<'m> {
     /// that exist already, where they replace records of the same key.
     ///
     /// The file is verified while it is read. If it turns out to be
-    /// corrupt, what came before the corruption has been imported.
+    /// corrupt, the records before the corruption have been imported.
     ///
     /// # Errors
     /// A corrupt or truncated file; a tree that exists already, without
@@ -327,7 +327,7 @@ struct Run<'r, 's, R> {
 }
 
 impl<R: Read + Send> Run<'_, '_, R> {
-    /// The next record, or what ends the run.
+    /// The next record, or the end of the run.
     fn step(&mut self) -> Result<Result<Record, Next>, LabError> {
         while self.at == self.payload.len() {
             match self.importer.block()? {

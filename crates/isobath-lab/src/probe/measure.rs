@@ -62,7 +62,7 @@ impl Gauge<'_> {
             // As if every I/O in flight were a thread of the paper's: neighbours are not merged on
             // their way.
             streams: depth,
-            // Few, so that what is in flight stays near k.
+            // Few, so that the I/Os in flight stay near k.
             wait_min: (depth / 8).clamp(1, 16),
             prepare: false,
             warmup_ms: self.warmup_ms,

@@ -180,7 +180,7 @@ fn stretches(sentinel: &Series, points: &[&MeasuredPoint], ended_s: f64) -> Vec<
         let own = (0..count.len()).filter(|l| same(*l, level));
         own.map(|l| count[l]).sum()
     };
-    // Of equals the later one: what came first was the burst.
+    // Of equals the later one: the first one was the burst.
     let usable = (0..count.len()).max_by_key(|l| at_level(*l)).unwrap_or(0);
     for (level, regime) in regimes.iter_mut().enumerate() {
         regime.level_pages_per_s = Some(rate(level)).filter(|r| r.is_finite());

@@ -161,7 +161,7 @@ impl Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         if let Some(path) = &self.wipe {
-            // Best effort: what stays is an Isobath label, which names itself.
+            // Best effort: an Isobath label may stay, which names itself.
             if let Ok(mut device) = fs::OpenOptions::new().write(true).open(path) {
                 // The device holds nothing that anyone needs.
                 let _ = device.write_all(&[0; LABEL_BYTES]);

@@ -36,7 +36,7 @@ const CLIFF_REPEATS: u32 = 3;
 /// The last slice of writes is this many times slower than the first: perhaps a cliff.
 const FALL: f64 = 1.5;
 
-/// One point with what was measured there.
+/// One point with its measurements.
 #[derive(Debug, Clone)]
 pub(super) struct Visits {
     pub(super) point: OperatingPoint,

@@ -11,7 +11,7 @@ use crate::raw::plan::{IoModel, RawPlan};
 const WARMING: u8 = 0;
 /// The measured window.
 const MEASURING: u8 = 1;
-/// Finish what is in flight.
+/// Finish the I/Os in flight.
 const STOPPING: u8 = 2;
 
 /// A counter with a cache line of its own.

@@ -108,7 +108,7 @@ pub struct RawPlan {
     /// Bytes of memory that the I/Os of all threads cycle through; default 0, a page for each I/O
     /// in flight, which the processor's caches hold. The pool of an engine does not fit there.
     pub buffer_bytes: u64,
-    /// Completions that a thread waits for before it goes on (at most half of what is in flight);
+    /// Completions that a thread waits for before it goes on (at most half of those in flight);
     /// default 16. Fewer cost more CPU per I/O.
     pub wait_min: u32,
     /// Which threads use which drive.

@@ -223,7 +223,7 @@ impl Chart {
         self.add(&html! { text.label x="2" y=(y) { (name) } });
     }
 
-    /// Ticks, names of the axes and what was drawn.
+    /// Ticks, names of the axes and the drawing.
     fn inside(&self) -> Markup {
         let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
         html! {

@@ -12,7 +12,7 @@ use rustix::fs::{FallocateFlags, Mode, OFlags};
 
 use crate::LabError;
 
-/// Flash pages at their slot's place in a file without a name; what is erased becomes a hole again.
+/// Flash pages at their slot's place in a file without a name; erased pages become holes again.
 ///
 /// The trait of flash contents knows no failures: the first one is kept for the caller that asks.
 pub(super) struct FileData {
@@ -49,7 +49,7 @@ impl FileData {
         u64::from(slot) * self.page_bytes
     }
 
-    /// Reads a page; what lies beyond the end of the file is zeros.
+    /// Reads a page; bytes beyond the end of the file are zeros.
     fn load(&self, slot: u32, out: &mut [u8]) -> io::Result<()> {
         let mut done = 0;
         while done < out.len() {
@@ -88,7 +88,7 @@ impl PageData for FileData {
     fn erase(&mut self, slots: Range<u32>) {
         let (start, end) = (self.at(slots.start), self.at(slots.end));
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        // A file system without holes only keeps more than it must: what is erased is not read
+        // A file system without holes only keeps more than it must: erased pages are not read
         // before it is written.
         let _ = rustix::fs::fallocate(&self.file, flags, start, end - start);
     }

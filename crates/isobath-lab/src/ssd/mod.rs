@@ -225,7 +225,7 @@ impl SimulatedSsd {
         self.drive().flash.valid_pages()
     }
 
-    /// Power fails: any subset of what was not flushed is left, and every I/O fails until
+    /// Power fails: any subset of unflushed writes is left, and every I/O fails until
     /// [`power_on`](Self::power_on).
     ///
     /// # Errors

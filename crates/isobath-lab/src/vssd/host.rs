@@ -61,7 +61,7 @@ pub struct MountedDrive {
 /// Checks that the machine can mount a drive, and make a file system on it.
 ///
 /// # Errors
-/// [`LabError::CannotMount`] names what is missing; [`LabError::NotBuilt`].
+/// [`LabError::CannotMount`] names the missing part; [`LabError::NotBuilt`].
 pub fn check_machine(formats: bool) -> Result<(), LabError> {
     check_built()?;
     let mut needs = lacks_for_loop_devices(formats);
@@ -117,7 +117,7 @@ pub fn mount(directory: &Path, request: &MountRequest<'_>) -> Result<MountedDriv
         let _ = serving.wait();
         return mounted;
     }
-    // It ends when the drive is unmounted; a program that goes on must not keep what is left of it.
+    // It ends when the drive is unmounted; a program that goes on must not keep the rest of it.
     std::thread::spawn(move || serving.wait());
     mounted
 }
@@ -323,7 +323,7 @@ fn take_off(directory: &Path, force: bool) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Unmounts, lazily if it must go; what is busy goes once its users have gone.
+/// Unmounts, lazily if it must go; a busy one goes once its users have gone.
 fn unmount_one(point: &Path, must_go: bool) -> Result<(), LabError> {
     match rustix::mount::unmount(point, UnmountFlags::empty()) {
         Ok(()) => Ok(()),

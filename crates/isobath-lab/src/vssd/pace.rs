@@ -122,7 +122,7 @@ impl Drop for Pacer {
     }
 }
 
-/// Delivers until the end; what is due later is delivered then.
+/// Delivers until the end; later ones are delivered then.
 fn deliver(shared: &Shared) {
     // Sleeps end on time instead of 50 µs later.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));

@@ -248,7 +248,7 @@ fn decode(bytes: &[u8]) -> Result<Saved, String> {
     })
 }
 
-/// Takes numbers from the front of what is left.
+/// Takes numbers from the front of the rest.
 struct Reader<'b>(&'b [u8]);
 
 impl<'b> Reader<'b> {

@@ -138,12 +138,12 @@ impl Drop for Feed<'_> {
                 }
             });
         });
-        // No caller is left to receive an error: the next opening frees what is left.
+        // No caller is left to receive an error: the next opening frees the rest.
         let _ = given_up.join();
     }
 }
 
-/// Loads one batch, and what is left of the load after it.
+/// Loads one batch, and returns the rest of the load.
 fn step(
     local: &WorkerState,
     tree: &TreeState,

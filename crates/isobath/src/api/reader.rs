@@ -20,7 +20,7 @@ use crate::{checkpoint, recovery};
 /// Openings that are tried while a writer overtakes each: it uses the log's space again, or a place
 /// that was to be read.
 const ATTEMPTS: u32 = 10;
-/// Bytes of what is replayed that are kept in memory at most; the rest goes to a temporary file.
+/// Most bytes of replayed pages kept in memory; the rest goes to a temporary file.
 const MEMORY_BYTES: u64 = 64 << 20;
 
 /// Opens the store for reading on the volume that `volume` answers, again for each attempt.
@@ -139,7 +139,7 @@ fn replay(over: &Volume, paths: &[PathBuf], options: &Options) -> Result<(u64, u
     Ok((stats.recovered_log_bytes, stats.recovery_ns))
 }
 
-/// Whether what was to be replayed did not fit into memory and temporary files.
+/// Whether the replayed pages did not fit into memory and temporary files.
 fn lacks_room(error: &Error) -> bool {
     match error {
         Error::Poisoned { cause } => lacks_room(cause),

@@ -119,7 +119,7 @@ pub(crate) fn error_of(
     match tree.get(&TaskContext { local }, key, &mut now) {
         Ok(Some(ValueKind::Extent)) if now == descriptor => error,
         Ok(_) => Error::ValueReplaced,
-        // It is the first error that says what happened.
+        // The first error names the cause.
         Err(_) => error,
     }
 }

@@ -397,7 +397,7 @@ fn escaped(text: &str) -> String {
 /// The first line of published statistics.
 const FORMAT: &str = "isobath statistics 1";
 
-/// The backend in use, and what was refused, in words.
+/// The backend in use, and the refused ones, in words.
 fn backend(volume: &isobath_io::Volume) -> String {
     let report = volume.backend_report();
     let direct = if report.direct {

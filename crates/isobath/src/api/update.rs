@@ -371,7 +371,7 @@ impl Tree {
         })
     }
 
-    /// Gives `key` the value `new` if it has what was `read` still; whether it had.
+    /// Gives `key` the value `new` if its value is still `read`; whether it was.
     fn replace(&self, key: &[u8], read: &Read, new: Option<&[u8]>) -> Result<bool, Error> {
         if new.is_none() && read.newest == Newest::Absent {
             return self.replace_unless_same(key, read, new);

@@ -57,7 +57,7 @@ impl BackupOptions {
         BackupOptions::default()
     }
 
-    /// Only what has changed since the backup `base` of the same store, full or incremental.
+    /// Only changes since the backup `base` of the same store, full or incremental.
     /// Restoring then needs that one too, and whatever it adds to.
     pub fn since(mut self, base: impl Into<PathBuf>) -> BackupOptions {
         self.since = Some(base.into());

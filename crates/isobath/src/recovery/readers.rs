@@ -229,7 +229,7 @@ impl Opening {
             beside.is_overrun = match find_copy(&beside.volume, id) {
                 Ok(found) => found != expected,
                 // Without the newest state no one knows whether the page is there still. The next
-                // opening says what is wrong.
+                // opening names the problem.
                 Err(_) => true,
             };
         }

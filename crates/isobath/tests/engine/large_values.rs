@@ -316,7 +316,7 @@ fn copy_to(device: &Arc<FaultDevice>, block: u32, limit: Option<u64>) -> Arc<Fau
 #[test]
 fn a_store_moves_between_drives_of_different_block_sizes() {
     let limit = Some(LOG + (6 << 20));
-    // A policy that moves much: moves are what is tried here.
+    // A policy that moves much: this test is about moves.
     let options = options()
         .volume_limit_bytes(limit)
         .cleaning_policy(PolicyKind::Greedy);

@@ -217,7 +217,7 @@ fn a_page_or_chunk_at_a_time() {
                 let found = contents(&store, name);
                 whole &= found == *model;
                 kept += right(&found, model);
-                // Whatever is there was there once; what is not is named.
+                // Every record found was there once; missing ones are named.
                 assert!(found.keys().all(|k| model.contains_key(k)), "byte {at}");
             }
             if catalog {

@@ -107,7 +107,7 @@ fn customer_row(tpcc: &Tpcc, id: [u32; 3]) -> Row {
     (key(&id), value.into())
 }
 
-/// The first client's history is what was before the run.
+/// The first client's history is that from before the run.
 fn history(tpcc: &Tpcc, [w, d, c]: [u32; 3], number: u32) -> Row {
     let mut rng = rng_of(tpcc.seed, Table::History, &[w, d, c]);
     let ids = [c, d, w, d, w].map(i64::from);

@@ -338,7 +338,7 @@ fn payment(
     add(&mut customer_row, customer::YTD_PAYMENT, amount)?;
     add(&mut customer_row, customer::PAYMENTS, 1)?;
     if number(&customer_row, customer::GOOD_CREDIT)? == 0 {
-        // Bad credit: what happened goes in front of C_DATA, which keeps its most bytes.
+        // Bad credit: the payment goes in front of C_DATA, which keeps its most bytes.
         let note = format!("{c} {cd} {cw} {d} {w} {amount}|");
         let at = (customer::NUMBERS * 8 + customer::TEXT_BYTES).min(customer_row.len());
         customer_row.splice(at..at, note.bytes());

@@ -320,7 +320,7 @@ impl Db {
         visit_records(iterator, from, visit)
     }
 
-    /// Writes what is in memory to files.
+    /// Writes memtables to files.
     pub(super) fn flush(&self) -> Result<(), Failed> {
         self.tables.iter().try_for_each(|&table| {
             // SAFETY: the flush options live across the call and are destroyed once.

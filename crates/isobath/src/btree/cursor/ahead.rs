@@ -106,7 +106,7 @@ impl ReadAhead {
                     ctx.read_ahead(&[id]);
                     return;
                 }
-                // The cursor itself meets what is wrong, if it is.
+                // The cursor itself meets the problem, if there is one.
                 Err(_) => return,
             }
             self.outstanding += self.ids.len();
@@ -163,7 +163,7 @@ impl ReadAhead {
         }
         let mut next = Vec::new();
         let (range, has_more);
-        // Whether what lies behind this separator, as the cursor goes, is outside the range.
+        // Whether the keys behind this separator, as the cursor goes, are outside the range.
         let is_beyond = |separator: &[u8]| match (limit, forward) {
             (Bound::Included(limit), true) => *separator > *limit,
             (Bound::Excluded(limit), true) => *separator >= *limit,
