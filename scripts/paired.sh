@@ -3,7 +3,7 @@
 #
 #   scripts/paired.sh OLD NEW DIR OUT [PAIRS]     OLD, NEW: two `isobath` binaries; DIR: on the drive; PAIRS: 5 unless told
 #   ONLY='get|scan' DURATION=5s scripts/paired.sh ...                only the rows whose names match
-#   NEW_ARGUMENTS=--early-visibility scripts/paired.sh ...           more arguments for NEW alone
+#   NEW_ARGUMENTS=--batch=32 scripts/paired.sh ...           more arguments for NEW alone
 #
 # Prints per row the medians over all pairs: operations per second, CPU per operation, and NEW divided by OLD.
 # OUT/ROW.{old,new} keep every run's JSON. Keep other load off the machine.

@@ -175,8 +175,6 @@ pub(crate) struct More {
     pub(crate) calls: u64,
     /// The log begins small, and moves to larger areas.
     pub(crate) grows_log: bool,
-    /// Commits are seen before they are durable.
-    pub(crate) early: bool,
     /// Looks at what is on the drive when the newest superblock is corrupt, per round.
     pub(crate) superblocks: u64,
 }
@@ -204,7 +202,6 @@ impl Default for More {
             initializes: false,
             calls: 0,
             grows_log: false,
-            early: false,
             superblocks: 0,
         }
     }
@@ -238,14 +235,12 @@ impl More {
             initializes: random.chance(50),
             calls: 0,
             grows_log: false,
-            early: false,
             superblocks: 0,
         };
         // Behind what seeds drew before.
         more.small.spill_bytes = random.one_of(&[None, None, None, Some(0), Some(300), Some(2000)]);
         more.calls = random.one_of(&[0, 0, 0, 0, 10, 40]);
         more.grows_log = random.chance(10);
-        more.early = random.chance(10);
         more.superblocks = random.one_of(&[0, 0, 3]);
         more
     }
@@ -254,7 +249,7 @@ impl More {
 impl Scenario {
     /// Whether the store shows a commit once it is durable.
     pub(crate) fn shows_late(&self) -> bool {
-        self.log && self.durability == Durability::Synced && !self.more.early
+        self.log && self.durability == Durability::Synced
     }
 
     /// The scenario of `seed`, with faults of the kinds `allowed` only.
@@ -337,8 +332,6 @@ impl Scenario {
             // What restores a backup lays out full pages.
             self.more.small.words_per_page = None;
         }
-        // What is shown before it is durable is refused once writing has failed.
-        self.more.early &= self.faults.io.is_none();
         self.more.grows_log &= self.may_grow_log();
         if self.more.grows_log {
             // A log grows when checkpoints are due.
@@ -514,7 +507,6 @@ impl Scenario {
         self.more.calls = 70;
         self.more.superblocks = 8;
         self.more.beside = 4;
-        self.more.early = self.seed.is_multiple_of(5) && self.faults.io.is_none();
         self.more.grows_log = self.seed % 4 < 3 && self.may_grow_log();
         self.more.small.checkpoint_bytes = Some(32 << 10);
         self
@@ -553,8 +545,7 @@ impl Scenario {
                 Some(_) => 2 * SEGMENT as u32,
                 None => SEGMENT as u32,
             })
-            .volume_limit_bytes(self.limit_bytes)
-            .early_visibility(self.more.early);
+            .volume_limit_bytes(self.limit_bytes);
         match self.log {
             true if self.more.grows_log => options,
             true => options.log_bytes(LOG),

@@ -56,8 +56,6 @@ pub(super) struct Mode {
     pub(super) full: bool,
     /// Whether it begins with small segments and a small log, which moves to larger areas.
     pub(super) small: bool,
-    /// Whether commits are seen before they are durable.
-    pub(super) early: bool,
     /// Whether transactions spill, and so rewrite their trees.
     pub(super) spills: bool,
     pub(super) backend: Way,
@@ -87,7 +85,6 @@ impl Mode {
             log: random.one_of(&[LogPlace::Volume, LogPlace::Separate]),
             full: random.chance(30),
             small: random.chance(30),
-            early: random.chance(15),
             spills: random.chance(15),
             backend: random.one_of(&ways),
             threads: random.one_of(&[1, 2, 4, 8, 16, 16]),
@@ -143,7 +140,6 @@ impl Mode {
             "log" => self.log = of(value)?,
             "full" => self.full = value.parse().ok()?,
             "small" => self.small = value.parse().ok()?,
-            "early" => self.early = value.parse().ok()?,
             "spills" => self.spills = value.parse().ok()?,
             "backend" => self.backend = of(value)?,
             "threads" => self.threads = count(value, super::world::OWNERS)?,
@@ -172,7 +168,6 @@ impl Mode {
             .durability(self.durability.durability())
             .backend(self.backend.backend())
             .cleaning_policy(self.policy)
-            .early_visibility(self.early)
     }
 
     /// The sizes that the stores of this thread have.
@@ -194,12 +189,11 @@ impl fmt::Display for Mode {
         }
         write!(
             f,
-            "files={},log={},full={},small={},early={},spills={},backend={},threads={},workers={},pool={},cores={},durability={},end={},policy={}",
+            "files={},log={},full={},small={},spills={},backend={},threads={},workers={},pool={},cores={},durability={},end={},policy={}",
             self.files,
             name(self.log),
             self.full,
             self.small,
-            self.early,
             self.spills,
             name(self.backend),
             self.threads,

@@ -131,7 +131,6 @@ fn set(options: Options, name: &str, value: &str) -> Option<Options> {
         "open_timeout" => options.open_timeout(Duration::from_millis(number()?)),
         "stripe_unit" => options.stripe_unit(small()?),
         "version_store_bytes" => options.version_store_bytes(number()?),
-        "early_visibility" => options.early_visibility(value.parse().ok()?),
         "backend" => options.backend(match value {
             "auto" => Backend::Auto,
             "io_uring" => Backend::IoUring {

@@ -201,9 +201,6 @@ pub(crate) struct LookupArgs {
         conflicts_with = "log_off"
     )]
     pub(crate) durability: Durable,
-    /// Show Isobath's synced commits to others before they are durable, and have answers wait instead
-    #[arg(long, conflicts_with = "log_off")]
-    pub(crate) early_visibility: bool,
     /// Keys per get-many
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub(crate) batch: usize,

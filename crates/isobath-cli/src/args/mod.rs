@@ -169,6 +169,9 @@ pub(crate) struct StoreArgs {
     /// store was moved to [default: the store's own files; where the store says]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub(crate) log_path: Option<PathBuf>,
+    /// Through the page cache, without O_DIRECT [default: where the file system refuses O_DIRECT]
+    #[arg(long)]
+    pub(crate) buffered: bool,
     /// Wait so long to write to a store that another process writes, such as 10s or 2min [default: not at all]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub(crate) wait: Option<std::time::Duration>,

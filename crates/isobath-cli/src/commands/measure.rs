@@ -292,7 +292,6 @@ fn plan(args: &LookupArgs) -> Result<LookupPlan, Failure> {
                     Durable::Buffered => Some(10),
                     Durable::None => Some(u32::MAX),
                 },
-                early_visibility: args.early_visibility,
                 trace: args.trace.clone(),
             },
             simulated: None,

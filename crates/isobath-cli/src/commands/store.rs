@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use isobath::{Error, Options, Store, StoreInfo, Tree};
+use isobath::{DirectMode, Error, Options, Store, StoreInfo, Tree};
 use isobath_lab::{LabError, VolumeError};
 
 use crate::args::{CreateArgs, NewTreeArgs, Size, StoreArgs, TreeArgs};
@@ -40,6 +40,9 @@ fn options(args: &StoreArgs, pool: u64) -> Options {
     let mut options = with_pool(args.pool, pool);
     if let Some(path) = &args.log_path {
         options = options.log_path(path);
+    }
+    if args.buffered {
+        options = options.direct(DirectMode::Off);
     }
     match args.workers {
         Some(workers) => options.workers(workers.get()),

@@ -348,9 +348,6 @@ pub struct SpaceConfig {
     /// Milliseconds that commits may reach the drive late; `None` waits for each,
     /// `u32::MAX` guarantees nothing.
     pub buffered_ms: Option<u32>,
-    /// Synced commits are shown to others before they are durable.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub early_visibility: bool,
     /// Where page writes are recorded, once the data is loaded.
     #[serde(skip)]
     pub trace: Option<PathBuf>,

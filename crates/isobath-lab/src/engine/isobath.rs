@@ -60,7 +60,6 @@ impl IsobathEngine {
             Some(u32::MAX) => Durability::None,
             Some(window_ms) => Durability::Buffered { window_ms },
         });
-        options = options.early_visibility(space.early_visibility);
         // With a path the drive is a virtual one, on whose file system the path lies.
         let in_process = config.simulated.filter(|_| config.path.is_none());
         let ssd = in_process.map(simulated).transpose()?;
@@ -154,7 +153,6 @@ impl Engine for IsobathEngine {
                     (_, Some(ms)) => format!("buffered {ms} ms"),
                 },
             ),
-            ("early_visibility", space.early_visibility.to_string()),
             (
                 "isolation",
                 match config.tuning.isolation {

@@ -16,7 +16,6 @@ use crate::engine::WorkerState;
 use crate::page::{PageId, get_u32, get_u64, put_u32, put_u64};
 use crate::txn::commit::{Change, CommitContext};
 use crate::txn::key_hash;
-use crate::txn::unseen::Visibility;
 use crate::txn::versions::OldValue;
 pub(crate) use crate::types::CATALOG;
 use crate::types::DROPPING;
@@ -330,23 +329,19 @@ pub(crate) fn list_visible(local: &WorkerState) -> Result<Vec<(String, Tree)>, E
     })?;
     local.worker.preemption_point();
     let transactions = &local.engine.transactions;
-    match transactions.visibility() {
-        Visibility::Durable if !transactions.is_quiet() => {
-            let bounds = (
-                Bound::Included(&[NAME][..]),
-                Bound::Excluded(&[NAME + 1][..]),
-            );
-            let at = transactions.tracker.reported();
-            let all = (at, Direction::Forward, usize::MAX);
-            for (key, old) in transactions.versions.within(CATALOG.id, bounds, all).found {
-                match decode_old(&old)? {
-                    Some(tree) => trees.insert(key[1..].to_vec(), tree),
-                    None => trees.remove(&key[1..]),
-                };
-            }
+    if transactions.is_late() && !transactions.is_quiet() {
+        let bounds = (
+            Bound::Included(&[NAME][..]),
+            Bound::Excluded(&[NAME + 1][..]),
+        );
+        let at = transactions.tracker.reported();
+        let all = (at, Direction::Forward, usize::MAX);
+        for (key, old) in transactions.versions.within(CATALOG.id, bounds, all).found {
+            match decode_old(&old)? {
+                Some(tree) => trees.insert(key[1..].to_vec(), tree),
+                None => trees.remove(&key[1..]),
+            };
         }
-        Visibility::Early if !transactions.is_quiet() => transactions.await_durable(local)?,
-        _ => {}
     }
     let name = |name: Vec<u8>| String::from_utf8_lossy(&name).into_owned();
     Ok(trees

@@ -89,7 +89,6 @@ pub struct Options {
     policy: Option<PolicyKind>,
     version_store_bytes: Option<u64>,
     durability: Durability,
-    early_visibility: bool,
     /// By default as the pool is.
     log_bytes: Option<u64>,
     log_path: Option<PathBuf>,
@@ -148,7 +147,6 @@ impl Options {
             policy: None,
             version_store_bytes: None,
             durability: Durability::Synced,
-            early_visibility: false,
             log_bytes: None,
             log_path: None,
             on_recovery: RecoveryListener::default(),
@@ -406,18 +404,6 @@ impl Options {
     #[must_use]
     pub fn durability(mut self, durability: Durability) -> Options {
         self.durability = durability;
-        self
-    }
-
-    /// Shows synced commits to others when they are applied, not when they are durable, and makes answers wait instead:
-    /// a read of a record whose commit is in flight, the beginning of a snapshot, a scan that met commits in flight and
-    /// every commit answer once all that they have read is durable. So transactions that change one hot record
-    /// follow each other faster, and reading what others write now is slower. What a transaction reads before it commits, and
-    /// what a scan hands out before it returns, a power cut may still take back. By default off; of no effect
-    /// with another [`Options::durability`] or without a log.
-    #[must_use]
-    pub fn early_visibility(mut self, early: bool) -> Options {
-        self.early_visibility = early;
         self
     }
 
@@ -682,7 +668,6 @@ impl Options {
             read_only: self.read_only,
             publish_stats: self.publish_stats,
             version_bytes: self.version_bytes(),
-            early_visibility: self.early_visibility,
             durability: self.durability,
             log_bytes: self.wanted_log_bytes(),
             log_segments: self.log_segments(),

@@ -509,7 +509,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// A failed read; with [`Options::early_visibility`](crate::Options::early_visibility) [`Error::Poisoned`], where what is listed would never be durable.
+    /// A failed read.
     pub fn trees(&self) -> Result<Vec<TreeInfo>, Error> {
         let trees = self.0.runtime.run(catalog::list_visible)?;
         Ok(trees

@@ -13,7 +13,6 @@ use crate::context::{InlineContext, TaskContext};
 use crate::engine::{Runtime, WorkerState};
 use crate::error::{LoadError, of_kind};
 use crate::txn::commit::Change;
-use crate::txn::unseen::Visibility;
 use crate::txn::versions::{Bounds, OldValue};
 use crate::txn::{TreeStatus, Verdict, key_hash};
 use crate::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, Record};
@@ -147,8 +146,8 @@ impl Tree {
     pub(crate) fn get_newest(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
         let engine = self.runtime.engine()?;
         let transactions = &engine.transactions;
-        let is_late = transactions.visibility() == Visibility::Durable;
-        if !is_late || transactions.unseen.is_in_parts() || self.runtime.is_in_task() {
+        if !transactions.is_late() || transactions.unseen.is_in_parts() || self.runtime.is_in_task()
+        {
             return self.get_into(key, value);
         }
         self.alive()?;
@@ -379,8 +378,7 @@ impl Tree {
     pub(crate) fn needs_versions(&self) -> Result<bool, Error> {
         let transactions = &self.runtime.engine()?.transactions;
         let unseen = &transactions.unseen;
-        Ok(unseen.is_any()
-            && (transactions.visibility() == Visibility::Durable || unseen.is_loading()))
+        Ok(unseen.is_any() && (transactions.is_late() || unseen.is_loading()))
     }
 
     /// Ends a scan: waits for the rest of the commits that it may have seen the
@@ -391,7 +389,10 @@ impl Tree {
         if !transactions.has_rest() {
             return Ok(());
         }
-        self.run(|local| transactions.await_rest(local))
+        self.run(|local| {
+            transactions.await_rest(local);
+            Ok(())
+        })
     }
 
     /// As [`Tree::scan`], by descending keys.

@@ -20,7 +20,6 @@ pub(crate) struct Config {
     pub(crate) publish_stats: bool,
     /// Bytes that the version store may take.
     pub(crate) version_bytes: u64,
-    pub(crate) early_visibility: bool,
     /// Bytes of the largest transaction's record, as far as the log allows.
     pub(crate) transaction_bytes: u64,
     /// How lasting an operation is that does not say.

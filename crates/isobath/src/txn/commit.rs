@@ -25,7 +25,7 @@ use super::locks::Locked;
 use super::reserved_task::ReservedTask;
 use super::serializable::{ReadSet, Validation};
 use super::snapshots::Registered;
-use super::unseen::{InParts, Noted, Visibility};
+use super::unseen::{InParts, Noted};
 use super::versions::{CommitNumber, OldValue};
 use super::{COLLECT_STEP, MIN_COLLECT, Transactions};
 use crate::btree::{Decision, Descriptor, Tree, ValueKind, ValueRef};
@@ -119,7 +119,7 @@ impl Transactions {
 
     /// Where commits that are not visible yet fill the version store, waits for them.
     fn await_version_space(&self, local: &TaskWorker) -> Result<(), Error> {
-        if self.visibility() == Visibility::Durable
+        if self.is_late()
             && self
                 .versions
                 .is_full(self.old_values_limit(local.parts.pagestore.allocated_bytes()))
@@ -233,7 +233,7 @@ impl Transactions {
         mut outcome: Outcome<'_>,
         durability: Durability,
     ) -> Result<bool, Error> {
-        let is_late = self.visibility() == Visibility::Durable;
+        let is_late = self.is_late();
         let locked = outcome.in_parts.is_some().then_some(locked);
         for dead in &outcome.dead {
             self.free_large(local, dead);
@@ -289,7 +289,7 @@ impl Transactions {
         durability: Durability,
     ) -> Result<(), Error> {
         let waits = durability != Durability::Synced
-            && self.visibility() == Visibility::Durable
+            && self.is_late()
             && self.watermark(&local.parts.log) <= lsn
             && !canary::is_on(Canary::AcknowledgeEarly);
         if waits {
@@ -363,7 +363,7 @@ impl<'a> Commit<'a, '_> {
     }
 
     fn is_late(&self) -> bool {
-        self.transactions().visibility() == Visibility::Durable
+        self.transactions().is_late()
     }
 
     /// Whether single reads need versions, or some snapshot beside the transaction's own.
@@ -383,7 +383,7 @@ impl<'a> Commit<'a, '_> {
         let unseen = &transactions.unseen;
         let is_early =
             |change: &Change<'_>| unseen.has(change.number()) || unseen.is_swapped(change.tree.id);
-        transactions.visibility() != Visibility::Applied && self.changes.iter().any(is_early)
+        transactions.is_late() && self.changes.iter().any(is_early)
     }
 
     fn run(mut self) -> Result<Outcome<'a>, Error> {
@@ -594,9 +594,8 @@ impl<'a> Commit<'a, '_> {
         local.worker.preemption_point();
         let lsn = self.append(&slot, &record, publish);
         drop(validating);
-        let notes =
-            self.transactions().visibility() != Visibility::Applied && (publish || !is_late);
-        let noted = notes.then(|| unseen.note(self.changes.iter().map(Change::number)));
+        let noted =
+            (is_late && publish).then(|| unseen.note(self.changes.iter().map(Change::number)));
         local.worker.preemption_point();
         let applied = self.apply(&reserved, lsn, splits, &mut reservation);
         let applied = applied.and_then(|()| self.end_tree(lsn));

@@ -18,7 +18,7 @@
 //!
 //! - [`unseen`]: changes that are in the leaves and that are not visible yet.
 //!
-//! Where commits are seen once they are durable ([`Visibility::Durable`]), every commit
+//! If commits are seen once they are durable ([`Transactions::is_late`]), every commit
 //! adds versions, and operations outside transactions read what is below the
 //! watermark, as snapshots do. Elsewhere they read the pages as they are; what a commit has
 //! changed there only in part they wait for ([`Transactions::read_one`]); and
@@ -56,7 +56,7 @@ use copies::Copies;
 use locks::Locks;
 use snapshots::{KeptOut, Registered, Snapshots};
 pub(crate) use tree_status::TreeStatus;
-use unseen::{Unseen, UnseenLoad, UnseenSwap, Visibility};
+use unseen::{Unseen, UnseenLoad, UnseenSwap};
 use versions::{KeyRef, OldValue, Versions};
 
 /// Bytes of large values on the volume that snapshots may keep in however small a store.
@@ -81,7 +81,7 @@ pub(crate) struct Transactions {
     pub(crate) unseen: Unseen,
     /// A large commit is between its slot and its visibility.
     has_turn: AtomicBool,
-    visibility: Visibility,
+    is_late: bool,
     pub(crate) copies: Copies,
     /// Numbers of the keys of commits that failed half-way: what the pages have of
     /// them is for the next recovery to complete.
@@ -95,8 +95,6 @@ pub(crate) enum Verdict {
     Leaf,
     /// This is the answer.
     Older(OldValue),
-    /// It is the answer once all that is in the log now is durable.
-    NotDurable,
     /// It is to be read again once the key is unlocked.
     InParts,
     /// It is to be read again once a large commit is visible, whose it may be.
@@ -155,12 +153,6 @@ pub(crate) fn key_hash(tree: TreeId, key: &[u8]) -> u64 {
 
 impl Transactions {
     pub(crate) fn new(config: &Config, log: &Log, tracker: &Arc<Tracker>) -> Transactions {
-        let visibility = match config.durability {
-            Durability::Synced if !log.is_on() => Visibility::Applied,
-            Durability::Synced if config.early_visibility => Visibility::Early,
-            Durability::Synced => Visibility::Durable,
-            Durability::Buffered { .. } | Durability::None => Visibility::Applied,
-        };
         Transactions {
             tracker: Arc::clone(tracker),
             snapshots: Snapshots::new(),
@@ -171,7 +163,7 @@ impl Transactions {
             has_dead: AtomicBool::new(false),
             unseen: Unseen::new(),
             has_turn: AtomicBool::new(false),
-            visibility,
+            is_late: config.durability == Durability::Synced && log.is_on(),
             copies: Copies::default(),
             partially_applied: Mutex::new(HashSet::default()),
             counters: TransactionCounters::default(),
@@ -193,10 +185,10 @@ impl Transactions {
         Lsn(self.tracker.watermark(log))
     }
 
-    /// When commits are seen by others.
+    /// Whether others see a commit once it is durable; otherwise they see it once it is applied.
     #[inline]
-    pub(crate) fn visibility(&self) -> Visibility {
-        self.visibility
+    pub(crate) fn is_late(&self) -> bool {
+        self.is_late
     }
 
     /// Whether what was just read of `key` from its leaf is what all readers see; where not, or where this cannot
@@ -227,9 +219,6 @@ impl Transactions {
         }
         let number = key_hash(tree, key);
         if self.unseen.has(number) {
-            if self.visibility == Visibility::Early {
-                return Verdict::NotDurable;
-            }
             // A commit above the reported watermark is not visible yet, unless its versions have been collected: then
             // it is.
             let of = KeyRef { tree, key, number };
@@ -251,15 +240,14 @@ impl Transactions {
     /// For a bulk load that is about to link its records, the keys from `from` on: no reader sees them until what this returns
     /// is dropped. `None` where a load is seen before it is durable.
     pub(crate) fn begin_load(&self, tree: TreeId, from: &[u8]) -> Option<UnseenLoad<'_>> {
-        let is_seen = self.visibility == Visibility::Applied || canary::is_on(Canary::ShowEarly);
-        (!is_seen).then(|| self.unseen.begin_load(tree, from))
+        let is_unseen = self.is_late && !canary::is_on(Canary::ShowEarly);
+        is_unseen.then(|| self.unseen.begin_load(tree, from))
     }
 
     /// For a large commit that is about to give `trees` their new roots: readers wait for what they have read there until
     /// this is dropped. `None` where single reads may be ahead of snapshots.
     pub(crate) fn begin_swap(&self, trees: impl Iterator<Item = TreeId>) -> Option<UnseenSwap<'_>> {
-        let waits = self.visibility == Visibility::Durable;
-        (waits && !canary::is_on(Canary::ShowRootsEarly))
+        (self.is_late && !canary::is_on(Canary::ShowRootsEarly))
             .then(|| self.unseen.begin_swap(trees.collect()))
     }
 
@@ -331,11 +319,6 @@ impl Transactions {
                     Err(_) if last.as_ref() != Some(&old) => last = Some(old),
                     other => return other,
                 },
-                Verdict::NotDurable => {
-                    drop(locked);
-                    self.await_durable(local)?;
-                    return Ok(found);
-                }
                 Verdict::InParts if locked.is_none() => {
                     locked = Some(self.locks.one(&local.worker, key_hash(tree, key)));
                     self.check_atomic_visibility(&local.parts.shared, tree, key)?;
@@ -366,24 +349,19 @@ impl Transactions {
         Ok(())
     }
 
-    /// Whether an operation that has read many keys may have seen a part of a commit, or changes that it must not
-    /// return yet.
+    /// Whether an operation that has read many keys may have seen a part of a commit.
     #[inline]
     pub(crate) fn has_rest(&self) -> bool {
-        self.unseen.is_any() && (self.visibility == Visibility::Early || self.unseen.is_in_parts())
+        self.unseen.is_any() && self.unseen.is_in_parts()
     }
 
     /// For an operation outside transactions that has read many keys: waits for
     /// the rest of the commits whose changes it may have seen.
-    pub(crate) fn await_rest(&self, local: &TaskWorker) -> Result<(), crate::Error> {
-        if self.visibility == Visibility::Early && self.unseen.is_any() {
-            return self.await_durable(local);
-        }
+    pub(crate) fn await_rest(&self, local: &TaskWorker) {
         if self.unseen.is_in_parts() {
             // In a store that is poisoned before that the commit stays as it is, partially applied.
             let _ = self.await_parts(local);
         }
-        Ok(())
     }
 
     /// Waits for the commits in flight.

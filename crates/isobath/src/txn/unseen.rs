@@ -13,17 +13,6 @@ use crate::types::TreeId;
 /// Counters of keys; keys that share one cost a look into the version store.
 const COUNTERS: usize = 4096;
 
-/// When a commit is seen by others.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Visibility {
-    /// Once it is applied.
-    Applied,
-    /// Once it is durable.
-    Durable,
-    /// Once it is applied; answers that depend on it wait until it is durable.
-    Early,
-}
-
 /// The commits and bulk loads that readers have to beware of.
 #[repr(align(128))]
 pub(crate) struct Unseen {
@@ -37,7 +26,7 @@ pub(crate) struct Unseen {
     loaded_from: Mutex<Vec<(TreeId, Box<[u8]>)>>,
     /// Trees of large commits, which count as in parts.
     swapped: Mutex<Vec<TreeId>>,
-    /// For key numbers: how many commits that are not to be seen, or answered for, change such a key.
+    /// For key numbers: how many commits that are not to be seen change such a key.
     keys: Box<[AtomicU32]>,
 }
 

@@ -157,7 +157,6 @@ fn watch(seed: u64, options: &Options) {
 fn loads_and_names_of_trees_are_visible_once_they_are_durable() {
     for seed in seeds() {
         watch(seed, &options());
-        watch(seed, &options().early_visibility(true));
     }
 }
 

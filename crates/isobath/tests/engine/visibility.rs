@@ -304,11 +304,6 @@ fn what_a_reader_saw_survives_power_loss() {
 }
 
 #[test]
-fn what_a_reader_saw_survives_power_loss_where_it_is_shown_early() {
-    seeds().for_each(|seed| run(seed, &options().early_visibility(true)));
-}
-
-#[test]
 fn commits_too_large_for_the_version_store_are_seen_once_they_are_durable() {
     seeds().for_each(|seed| run(seed, &options().version_store_bytes(400)));
 }

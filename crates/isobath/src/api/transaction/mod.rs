@@ -117,9 +117,6 @@ impl Transaction {
         let remembers = is_serializable && !options.is_read_only();
         let default = runtime.config().durability;
         let view = View::open(runtime)?;
-        if options.is_read_only() {
-            view.is_durable()?;
-        }
         Ok(Transaction {
             view,
             writes: WriteSet::default(),
@@ -466,7 +463,7 @@ impl Transaction {
     /// Commits. Whether others have changed the same keys since matters only where that is to be `validated`.
     fn commit_if(mut self, validated: bool) -> Result<(), Error> {
         if self.writes.is_empty() {
-            return self.view.is_durable();
+            return Ok(());
         }
         let runtime = Arc::clone(self.view.runtime());
         if self.writes.is_spilled() {
@@ -475,9 +472,6 @@ impl Transaction {
         let reads = self.reads.as_mut().map(|reads| &*reads.get_mut());
         let (writes, view, durability) = (&self.writes, &self.view, self.durability);
         let result = runtime.run(|local| {
-            if durability != Durability::Synced {
-                view.is_durable()?;
-            }
             let encoded = writes.changes();
             let changes: Vec<_> = encoded.iter().map(write_set::Encoded::change).collect();
             let context = CommitContext {

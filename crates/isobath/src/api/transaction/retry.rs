@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use super::view::rest;
 use super::{Isolation, Transaction};
 use crate::engine::Runtime;
-use crate::txn::unseen::Visibility;
 use crate::{Durability, Error};
 
 /// Attempts that are made unless an option says otherwise.
@@ -123,7 +122,7 @@ pub(crate) fn transact<T, E: From<Error>>(
 /// would meet it again.
 fn await_winner(runtime: &Runtime) -> Result<(), Error> {
     let transactions = &runtime.engine()?.transactions;
-    if transactions.visibility() != Visibility::Durable || !transactions.unseen.is_any() {
+    if !transactions.is_late() || !transactions.unseen.is_any() {
         return Ok(());
     }
     runtime.run(|local| transactions.await_durable(local))

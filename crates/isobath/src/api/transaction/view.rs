@@ -6,11 +6,9 @@ use crate::Error;
 use crate::api::tree::Tree;
 use crate::api::value::Keeper;
 use crate::engine::{Engine, Runtime, WorkerState};
-use crate::page::Lsn;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::txn::Transactions;
 use crate::txn::snapshots::Registered;
-use crate::txn::unseen::Visibility;
 
 /// An open snapshot; dropping this closes it.
 pub(super) struct View {
@@ -72,17 +70,6 @@ impl View {
             });
         }
         tree.alive()
-    }
-
-    /// Where snapshots begin before all that they see is durable, waits until it is.
-    pub(super) fn is_durable(&self) -> Result<(), Error> {
-        let engine = self.runtime.engine()?;
-        let newest = Lsn(self.lsn().saturating_sub(8));
-        if engine.transactions.visibility() != Visibility::Early || engine.log.is_durable(newest) {
-            return Ok(());
-        }
-        self.runtime
-            .run(|local| local.engine.log_tasks.wait_durable(&local.worker, newest))
     }
 
     /// To be asked when leaf and versions were read: whether both were complete.
