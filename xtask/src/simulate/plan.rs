@@ -442,15 +442,18 @@ impl Scenario {
         self.operations = self.operations.min(300);
         self.large_values = true;
         self.drops = true;
-        self.limit_bytes = None;
+        // In a volume that is nearly full, what is freed is used again at once.
+        let is_crowded = self.seed.is_multiple_of(2);
+        let log = if self.separate_log { 0 } else { LOG };
+        self.limit_bytes = is_crowded.then(|| log + (2 << 20) + self.seed % 4 * (256 << 10));
+        self.faults.full = is_crowded;
         // Where reading or writing fails, so does a backup.
         (self.faults.io, self.faults.corruption) = (None, None);
-        self.faults.full = false;
         self.log = true;
         self = self.with_more();
         self.more.beside = 0;
         self.more.backups = 5;
-        self.more.growers = 1;
+        self.more.growers = u64::from(!is_crowded);
         // While a backup waits for its reads, others use space again.
         self.faults.slow = true;
         self.more.slow = 10;
