@@ -169,7 +169,7 @@ fn raw_measures_every_combination_and_removes_its_file() {
         "--bytes",
         "8MiB",
         "--duration",
-        "100ms",
+        "500ms",
         "--warm-up",
         "10ms",
     ];

@@ -304,10 +304,11 @@ mod tests {
         direction: Direction,
     ) -> Vec<(Vec<u8>, u64)> {
         let mut found = Vec::new();
-        let _ = map.visit::<()>(bounds, at, direction, &mut |key, value| {
+        let ended = map.visit::<()>(bounds, at, direction, &mut |key, value| {
             found.push((key.to_vec(), value.0));
             ControlFlow::Continue(())
         });
+        assert!(ended.is_continue());
         found
     }
 
