@@ -249,24 +249,57 @@ impl Spilled {
 }
 
 /// Writes sorted records into `file` from `start` on; returns their end.
-pub(crate) fn write_run<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+fn write_run<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     file: &File,
     start: u64,
     records: impl Iterator<Item = io::Result<(u64, K, V)>>,
 ) -> io::Result<u64> {
-    let to = At { file, at: start };
-    let mut to = BufWriter::with_capacity(BUFFER_BYTES, to);
+    let mut to = RunWriter::new(file, start);
     for record in records {
         let (number, key, value) = record?;
-        let (key, value) = (key.as_ref(), value.as_ref());
-        to.write_all(&number.to_le_bytes())?;
-        to.write_all(&(key.len() as u32).to_le_bytes())?;
-        to.write_all(&(value.len() as u32).to_le_bytes())?;
-        to.write_all(key)?;
-        to.write_all(value)?;
+        to.push(number, &[key.as_ref()], &[value.as_ref()])?;
     }
-    to.flush()?;
-    Ok(to.get_ref().at)
+    to.finish()
+}
+
+/// Writes one run, record by record.
+pub(crate) struct RunWriter<'f> {
+    to: BufWriter<At<'f>>,
+}
+
+impl<'f> RunWriter<'f> {
+    pub(crate) fn new(file: &'f File, start: u64) -> RunWriter<'f> {
+        RunWriter {
+            to: BufWriter::with_capacity(BUFFER_BYTES, At { file, at: start }),
+        }
+    }
+
+    /// Writes a record, whose key and value are these pieces put together; returns how many bytes
+    /// it takes.
+    pub(crate) fn push(
+        &mut self,
+        number: u64,
+        key: &[&[u8]],
+        value: &[&[u8]],
+    ) -> io::Result<usize> {
+        let length = |pieces: &[&[u8]]| pieces.iter().map(|piece| piece.len()).sum::<usize>();
+        let (key_len, value_len) = (length(key), length(value));
+        let mut head = [0; HEAD_BYTES];
+        head[..8].copy_from_slice(&number.to_le_bytes());
+        head[8..12].copy_from_slice(&(key_len as u32).to_le_bytes());
+        head[12..].copy_from_slice(&(value_len as u32).to_le_bytes());
+        self.to.write_all(&head)?;
+        for piece in key.iter().chain(value) {
+            self.to.write_all(piece)?;
+        }
+        Ok(HEAD_BYTES + key_len + value_len)
+    }
+
+    /// Where the run ends.
+    pub(crate) fn finish(mut self) -> io::Result<u64> {
+        self.to.flush()?;
+        Ok(self.to.get_ref().at)
+    }
 }
 
 /// Writes to a file from a position on.

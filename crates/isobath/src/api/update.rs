@@ -14,7 +14,7 @@ use crate::canary::{self, Canary};
 use crate::context::InlineContext;
 use crate::engine::WorkerState;
 use crate::shared::Counters;
-use crate::txn::commit::CommitContext;
+use crate::txn::commit::{CommitContext, change_bytes};
 use crate::{Error, Record, extent};
 
 /// Why [`Tree::compare_and_swap`] has changed nothing: the key has another value.
@@ -27,6 +27,8 @@ pub struct CompareAndSwapError {
 
 /// Keys that [`Tree::remove_range`] removes in one commit.
 const REMOVED_AT_ONCE: usize = 256;
+/// Of the largest record that a commit may have, what these take: one part in this many.
+const REMOVED_SHARE: u64 = 2;
 /// Records that [`Tree::retain`] removes in one commit, and those that it looks at for one.
 const RETAINED_AT_ONCE: usize = 256;
 const LOOKED_AT_ONCE: usize = 4096;
@@ -294,13 +296,20 @@ impl Tree {
         let mut lower = lower.map(<[u8]>::to_vec);
         let upper = upper.map(<[u8]>::to_vec);
         let mut removed = 0;
+        let most = self.runtime.engine()?.log.transaction_limit_now() / REMOVED_SHARE;
         loop {
             let mut keys = Vec::with_capacity(REMOVED_AT_ONCE);
+            let mut bytes = 0;
             let part = (
                 lower.as_ref().map(Vec::as_slice),
                 upper.as_ref().map(Vec::as_slice),
             );
-            self.scan_keys(part, Some(REMOVED_AT_ONCE), |key| keys.push(key.to_vec()))?;
+            self.scan_keys(part, Some(REMOVED_AT_ONCE), |key| {
+                if bytes < most {
+                    bytes += change_bytes(key.len(), 0);
+                    keys.push(key.to_vec());
+                }
+            })?;
             let Some(last) = keys.last().cloned() else {
                 return Ok(removed);
             };

@@ -31,6 +31,7 @@ mod node;
 mod ops;
 mod sample;
 mod smo;
+mod stretches;
 #[cfg(test)]
 mod testing;
 mod verify;
@@ -38,9 +39,12 @@ mod verify;
 pub(crate) use content::{Content, Record, read_content};
 pub(crate) use cursor::{Cursor, Direction};
 pub(crate) use get_many::{Batch, Lookup};
-pub(crate) use load::{Change, Loader, Paused, Rewrite, Rewritten, install_roots, roots_body};
+pub(crate) use load::{
+    Change, Edits, Loader, Paused, Rewrite, Rewritten, install_roots, roots_body,
+};
 pub(crate) use ops::Decision;
 pub(crate) use sample::{MaxPages, Sample};
+pub(crate) use stretches::{Stretch, Stretches};
 pub(crate) use verify::Visitor;
 
 pub(crate) use crate::types::{MAX_DESCRIPTOR, Tree, TreeId, ValueKind, ValueRef, fits_inline};

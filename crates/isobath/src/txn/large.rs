@@ -1,18 +1,19 @@
-//! The commit of a transaction that is too large for one log record: its trees are rewritten beside themselves, and one record makes
-//! all of that valid (docs/decisions/0033-large-transactions.md).
+//! The commit of a transaction that is too large for one log record: its trees are rewritten beside
+//! themselves, and one record makes all of that valid (docs/decisions/0033-large-transactions.md).
 //!
 //! 1. Close the trees: other commits to them wait. Wait for those in flight.
-//! 2. Validate and rewrite: new leaves for the ranges that change, new inner nodes above them. What is new belongs to a
-//!    token. Readers see the trees as they were.
-//! 3. Wait until all that is durable, with whatever earlier commits have changed in the trees; then say that earlier commits
-//!    are not to be repeated there.
+//! 2. Validate and rewrite: new leaves for the ranges that change, new inner nodes above them. What
+//!    is new belongs to a token. Readers see the trees as they were.
+//! 3. Wait until all that is durable, with whatever earlier commits have changed in the trees; then
+//!    say that earlier commits are not to be repeated there.
 //! 4. Register in the tracker, keep snapshots from the trees, validate what was read.
 //! 5. Append the record: the new roots, what is confirmed, what is freed. Wait until it is durable.
-//! 6. Wait until earlier commits are applied and durable. Give all roots their new content in one step, and let snapshots that are
-//!    newer than the record read the trees. Once the watermark has passed the record, empty the slot. Readers outside transactions
-//!    that come in that time wait: they would see this commit, and of earlier ones what these have replaced.
-//! 7. Free what the roots have replaced, parents before their children. Until that is done no log begins behind the record. Open
-//!    the trees.
+//! 6. Wait until earlier commits are applied and durable. Give all roots their new content in one
+//!    step, and let snapshots that are newer than the record read the trees. Once the watermark has
+//!    passed the record, empty the slot. Readers outside transactions that come in that time wait:
+//!    they would see this commit, and of earlier ones what these have replaced.
+//! 7. Free what the roots have replaced, parents before their children. Until that is done no log
+//!    begins behind the record. Open the trees.
 //!
 //! Before step 5 nothing has happened that a recovery or a reader sees.
 
@@ -20,9 +21,12 @@ use super::commit::CommitContext;
 use super::serializable::Validation;
 use super::snapshots::Registered;
 use super::tree_status::Closed;
+use super::versions::OldValue;
 use super::{Transactions, TreeStatus};
 use crate::Error;
-use crate::btree::{self, Change, Rewrite, Rewritten, Tree, TreeId, ValueKind};
+use crate::btree::{
+    self, Change, Direction, Edits, Rewrite, Rewritten, Stretches, Tree, TreeId, ValueKind,
+};
 use crate::canary::{self, Canary};
 use crate::context::{TaskContext, TaskParts, TaskWorker, WriteContext};
 use crate::extent::{self, Extent};
@@ -38,12 +42,18 @@ const FILL_PERCENT: usize = 94;
 /// Frames of the pool for each root that one commit may change.
 const FRAMES_PER_ROOT: u64 = 4;
 
+/// Versions that are looked at together.
+const VALIDATED_AT_ONCE: usize = 256;
+
 /// A tree that the transaction changes.
 #[derive(Clone, Copy)]
 pub(crate) struct LargeTree<'a> {
     pub(crate) tree: Tree,
     pub(crate) name: &'a str,
     pub(crate) status: &'a TreeStatus,
+    /// Keys that are removed where the transaction's snapshot has them, unless a change says what
+    /// they are going to have.
+    pub(crate) removed: &'a Stretches,
 }
 
 impl LargeTree<'_> {
@@ -90,9 +100,11 @@ impl Transactions {
     ///
     /// # Errors
     ///
-    /// [`Error::TransactionTooLarge`] where the record, which has the roots, and 8 bytes for each page and each chunk that is replaced and for each large
-    /// value, does not fit into the log, or the roots take too much of the pool; [`Error::Conflict`], [`Error::SnapshotTooOld`], [`Error::TreeDropped`],
-    /// [`Error::VolumeFull`], those of `next` and of reading: nothing has changed then. [`Error::Poisoned`] or a failed write.
+    /// [`Error::TransactionTooLarge`] where the record, which has the roots, and 8 bytes for each
+    /// page and each chunk that is replaced and for each large value, does not fit into the log, or
+    /// the roots take too much of the pool; [`Error::Conflict`], [`Error::SnapshotTooOld`],
+    /// [`Error::TreeDropped`], [`Error::VolumeFull`], those of `next` and of reading: nothing has
+    /// changed then. [`Error::Poisoned`] or a failed write.
     pub(crate) fn commit_large(
         &self,
         local: &TaskWorker,
@@ -183,7 +195,8 @@ impl<'a> LargeCommit<'a> {
         Ok(closed)
     }
 
-    /// Writes the trees' new content beside them; `built` receives the new pages, also where this fails.
+    /// Writes the trees' new content beside them; `built` receives the new pages, also where this
+    /// fails.
     fn rewrite(
         &self,
         next: &mut NextChange<'_>,
@@ -214,7 +227,13 @@ impl<'a> LargeCommit<'a> {
                 chunks.extend(extent::chunk_ids(self.local, extent::decode(descriptor)?)?);
                 self.check_entries(chunks.len())
             };
-            let rewritten = rewrite.run(&mut changes, &mut on_replaced);
+            self.validate_removed(tree)?;
+            let rewritten = rewrite.run(&mut Edits {
+                next: &mut changes,
+                removed: tree.removed,
+                is_removed: &mut |key| Ok(self.was_there(tree, key)),
+                on_replaced: &mut on_replaced,
+            });
             built.append(&mut rewrite.built());
             content.trees.push(rewritten?);
         }
@@ -233,7 +252,8 @@ impl<'a> LargeCommit<'a> {
         Error::TransactionTooLarge { bytes, limit }
     }
 
-    /// First committer wins: no commit has changed the key since the snapshot; as the tree is closed none will.
+    /// First committer wins: no commit has changed the key since the snapshot; as the tree is
+    /// closed none will.
     fn validate_write(&self, tree: &LargeTree<'_>, key: &[u8]) -> Result<(), Error> {
         let Some(snapshot) = self.context.snapshot else {
             return Ok(());
@@ -247,7 +267,43 @@ impl<'a> LargeCommit<'a> {
         Ok(())
     }
 
-    /// Waits until the new pages are durable, and what earlier commits have changed in pages that stay; the record's body.
+    /// The same of the stretches that are removed: no record that the snapshot has there was
+    /// changed.
+    fn validate_removed(&self, tree: &LargeTree<'_>) -> Result<(), Error> {
+        let Some(snapshot) = self.context.snapshot else {
+            return Ok(());
+        };
+        let versions = &self.transactions.versions;
+        let is_skipped = canary::is_on(Canary::SkipWriteValidation);
+        for stretch in tree.removed.iter().filter(|_| !is_skipped) {
+            let mut rest = Some(stretch);
+            // Bound: each round passes some versions, or is the last.
+            while let Some(stretch) = rest.take() {
+                let wanted = (snapshot.lsn, Direction::Forward, VALIDATED_AT_ONCE);
+                let changed = versions.within(tree.tree.id, stretch.bounds(), wanted);
+                let mut found = changed.found.iter();
+                if let Some((key, _)) = found.find(|(_, old)| *old != OldValue::Absent) {
+                    return Err(tree.conflict(key));
+                }
+                if let Some(cut) = &changed.cut {
+                    let passed = stretch.up_to(cut, Direction::Forward);
+                    rest = stretch.past(&passed, Direction::Forward);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a record of a stretch that is removed, which is valid, was there for the snapshot:
+    /// what others have inserted since stays.
+    fn was_there(&self, tree: &LargeTree<'_>, key: &[u8]) -> bool {
+        let versions = &self.transactions.versions;
+        let at = self.context.snapshot.map(|snapshot| snapshot.lsn);
+        at.is_none_or(|at| versions.find(tree.tree.id, key, at) != Some(OldValue::Absent))
+    }
+
+    /// Waits until the new pages are durable, and what earlier commits have changed in pages that
+    /// stay; the record's body.
     fn prepare(&self, content: &Content) -> Result<Vec<u8>, Error> {
         let (local, parts) = (self.local, &self.local.parts);
         let body = btree::roots_body(&content.trees, &content.ended(), &content.tokens);
@@ -287,8 +343,8 @@ impl<'a> LargeCommit<'a> {
         Ok(body)
     }
 
-    /// Waits until the commits before the one at `lsn` are applied and durable, so that it is visible soon after its trees have
-    /// their new roots.
+    /// Waits until the commits before the one at `lsn` are applied and durable, so that it is
+    /// visible soon after its trees have their new roots.
     fn await_earlier(&self, slot: &Slot<'_>, lsn: Lsn) -> Result<(), Error> {
         let parts = &self.local.parts;
         let tracker = &self.transactions.tracker;
@@ -380,7 +436,8 @@ impl<'a> LargeCommit<'a> {
         let ending = transactions.tracker.begin_ending(lsn);
         slot.is_applied(lsn);
         if let Err(error) = transactions.wait_for_watermark(local, lsn) {
-            // No reader outside transactions sees it: single reads find the trees noted, scans find the commit in flight.
+            // No reader outside transactions sees it: single reads find the trees noted, scans find
+            // the commit in flight.
             if let Some(swap) = swap {
                 swap.keep();
             }

@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::common;
 
 use common::{Random, assert_sound, key, value};
-use isobath::{Error, Options, Store, Transaction, Tree, Volume, WriteBatch};
+use isobath::{
+    Error, Options, Record, Store, Transaction, TransactionError, Tree, Volume, WriteBatch,
+};
 use isobath_io::{FaultDevice, FaultPlan, Survivors};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -80,10 +82,39 @@ fn change(
     keys: u64,
 ) {
     let one = key(random.below(keys));
-    match random.below(10) {
-        0..3 => {
+    match random.below(1000) {
+        0..300 => {
             let existed = transaction.remove(tree, &one).unwrap();
             assert_eq!(existed, model.remove(&one).is_some());
+        }
+        300..340 => assert_eq!(transaction.pop_first(tree).unwrap(), model.pop_first()),
+        340..380 => assert_eq!(transaction.pop_last(tree).unwrap(), model.pop_last()),
+        380..384 => {
+            let end = key(random.below(keys)).max(one.clone());
+            let bounds = (Bound::Included(one), Bound::Excluded(end));
+            let gone: Vec<_> = model
+                .range(bounds.clone())
+                .map(|(key, _)| key.clone())
+                .collect();
+            let removed = match random.below(3) {
+                0 => transaction.retain(tree, bounds, |_, _| false).unwrap(),
+                1 => transaction
+                    .extract_if(tree, bounds, |_, _| true)
+                    .unwrap()
+                    .count() as u64,
+                _ => transaction.remove_range(tree, bounds).unwrap(),
+            };
+            assert_eq!(removed, gone.len() as u64);
+            gone.iter().for_each(|key| drop(model.remove(key)));
+        }
+        384 => {
+            assert_eq!(transaction.clear(tree).unwrap(), model.len() as u64);
+            model.clear();
+        }
+        385 => {
+            let keep = |key: &[u8]| key.last().is_some_and(|byte| byte % 2 == 0);
+            transaction.retain(tree, .., |key, _| keep(key)).unwrap();
+            model.retain(|key, _| keep(key));
         }
         _ => {
             let length = random.one_of(&[0, 20, 200, 200, 700, 3000]);
@@ -438,6 +469,114 @@ fn tasks_of_one_worker_run_while_a_transaction_spills() {
             "{turns} turns beside {written} bytes"
         );
     }
+    store.close().unwrap();
+}
+
+/// Stretches take the place of keys: neither memory nor a temporary file has what a transaction
+/// removes from one key to another, and what has gone is not read again.
+#[test]
+fn ranges_that_are_removed_take_no_space_and_are_not_read_again() {
+    let store = Store::in_memory(&options()).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    // More than the pool holds, so that what is read again is counted.
+    let count = 12_000_u64;
+    let name = |n: u64| format!("{n:020}");
+    let load = || (0..count).map(|n| (name(n), [7; 1000]));
+    tree.bulk_load(load()).unwrap();
+    let before = store.stats();
+    let pages = before.live_bytes / 4096;
+    let mut transaction = store.begin().unwrap();
+    let half = transaction.remove_range(&tree, ..name(count / 2)).unwrap();
+    assert_eq!(half, count / 2);
+    let popped = |popped: Result<Option<Record>, Error>| popped.unwrap().map(|(key, _)| key);
+    for n in 0..count / 4 {
+        let first = popped(transaction.pop_first(&tree));
+        assert_eq!(first, Some(name(count / 2 + n).into_bytes()));
+        let last = popped(transaction.pop_last(&tree));
+        assert_eq!(last, Some(name(count - 1 - n).into_bytes()));
+    }
+    assert_eq!(transaction.iter(&tree).unwrap().count(), 0);
+    let after = store.stats();
+    assert_eq!(after.spilled_bytes, before.spilled_bytes);
+    let reads = after.page_reads - before.page_reads;
+    assert!(reads < 2 * pages, "{reads} reads of {pages} pages");
+    transaction.insert(&tree, name(7), "new").unwrap();
+    transaction.commit().unwrap();
+    assert_eq!(store.stats().spilled_bytes, before.spilled_bytes);
+    assert_eq!(tree.iter().count(), 1);
+
+    // Programs that look for the first record and remove that.
+    assert_eq!(tree.clear().unwrap(), 1);
+    tree.bulk_load(load()).unwrap();
+    let before = store.stats();
+    let mut transaction = store.begin().unwrap();
+    for n in 0..count - 2000 {
+        let first = transaction.iter(&tree).unwrap().next().unwrap().unwrap().0;
+        assert_eq!(first, name(n).as_bytes());
+        assert!(transaction.remove(&tree, first).unwrap());
+    }
+    let reads = store.stats().page_reads - before.page_reads;
+    assert!(reads < 2 * pages, "{reads} reads of {pages} pages");
+    transaction.commit().unwrap();
+    assert_eq!(tree.iter().count(), 2000);
+    assert_sound(&store, None);
+    store.close().unwrap();
+}
+
+/// As a commit of single removals does.
+#[test]
+fn a_removed_range_is_in_conflict_with_changes_of_what_it_has_seen_and_keeps_what_is_new() {
+    for count in [100_u64, 5000] {
+        let store = Store::in_memory(&options()).unwrap();
+        let tree = store.create_tree("t").unwrap();
+        for n in 0..count {
+            tree.insert(key(2 * n), value(n, 40)).unwrap();
+        }
+        let mut transaction = store.begin().unwrap();
+        assert_eq!(transaction.clear(&tree).unwrap(), count);
+        tree.insert(key(7), "new").unwrap();
+        tree.insert(key(9), "gone").unwrap();
+        tree.remove(key(9)).unwrap();
+        transaction.commit().unwrap();
+        let left: Vec<_> = tree.iter().map(Result::unwrap).collect();
+        assert_eq!(left, [(key(7), b"new".to_vec())]);
+        for is_removed in [false, true] {
+            for n in 0..count {
+                tree.insert(key(2 * n), value(n, 40)).unwrap();
+            }
+            let mut transaction = store.begin().unwrap();
+            transaction.clear(&tree).unwrap();
+            match is_removed {
+                true => assert!(tree.remove(key(10)).unwrap()),
+                false => tree.insert(key(10), "newer").unwrap(),
+            }
+            let failed = transaction.commit();
+            assert!(
+                matches!(failed, Err(TransactionError::Conflict { .. })),
+                "{failed:?}"
+            );
+            assert_eq!(tree.count(..).unwrap(), count + 1 - u64::from(is_removed));
+        }
+        store.close().unwrap();
+    }
+}
+
+/// A batch of long keys is smaller than a record of the log may be.
+#[test]
+fn ranges_of_long_keys_are_removed_in_small_logs() {
+    let store = Store::in_memory(&options()).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let long = |n: u32| [&[b'k'; 1000][..], &format!("{n:08}").into_bytes()].concat();
+    for n in 0..1000 {
+        tree.insert(long(n), "v").unwrap();
+    }
+    assert_eq!(tree.remove_range(long(100)..long(500)).unwrap(), 400);
+    assert_eq!(
+        tree.retain(.., |key, _| key >= &long(600)[..]).unwrap(),
+        200
+    );
+    assert_eq!(tree.clear().unwrap(), 400);
+    assert_sound(&store, None);
     store.close().unwrap();
 }
 

@@ -35,6 +35,7 @@ mod small_first;
 mod space;
 mod store;
 mod switches;
+mod transaction_conflicts;
 mod transaction_histories;
 mod transaction_model;
 mod transaction_prefixes;

@@ -1,5 +1,7 @@
 //! Transactions and snapshots, as users see them.
 
+mod cursor;
+mod large_changes;
 mod modify;
 mod retry;
 mod scan;
@@ -10,18 +12,19 @@ mod writer;
 
 use std::sync::Arc;
 
+pub(crate) use cursor::MergeCursor;
+pub use cursor::TransactionRange;
 pub(crate) use modify::Most;
 pub use modify::TransactionExtractIf;
 pub use retry::TransactionOptions;
 pub(crate) use retry::transact;
-pub use scan::TransactionRange;
-pub(crate) use scan::{Found, MergeCursor, Source, scan_seen};
+pub(crate) use scan::{Found, Source, scan_seen};
 pub use writer::TransactionWriter;
 
 use crate::api::tree::{Tree, Wanted, check_key, check_value};
 use crate::api::value::ValueReader;
 use crate::bounds::{self, KeyRange};
-use crate::btree::{self, Direction};
+use crate::btree::{self, Direction, Stretch};
 use crate::engine::{OperationFuture, Runtime};
 use crate::error::{TransactionError, of_kind};
 use crate::shared::Counters;
@@ -30,8 +33,9 @@ use crate::txn::Dead;
 use crate::txn::commit::CommitContext;
 use crate::txn::serializable::ReadSet;
 use crate::{Durability, Error, Record, WriteBatch, extent, small};
+use scan::Hidden;
 use view::View;
-use write_set::{Write, WriteSet};
+use write_set::{Own, Write, WriteSet};
 
 /// What a transaction is protected from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -90,6 +94,8 @@ pub struct Transaction {
     view: View,
     writes: WriteSet,
     reads: Option<Mutex<ReadSet>>,
+    /// What scans have passed in vain since the last change.
+    hidden: Mutex<Hidden>,
     durability: Durability,
     read_only: bool,
 }
@@ -121,6 +127,7 @@ impl Transaction {
             view,
             writes: WriteSet::default(),
             reads: remembers.then(Mutex::default),
+            hidden: Mutex::default(),
             durability: options.durability_or(default),
             read_only: options.is_read_only(),
         })
@@ -134,6 +141,7 @@ impl Transaction {
             view: Some(&self.view),
             writes: self.writes.of(tree),
             reads: self.reads.as_ref(),
+            hidden: Some(&self.hidden).filter(|_| !self.read_only),
         })
     }
 
@@ -176,7 +184,8 @@ impl Transaction {
         self.source(tree)?.contains(key)
     }
 
-    /// The same as [`Transaction::contains`], by the name that it has in the standard library's maps.
+    /// The same as [`Transaction::contains`], by the name that it has in the standard library's
+    /// maps.
     ///
     /// # Errors
     ///
@@ -215,8 +224,8 @@ impl Transaction {
         Ok(TransactionRange::new(self.source(tree)?, lower, upper))
     }
 
-    /// The keys of `tree` within `bounds` with the lengths of their values in bytes, in order, from both ends; reads no large
-    /// value.
+    /// The keys of `tree` within `bounds` with the lengths of their values in bytes, in order, from
+    /// both ends; reads no large value.
     ///
     /// # Errors
     ///
@@ -230,8 +239,8 @@ impl Transaction {
         Ok(TransactionRange::new(self.source(tree)?, lower, upper))
     }
 
-    /// Counts the records of `tree` that this transaction sees within `bounds`; where nothing has changed since it began, by what
-    /// the leaves say of themselves, as [`Tree::count`].
+    /// Counts the records of `tree` that this transaction sees within `bounds`; where nothing has
+    /// changed since it began, by what the leaves say of themselves, as [`Tree::count`].
     ///
     /// # Errors
     ///
@@ -304,8 +313,9 @@ impl Transaction {
         self.scan_in(tree, bounds, Direction::Reverse, visit)
     }
 
-    /// Reads the value of `key` as a stream; `None` if it has none. Once the transaction has ended and the value is gone, reading
-    /// fails with an [`std::io::Error`] around [`Error::ValueReplaced`].
+    /// Reads the value of `key` as a stream; `None` if it has none. Once the transaction has ended
+    /// and the value is gone, reading fails with an [`std::io::Error`] around
+    /// [`Error::ValueReplaced`].
     ///
     /// # Errors
     ///
@@ -322,10 +332,11 @@ impl Transaction {
     ///
     /// # Errors
     ///
-    /// [`Error::KeyTooLong`], [`Error::ValueTooLong`],
-    /// [`Error::Sort`] where the transaction is larger than memory may hold and its temporary file cannot be written,
-    /// [`Error::TooManySavepoints`], [`Error::ReadOnlyTransaction`], [`Error::TreeDropped`], [`Error::OtherStore`],
-    /// [`Error::Poisoned`], [`Error::VolumeFull`], [`Error::Closed`]; the transaction is as before then.
+    /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::Sort`] where the transaction is
+    /// larger than memory may hold and its temporary file cannot be written,
+    /// [`Error::TooManySavepoints`], [`Error::ReadOnlyTransaction`], [`Error::TreeDropped`],
+    /// [`Error::OtherStore`], [`Error::Poisoned`], [`Error::VolumeFull`], [`Error::Closed`]; the
+    /// transaction is as before then.
     pub fn insert(
         &mut self,
         tree: &Tree,
@@ -388,13 +399,33 @@ impl Transaction {
     }
 
     fn write(&mut self, tree: &Tree, key: &[u8], write: Write) -> Result<(), Error> {
-        let runtime = self.view.runtime();
-        let limit = small::spill_bytes(runtime.engine()?.log.transaction_limit());
-        let directory = &runtime.directory;
+        let hidden = self.hidden.get_mut().take(tree.state.tree.id);
+        if let Some(stretch) = hidden.filter(|_| write == Write::Removed) {
+            self.remove_all(tree, stretch, &[])?;
+        }
+        let limit = self.memory_limit()?;
+        let directory = &self.view.runtime().directory;
         let result = self.writes.put(tree, key, write, limit, directory);
         self.note_spilled();
         self.defer_free();
         result
+    }
+
+    /// Removes all that `stretch` has for this transaction: the records that it sees there have
+    /// `keys`.
+    fn remove_all(&mut self, tree: &Tree, stretch: Stretch, keys: &[Vec<u8>]) -> Result<(), Error> {
+        let limit = self.memory_limit()?;
+        let directory = &self.view.runtime().directory;
+        let result = (self.writes).remove_all(tree, stretch, keys, limit, directory);
+        self.note_spilled();
+        self.defer_free();
+        result
+    }
+
+    /// Bytes of changes that are kept in memory, and that one record may have.
+    fn memory_limit(&self) -> Result<u64, Error> {
+        let limit = self.view.runtime().engine()?.log.transaction_limit();
+        Ok(small::spill_bytes(limit))
     }
 
     fn note_spilled(&mut self) {
@@ -409,6 +440,9 @@ impl Transaction {
     /// Large values that the transaction wrote and gave up go to the next task.
     fn defer_free(&mut self) {
         let dead = self.writes.take_dead();
+        if dead.is_empty() {
+            return;
+        }
         let dead = dead.into_iter().map(Dead::uncommitted);
         // In a forked child they are the parent's.
         if let Ok(transactions) = self.view.transactions() {
@@ -416,9 +450,10 @@ impl Transaction {
         }
     }
 
-    /// Remembers the transaction's changes so far. What savepoints keep may take as much memory as the changes
-    /// themselves; more goes to a temporary file, which keeps up to 1,024 savepoints apart. Further changes fail with
-    /// [`Error::TooManySavepoints`] then, until one of the earlier savepoints was rolled back to.
+    /// Remembers the transaction's changes so far. What savepoints keep may take as much memory as
+    /// the changes themselves; more goes to a temporary file, which keeps up to 1,024 savepoints
+    /// apart. Further changes fail with [`Error::TooManySavepoints`] then, until one of the earlier
+    /// savepoints was rolled back to.
     pub fn savepoint(&mut self) -> Savepoint {
         Savepoint {
             transaction: self.view.number(),
@@ -438,6 +473,7 @@ impl Transaction {
         if !mine || !self.writes.rollback_to(savepoint.number) {
             return Err(Error::NoSuchSavepoint);
         }
+        *self.hidden.get_mut() = Hidden::default();
         self.defer_free();
         Ok(())
     }
@@ -449,25 +485,30 @@ impl Transaction {
     ///
     /// # Errors
     ///
-    /// [`TransactionError::Conflict`] and [`TransactionError::SnapshotTooOld`], after which the same
-    /// may succeed when it is begun anew (see
-    /// [`Store::transact`](crate::Store::transact)); [`TransactionError::TreeDropped`],
-    /// [`TransactionError::TransactionTooLarge`], [`TransactionError::Sort`], [`StorageError::VolumeFull`](crate::StorageError::VolumeFull),
-    /// [`StorageError::Closed`](crate::StorageError::Closed), or a failed read. Nothing was
-    /// changed then. [`StorageError::Poisoned`](crate::StorageError::Poisoned) or a failed write: whether the changes
-    /// last is known at the next opening.
+    /// [`TransactionError::Conflict`] and [`TransactionError::SnapshotTooOld`], after which the
+    /// same may succeed when it is begun anew (see [`Store::transact`](crate::Store::transact));
+    /// [`TransactionError::TreeDropped`], [`TransactionError::TransactionTooLarge`],
+    /// [`TransactionError::Sort`], [`StorageError::VolumeFull`](crate::StorageError::VolumeFull),
+    /// [`StorageError::Closed`](crate::StorageError::Closed), or a failed read. Nothing was changed
+    /// then. [`StorageError::Poisoned`](crate::StorageError::Poisoned) or a failed write: whether
+    /// the changes last is known at the next opening.
     pub fn commit(self) -> Result<(), TransactionError> {
         self.commit_if(true).map_err(of_kind)
     }
 
-    /// Commits. Whether others have changed the same keys since matters only where that is to be `validated`.
+    /// Commits. Whether others have changed the same keys since matters only where that is to be
+    /// `validated`.
     fn commit_if(mut self, validated: bool) -> Result<(), Error> {
         if self.writes.is_empty() {
             return Ok(());
         }
         let runtime = Arc::clone(self.view.runtime());
-        if self.writes.is_spilled() {
+        if self.writes.is_large(self.memory_limit()?) {
             return self.commit_large(&runtime, validated);
+        }
+        self.name_removed()?;
+        if !self.writes.has_single_writes() {
+            return self.view.is_durable();
         }
         let reads = self.reads.as_mut().map(|reads| &*reads.get_mut());
         let (writes, view, durability) = (&self.writes, &self.view, self.durability);
@@ -496,6 +537,40 @@ impl Transaction {
         self.end(&runtime, result.map(|_| user_bytes))
     }
 
+    /// Has the write set name the records of the stretches that are removed.
+    fn name_removed(&mut self) -> Result<(), Error> {
+        self.writes.name_withdrawn();
+        let stretches = self.writes.stretches();
+        let stretches = stretches.map(|(state, removed)| (Arc::clone(state), removed.clone()));
+        for (state, removed) in stretches.collect::<Vec<_>>() {
+            let tree = Tree {
+                runtime: Arc::clone(self.view.runtime()),
+                state,
+            };
+            let snapshot = Source {
+                tree: &tree,
+                engine: self.view.runtime().engine()?,
+                view: Some(&self.view),
+                writes: Own::default(),
+                reads: None,
+                hidden: None,
+            };
+            let wanted = Wanted {
+                limit: None,
+                keys_only: true,
+            };
+            let mut keys = Vec::new();
+            for stretch in removed.iter() {
+                snapshot.scan(stretch.bounds(), Direction::Forward, wanted, |key, _, _| {
+                    keys.push(key.to_vec());
+                    true
+                })?;
+            }
+            self.writes.remove_each(&tree.state, keys);
+        }
+        Ok(())
+    }
+
     /// Commits what is more than one log record can have.
     fn commit_large(&mut self, runtime: &Arc<Runtime>, validated: bool) -> Result<(), Error> {
         let reads = self.reads.as_mut().map(|reads| &*reads.get_mut());
@@ -505,7 +580,7 @@ impl Transaction {
             frees_space: false,
             ends: None,
         };
-        let changes = self.writes.large(&runtime.directory);
+        let changes = self.writes.large();
         let result = changes.and_then(|mut changes| {
             let trees = changes.trees();
             runtime.run(|local| {
@@ -523,7 +598,8 @@ impl Transaction {
         self.end(runtime, result)
     }
 
-    /// Notes how the commit has ended; where it has succeeded, of how many bytes of keys and values it was.
+    /// Notes how the commit has ended; where it has succeeded, of how many bytes of keys and values
+    /// it was.
     fn end(&mut self, runtime: &Arc<Runtime>, result: Result<u64, Error>) -> Result<(), Error> {
         match result {
             Ok(user_bytes) => {
@@ -546,8 +622,8 @@ impl Transaction {
         }
     }
 
-    /// [`Transaction::commit`] as a future, for any async runtime. The commit goes on where the future is
-    /// dropped: whether it came to its end is known by reading.
+    /// [`Transaction::commit`] as a future, for any async runtime. The commit goes on where the
+    /// future is dropped: whether it came to its end is known by reading.
     pub fn commit_async(self) -> OperationFuture<(), TransactionError> {
         let runtime = Arc::clone(self.view.runtime());
         let task = runtime.spawn(None, move || self.commit());

@@ -9,11 +9,11 @@ use super::write_set::Write;
 use crate::api::tree::{Tree, Wanted};
 use crate::api::update::CompareAndSwapError;
 use crate::bounds::{self, KeyRange};
-use crate::btree::Direction;
+use crate::btree::{Direction, Stretch};
 use crate::{Error, Record};
 
 /// Keys that are removed, and records that are read, at a time.
-const AT_ONCE: usize = 256;
+const AT_ONCE: usize = 512;
 /// Bytes of records after which no more are read ahead.
 const AHEAD_BYTES: usize = 64 << 10;
 
@@ -41,12 +41,14 @@ fn as_slices(bounds: &OwnedBounds) -> (Bound<&[u8]>, Bound<&[u8]>) {
 }
 
 impl Transaction {
-    /// Removes the records of `tree` that this transaction sees within `bounds` when it commits; returns how many these are. What
-    /// others insert there before that stays, unless the transaction is serializable, which is in conflict with it then.
+    /// Removes the records of `tree` that this transaction sees within `bounds` when it commits;
+    /// returns how many these are. What others insert there before that stays, unless the
+    /// transaction is serializable, which is in conflict with it then.
     ///
     /// # Errors
     ///
-    /// As for [`Transaction::insert`] and [`Transaction::get`]; the transaction removes a first part of the range then.
+    /// As for [`Transaction::insert`] and [`Transaction::get`]; the transaction removes a first
+    /// part of the range then.
     pub fn remove_range(&mut self, tree: &Tree, bounds: impl KeyRange) -> Result<u64, Error> {
         let wanted = Wanted {
             limit: None,
@@ -55,7 +57,8 @@ impl Transaction {
         self.remove_where(tree, bounds::owned(&bounds), wanted, |_, _| true)
     }
 
-    /// Removes all records of `tree` that this transaction sees when it commits, as [`Transaction::remove_range`] of `..`.
+    /// Removes all records of `tree` that this transaction sees when it commits, as
+    /// [`Transaction::remove_range`] of `..`.
     ///
     /// ```
     /// # use isobath::{Options, Store};
@@ -79,8 +82,9 @@ impl Transaction {
         self.remove_range(tree, ..)
     }
 
-    /// Keeps those records of `tree` within `bounds` for which `keep` returns `true`, and removes the others when it commits;
-    /// returns how many it removes. `keep` is called once for each record that this transaction sees, by ascending keys.
+    /// Keeps those records of `tree` within `bounds` for which `keep` returns `true`, and removes
+    /// the others when it commits; returns how many it removes. `keep` is called once for each
+    /// record that this transaction sees, by ascending keys.
     ///
     /// ```
     /// # use isobath::{Options, Store};
@@ -168,15 +172,27 @@ impl Transaction {
                 }
                 last.is_none()
             })?;
-        for key in &keys {
-            self.write(tree, key, Write::Removed)?;
+        let removed = keys.len();
+        if removed == passed && removed > 0 {
+            let part = match &last {
+                Some(last) => (part.0, Bound::Included(&last[..])),
+                None => part,
+            };
+            if let Some(stretch) = Stretch::new(part) {
+                self.remove_all(tree, stretch, &keys)?;
+            }
+        } else {
+            for key in &keys {
+                self.write(tree, key, Write::Removed)?;
+            }
         }
-        let removed = keys.len() as u64;
+        let removed = removed as u64;
         Ok(RemovedPart { removed, last })
     }
 
-    /// The records of `tree` within `bounds` for which `is_extracted` returns `true`, by ascending keys: each is removed, when the
-    /// transaction commits, as the iterator gives it. Those behind where it is dropped stay.
+    /// The records of `tree` within `bounds` for which `is_extracted` returns `true`, by ascending
+    /// keys: each is removed, when the transaction commits, as the iterator gives it. Those behind
+    /// where it is dropped stay.
     ///
     /// ```
     /// # use isobath::{Options, Store};
@@ -196,8 +212,8 @@ impl Transaction {
     ///
     /// # Errors
     ///
-    /// [`Error::OtherStore`], [`Error::ReadOnlyTransaction`], [`Error::TreeDropped`]; the iterator as for
-    /// [`Transaction::remove`], after which it ends.
+    /// [`Error::OtherStore`], [`Error::ReadOnlyTransaction`], [`Error::TreeDropped`]; the iterator
+    /// as for [`Transaction::remove`], after which it ends.
     pub fn extract_if<'t, P>(
         &'t mut self,
         tree: &'t Tree,
@@ -217,7 +233,8 @@ impl Transaction {
         })
     }
 
-    /// Removes the first record of `tree` by key when it commits, and returns it; `None` if there is none.
+    /// Removes the first record of `tree` by key when it commits, and returns it; `None` if there
+    /// is none.
     ///
     /// ```
     /// # use isobath::{Options, Store};
@@ -264,13 +281,17 @@ impl Transaction {
                 false
             })?;
         if let Some((key, _)) = &found {
-            self.write(tree, key, Write::Removed)?;
+            // Nothing that it sees lies between the end and this record.
+            let all = Stretch::new(all);
+            if let Some(stretch) = all.map(|all| all.up_to(key, direction)) {
+                self.remove_all(tree, stretch, std::slice::from_ref(key))?;
+            }
         }
         Ok(found)
     }
 
-    /// Gives `key` of `tree` what `change` makes of its value, when it commits: `None` stands for no value. Returns what `change`
-    /// has returned.
+    /// Gives `key` of `tree` what `change` makes of its value, when it commits: `None` stands for
+    /// no value. Returns what `change` has returned.
     ///
     /// ```
     /// # use isobath::{Options, Store};
@@ -306,8 +327,8 @@ impl Transaction {
         Ok(new)
     }
 
-    /// Gives `key` of `tree` the value `new`, when it commits, if it has the value `old` for this transaction; `None` stands for no
-    /// value.
+    /// Gives `key` of `tree` the value `new`, when it commits, if it has the value `old` for this
+    /// transaction; `None` stands for no value.
     ///
     /// # Errors
     ///
@@ -344,7 +365,8 @@ impl Transaction {
     }
 }
 
-/// Records that a transaction removes as they are taken, from [`Transaction::extract_if`]. After an error it ends.
+/// Records that a transaction removes as they are taken, from [`Transaction::extract_if`]. After an
+/// error it ends.
 pub struct TransactionExtractIf<'t, P> {
     transaction: &'t mut Transaction,
     tree: &'t Tree,

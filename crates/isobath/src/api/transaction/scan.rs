@@ -2,31 +2,24 @@
 //! store, then the transaction's own changes.
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
-use std::marker::PhantomData;
 use std::ops::Bound;
 
+use super::cursor::MergeCursor;
 use super::view::View;
 use super::write_set::{Own, Write};
 use crate::Error;
-use crate::api::range::{Ends, Part};
+use crate::api::range::Part;
 use crate::api::tree::{Tree, Wanted};
 use crate::api::value::{Keeper, ValueReader};
-use crate::btree::{Cursor, Direction, ValueKind, ValueRef};
-use crate::context::{InlineContext, ReadContext, TaskContext};
+use crate::btree::{Cursor, Direction, Stretch, TreeId, ValueKind, ValueRef};
+use crate::context::{InlineContext, TaskContext};
 use crate::engine::{Engine, WorkerState};
 use crate::extent::{self, Extent};
 use crate::sync::Mutex;
 use crate::txn::serializable::{ReadSet, TreeRead};
 use crate::txn::unseen::Unseen;
-use crate::txn::versions::{Bounds, OldValue, Older, Versions, is_passed};
+use crate::txn::versions::{Bounds, OldValue, Versions};
 
-/// Records of the first batch of a scan that does not say how many it wants, and of its longest; each is twice as long as
-/// the one before, so that a scan that ends early has read no more than it showed.
-const FIRST_BATCH: usize = 16;
-const LARGEST_BATCH: usize = 256;
-/// Bytes after which a batch ends.
-const BATCH_BYTES: usize = 256 << 10;
 /// Leaves that a task counts at a time for a caller elsewhere, where some are missing.
 const COUNTED_AT_ONCE: usize = 256;
 
@@ -39,6 +32,28 @@ pub(crate) struct Source<'s> {
     pub(super) view: Option<&'s View>,
     pub(super) writes: Own<'s>,
     pub(super) reads: Option<&'s Mutex<ReadSet>>,
+    /// Where scans note what they have passed in vain.
+    pub(super) hidden: Option<&'s Mutex<Hidden>>,
+}
+
+/// A stretch of a tree in which a transaction has removed everything one by one, as its last scan
+/// has found.
+#[derive(Default)]
+pub(super) struct Hidden(Option<(TreeId, Stretch)>);
+
+impl Hidden {
+    /// Takes it, if it is one of this tree.
+    pub(super) fn take(&mut self, tree: TreeId) -> Option<Stretch> {
+        let (of, stretch) = self.0.take()?;
+        (of == tree).then_some(stretch)
+    }
+
+    /// Adds what a scan has passed, which goes on where it was.
+    pub(super) fn add(&mut self, tree: TreeId, passed: Stretch) {
+        let before = self.take(tree);
+        let joined = before.and_then(|before| before.joined(&passed));
+        self.0 = Some((tree, joined.unwrap_or(passed)));
+    }
 }
 
 /// What a range takes of a value, which may still have to be read.
@@ -49,10 +64,10 @@ pub(crate) enum Found<V = Vec<u8>> {
 }
 
 /// A key, and what was found of its value.
-type FoundRecord<V> = (Vec<u8>, Found<V>);
+pub(super) type FoundRecord<V> = (Vec<u8>, Found<V>);
 
 impl<V: Part> Found<V> {
-    fn of(value: ValueRef<'_>) -> Result<Found<V>, Error> {
+    pub(super) fn of(value: ValueRef<'_>) -> Result<Found<V>, Error> {
         Ok(match value.kind {
             ValueKind::Inline => Found::Whole(V::of_bytes(value.bytes)),
             ValueKind::Extent => Found::Large(extent::decode(value.bytes)?),
@@ -61,7 +76,7 @@ impl<V: Part> Found<V> {
 }
 
 impl Found {
-    fn take<V: Part>(self) -> Found<V> {
+    pub(super) fn take<V: Part>(self) -> Found<V> {
         match self {
             Found::Whole(bytes) => Found::Whole(V::of_whole(bytes)),
             Found::Large(extent) => Found::Large(extent),
@@ -82,6 +97,7 @@ impl<'s> Source<'s> {
             view: None,
             writes: Own::default(),
             reads: None,
+            hidden: None,
         })
     }
 
@@ -101,17 +117,17 @@ impl<'s> Source<'s> {
         }
     }
 
-    fn versions(&self) -> &Versions {
+    pub(super) fn versions(&self) -> &Versions {
         &self.engine.transactions.versions
     }
 
     /// What is at or above this is not to be seen. Asked after the leaf was read.
-    fn at(&self) -> u64 {
+    pub(super) fn at(&self) -> u64 {
         let tracker = &self.engine.transactions.tracker;
         self.view.map_or_else(|| tracker.reported(), View::lsn)
     }
 
-    fn interrupted(&self) {
+    pub(super) fn interrupted(&self) {
         WorkerState::with_current(self.engine, |local| {
             if let Some(local) = local {
                 local.worker.preemption_point();
@@ -120,13 +136,13 @@ impl<'s> Source<'s> {
     }
 
     /// Whether versions may tell what the leaves, which were read before this is asked, do not.
-    fn needs_versions(&self) -> Result<bool, Error> {
+    pub(super) fn needs_versions(&self) -> Result<bool, Error> {
         Ok(self.view.is_some() || self.tree.needs_versions()?)
     }
 
-    /// Whether the leaves, which were read for `bounds` before this is asked, have there what is to be seen, but for
-    /// the transaction's own changes.
-    fn sees_leaves(&self, bounds: Bounds<'_>) -> Result<bool, Error> {
+    /// Whether the leaves, which were read for `bounds` before this is asked, have there what is to
+    /// be seen, but for the transaction's own changes.
+    pub(super) fn sees_leaves(&self, bounds: Bounds<'_>) -> Result<bool, Error> {
         self.interrupted();
         if self.view.is_none() {
             return Ok(!self.tree.needs_versions()?);
@@ -139,7 +155,7 @@ impl<'s> Source<'s> {
 
     /// Refuses a record that is of a commit which has failed half-way.
     #[inline]
-    fn check_atomic_visibility(&self, key: &[u8]) -> Result<(), Error> {
+    pub(super) fn check_atomic_visibility(&self, key: &[u8]) -> Result<(), Error> {
         if self.view.is_some() {
             return Ok(());
         }
@@ -148,13 +164,15 @@ impl<'s> Source<'s> {
         transactions.check_atomic_visibility(&engine.shared, id, key)
     }
 
-    /// Outside transactions: waits for the rest of the commits that what was read may have the beginning of.
-    fn await_rest(&self) -> Result<(), Error> {
+    /// Outside transactions: waits for the rest of the commits that what was read may have the
+    /// beginning of.
+    pub(super) fn await_rest(&self) -> Result<(), Error> {
         self.view.map_or_else(|| self.tree.await_rest(), |_| Ok(()))
     }
 
-    /// Outside transactions: waits for the commits that leave no versions and may be in what was read.
-    fn await_parts(&self) -> Result<(), Error> {
+    /// Outside transactions: waits for the commits that leave no versions and may be in what was
+    /// read.
+    pub(super) fn await_parts(&self) -> Result<(), Error> {
         let transactions = &self.engine.transactions;
         if self.view.is_some() || !transactions.unseen.is_in_parts() {
             return Ok(());
@@ -163,7 +181,7 @@ impl<'s> Source<'s> {
     }
 
     /// To be asked when leaf and versions were read: whether both were complete.
-    fn check(&self) -> Result<(), Error> {
+    pub(super) fn check(&self) -> Result<(), Error> {
         self.view.map_or(Ok(()), |view| view.check(self.tree))
     }
 
@@ -174,12 +192,12 @@ impl<'s> Source<'s> {
             .find(self.tree.state.tree.id, key, self.at())
     }
 
-    fn unseen(&self) -> &Unseen {
+    pub(super) fn unseen(&self) -> &Unseen {
         &self.engine.transactions.unseen
     }
 
-    /// Whether what the leaf has for `key` is of a bulk load that is not to be seen. Asked after [`Source::check`], which lets
-    /// a view pass before a load begins, and after it has ended.
+    /// Whether what the leaf has for `key` is of a bulk load that is not to be seen. Asked after
+    /// [`Source::check`], which lets a view pass before a load begins, and after it has ended.
     fn is_unseen(&self, key: &[u8]) -> bool {
         self.unseen().is_loaded(self.tree.state.tree.id, key)
     }
@@ -290,7 +308,8 @@ impl<'s> Source<'s> {
         }
     }
 
-    /// Calls `visit` with each record and the length of its value; the value is empty where keys only are wanted.
+    /// Calls `visit` with each record and the length of its value; the value is empty where keys
+    /// only are wanted.
     pub(super) fn scan(
         &self,
         bounds: Bounds<'_>,
@@ -316,7 +335,8 @@ impl<'s> Source<'s> {
         Ok(())
     }
 
-    /// Counts the records within `bounds`: by what leaves say of themselves, where that is what is to be seen.
+    /// Counts the records within `bounds`: by what leaves say of themselves, where that is what is
+    /// to be seen.
     pub(crate) fn count(&self, bounds: Bounds<'_>) -> Result<u64, Error> {
         let mut cursor = Cursor::new(self.tree.state.tree, bounds.0, bounds.1, Direction::Forward);
         let mut lower = bounds.0.map(<[u8]>::to_vec);
@@ -386,14 +406,15 @@ impl<'s> Source<'s> {
     }
 
     /// Remembers that `bounds` were read.
-    fn note_range(&self, bounds: Bounds<'_>) {
+    pub(super) fn note_range(&self, bounds: Bounds<'_>) {
         if let Some(reads) = self.reads {
-            let (lower, upper) = (bounds.0.map(<[u8]>::to_vec), bounds.1.map(<[u8]>::to_vec));
+            let (lower, upper) = owned(bounds);
             reads.lock().add_range(self.names(), lower, upper);
         }
     }
 
-    /// Without a snapshot the value may have gone in between; then what the key has now; `false` if nothing.
+    /// Without a snapshot the value may have gone in between; then what the key has now; `false` if
+    /// nothing.
     pub(crate) fn read_large_of(
         &self,
         key: &[u8],
@@ -425,347 +446,10 @@ pub(crate) fn scan_seen(
     Source::newest(tree)?.scan(bounds, direction, wanted, visit)
 }
 
-/// The records of a range, one direction.
-///
-/// A leaf that has what is to be seen gives its records one by one from the cursor's copy of it. Where it has not, because of
-/// versions or of the transaction's own changes, or where leaves are missing in memory, a batch of records is read and merged.
-pub(crate) struct MergeCursor {
-    direction: Direction,
-    leaves: Cursor,
-    /// The current leaf has what is to be seen.
-    sees_leaf: bool,
-    /// Behind which what is still to come lies; `None` before the first leaf or batch.
-    passed: Option<Bound<Vec<u8>>>,
-    /// Nothing is to be read any more.
-    ended: bool,
-    batch: VecDeque<(Vec<u8>, Found)>,
-    /// Records of the next batch, unless it is known how many are wanted.
-    size: usize,
-    /// How many are still wanted, where that is known.
-    left: Option<usize>,
+pub(super) fn owned(bounds: Bounds<'_>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+    (bounds.0.map(<[u8]>::to_vec), bounds.1.map(<[u8]>::to_vec))
 }
 
-/// Records of leaves, in the cursor's order.
-#[derive(Default)]
-struct Records {
-    records: Vec<(Vec<u8>, Found)>,
-    bytes: usize,
-}
-
-impl Records {
-    /// Takes records until there are enough; `false` at the end of the range.
-    fn fill<C: ReadContext>(
-        &mut self,
-        cursor: &mut Cursor,
-        ctx: &C,
-        most: usize,
-    ) -> Result<bool, C::Error> {
-        while self.records.len() < most && self.bytes < BATCH_BYTES {
-            let Some(entry) = cursor.next(ctx)? else {
-                return Ok(false);
-            };
-            self.bytes += entry.key.len() + entry.value.bytes.len();
-            self.records
-                .push((entry.key.to_vec(), Found::of(entry.value)?));
-        }
-        Ok(true)
-    }
-}
-
-impl MergeCursor {
-    pub(crate) fn new(
-        source: Source<'_>,
-        bounds: Bounds<'_>,
-        direction: Direction,
-        limit: Option<usize>,
-    ) -> MergeCursor {
-        MergeCursor {
-            direction,
-            leaves: Cursor::new(source.tree.state.tree, bounds.0, bounds.1, direction),
-            sees_leaf: false,
-            passed: None,
-            ended: false,
-            batch: VecDeque::new(),
-            size: FIRST_BATCH,
-            left: limit,
-        }
-    }
-
-    pub(crate) fn next<V: Part>(
-        &mut self,
-        source: &Source<'_>,
-    ) -> Result<Option<FoundRecord<V>>, Error> {
-        // Bound: each round passes a leaf, or some records of the leaves, or is the last.
-        loop {
-            if self.sees_leaf {
-                let next = self.leaves.next_in_leaf(source.tree.runtime.pool()?);
-                if let Some(entry) = source.tree.map_error(next)? {
-                    source.check_atomic_visibility(entry.key)?;
-                    return Ok(Some((entry.key.to_vec(), Found::of(entry.value)?)));
-                }
-                self.sees_leaf = false;
-            }
-            if let Some((key, found)) = self.batch.pop_front() {
-                return Ok(Some((key, found.take())));
-            }
-            if self.ended {
-                return Ok(None);
-            }
-            self.fill(source)?;
-        }
-    }
-
-    fn fill(&mut self, source: &Source<'_>) -> Result<(), Error> {
-        source.tree.alive()?;
-        // What a serializable transaction reads is remembered by ranges, of which batches make fewer.
-        let by_leaf = source.writes.is_empty() && source.reads.is_none();
-        if !by_leaf || !self.enter_leaf(source)? {
-            self.merge(source)?;
-        }
-        source.await_rest()
-    }
-
-    /// Reads the next leaf, if it is in memory or this is a task; whether it has what is to be seen.
-    fn enter_leaf(&mut self, source: &Source<'_>) -> Result<bool, Error> {
-        if let Some(left) = self.left {
-            self.leaves.limit(left);
-        }
-        source.tree.runtime.count_operations(1);
-        let leaves = &mut self.leaves;
-        let is_there = if source.tree.runtime.is_in_task() {
-            source
-                .tree
-                .run(|local| leaves.next_records(&TaskContext { local }))?
-        } else {
-            let inline = InlineContext::new(source.tree.runtime.pool()?);
-            leaves.next_records(&inline).unwrap_or(false)
-        };
-        let part = self.until(self.leaves.boundary().map(|boundary| match self.direction {
-            Direction::Forward => Bound::Excluded(boundary),
-            Direction::Reverse => Bound::Included(boundary),
-        }));
-        if !is_there || !source.sees_leaves(part)? {
-            return Ok(false);
-        }
-        let behind = self.leaves.boundary().map(|boundary| match self.direction {
-            Direction::Forward => Bound::Included(boundary.to_vec()),
-            Direction::Reverse => Bound::Excluded(boundary.to_vec()),
-        });
-        let records = self.leaves.left_in_leaf();
-        self.pass(behind, records);
-        self.sees_leaf = true;
-        Ok(true)
-    }
-
-    /// Reads a batch of records from the leaves, and makes of them what is to be seen.
-    fn merge(&mut self, source: &Source<'_>) -> Result<(), Error> {
-        let mut records = Records::default();
-        let more = self.read_leaves(source, &mut records)?;
-        let mut records = records.records;
-        // Where the part of the range ends that was read, unless that is all.
-        let mut last = records.last().filter(|_| more).map(|(key, _)| key.clone());
-        let mut own = Vec::new();
-        if !source.writes.is_empty() {
-            let part = self.until(last.as_deref().map(Bound::Included));
-            let (writes, cut) = source.writes.within(part, self.direction, LARGEST_BATCH)?;
-            own = writes;
-            if let Some(cut) = cut {
-                // The transaction's own changes are many: the batch ends with the last of these.
-                records.retain(|(key, _)| is_passed(key, &cut, self.direction));
-                self.leaves = self.leaves_behind(source, &cut);
-                last = Some(cut);
-            }
-        }
-        let id = source.tree.state.tree.id;
-        source.interrupted();
-        source.await_parts()?;
-        let part = self.until(last.as_deref().map(Bound::Included));
-        let wanted = (source.at(), self.direction, self.left.unwrap_or(self.size));
-        let older = match source.needs_versions()? {
-            true => source.versions().within(id, part, wanted),
-            false => Older::default(),
-        };
-        source.check()?;
-        if let Some(cut) = older.cut {
-            // What others have changed is much: the batch ends with the last of it that was looked at.
-            records.retain(|(key, _)| is_passed(key, &cut, self.direction));
-            own.retain(|(key, _)| is_passed(key, &cut, self.direction));
-            self.leaves = self.leaves_behind(source, &cut);
-            last = Some(cut.to_vec());
-        }
-        source.note_range(self.until(last.as_deref().map(Bound::Included)));
-        if let Some(from) = source.unseen().loaded_from(id) {
-            records.retain(|(key, _)| **key < *from);
-        }
-        for (key, _) in &records {
-            source.check_atomic_visibility(key)?;
-        }
-        if self.direction == Direction::Reverse {
-            records.reverse();
-        }
-        let older = older
-            .found
-            .into_iter()
-            .map(|(key, old)| Ok((key.to_vec(), from_old(old)?)));
-        let older = older.collect::<Result<Vec<_>, Error>>()?;
-        let own = own.into_iter().map(|(key, write)| (key, from_write(write)));
-        let mut merged = overlay(present(records), older);
-        merged = overlay(merged, own.collect());
-        let visible = merged
-            .into_iter()
-            .filter_map(|(key, found)| Some((key, found?)));
-        self.batch = match self.direction {
-            Direction::Forward => visible.collect(),
-            Direction::Reverse => visible.rev().collect(),
-        };
-        self.pass(last.map(Bound::Excluded), self.batch.len());
-        Ok(())
-    }
-
-    /// The leaves of what is still to come behind `last`.
-    fn leaves_behind(&self, source: &Source<'_>, last: &[u8]) -> Cursor {
-        let (lower, upper) = self.leaves.bounds();
-        let (lower, upper) = match self.direction {
-            Direction::Forward => (Bound::Excluded(last), upper),
-            Direction::Reverse => (lower, Bound::Excluded(last)),
-        };
-        Cursor::new(source.tree.state.tree, lower, upper, self.direction)
-    }
-
-    /// Notes what was read: up to `behind`, or all, and how many records that are to be seen.
-    fn pass(&mut self, behind: Option<Bound<Vec<u8>>>, records: usize) {
-        self.ended = behind.is_none();
-        self.passed = behind.or(self.passed.take());
-        // Where more is wanted than was asked for, the scan goes on as one that did not say.
-        self.left = self.left.and_then(|left| left.checked_sub(records));
-    }
-
-    /// What is still to come up to `end`, in the cursor's direction; all of it where that is `None`.
-    fn until<'b>(&'b self, end: Option<Bound<&'b [u8]>>) -> Bounds<'b> {
-        let (lower, upper) = self.leaves.bounds();
-        let passed = self.passed.as_ref().map(as_slice);
-        match self.direction {
-            Direction::Forward => (passed.unwrap_or(lower), end.unwrap_or(upper)),
-            Direction::Reverse => (end.unwrap_or(lower), passed.unwrap_or(upper)),
-        }
-    }
-
-    /// Reads the next leaves, here as far as they are in memory.
-    fn read_leaves(&mut self, source: &Source<'_>, records: &mut Records) -> Result<bool, Error> {
-        let size = match self.left {
-            Some(left) => {
-                self.leaves.limit(left);
-                left.clamp(1, LARGEST_BATCH)
-            }
-            None => {
-                let size = self.size;
-                self.size = (2 * size).min(LARGEST_BATCH);
-                size
-            }
-        };
-        source.tree.runtime.count_records(size);
-        let leaves = &mut self.leaves;
-        if !source.tree.runtime.is_in_task() {
-            let inline = InlineContext::new(source.tree.runtime.pool()?);
-            if let Ok(more) = records.fill(leaves, &inline, size) {
-                return Ok(more);
-            }
-        }
-        source
-            .tree
-            .run(|local| records.fill(leaves, &TaskContext { local }, size))
-    }
-}
-
-type Merged = Vec<(Vec<u8>, Option<Found>)>;
-
-fn present(records: Vec<(Vec<u8>, Found)>) -> Merged {
-    let found = |(key, found)| (key, Some(found));
-    records.into_iter().map(found).collect()
-}
-
-/// Two ascending lists as one; where both have a key, `upper` counts.
-fn overlay(lower: Merged, upper: Merged) -> Merged {
-    if upper.is_empty() {
-        return lower;
-    }
-    let mut all = Vec::with_capacity(lower.len() + upper.len());
-    let mut lower = lower.into_iter().peekable();
-    for (key, value) in upper {
-        while let Some(record) = lower.next_if(|record| record.0 < key) {
-            all.push(record);
-        }
-        lower.next_if(|record| record.0 == key);
-        all.push((key, value));
-    }
-    all.extend(lower);
-    all
-}
-
-fn from_old(old: OldValue) -> Result<Option<Found>, Error> {
-    Ok(match old {
-        OldValue::Absent => None,
-        OldValue::Inline(bytes) => Some(Found::Whole(bytes.into_vec())),
-        OldValue::Extent(descriptor) => Some(Found::Large(extent::decode(descriptor.bytes())?)),
-    })
-}
-
-fn from_write(write: Write) -> Option<Found> {
-    match write {
-        Write::Removed => None,
-        Write::Inline(bytes) => Some(Found::Whole(bytes.into_vec())),
-        Write::Extent(extent) => Some(Found::Large(extent)),
-    }
-}
-
-fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
+pub(super) fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     bound.as_ref().map(Vec::as_slice)
 }
-
-/// Records in key order as a transaction sees them, from [`Transaction::range`](super::Transaction::range), or their keys with the
-/// lengths of their values, from [`Transaction::keys`](super::Transaction::keys). After an error it ends.
-pub struct TransactionRange<'t, V = Vec<u8>> {
-    source: Source<'t>,
-    ends: Ends,
-    part: PhantomData<fn() -> V>,
-}
-
-impl<V> std::fmt::Debug for TransactionRange<'_, V> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TransactionRange")
-            .field("tree", &self.source.tree.name())
-            .field("ends", &self.ends)
-            .finish_non_exhaustive()
-    }
-}
-
-impl<'t, V> TransactionRange<'t, V> {
-    pub(super) fn new(
-        source: Source<'t>,
-        lower: Bound<Vec<u8>>,
-        upper: Bound<Vec<u8>>,
-    ) -> TransactionRange<'t, V> {
-        TransactionRange {
-            source,
-            ends: Ends::new(lower, upper),
-            part: PhantomData,
-        }
-    }
-}
-
-impl<V: Part> Iterator for TransactionRange<'_, V> {
-    type Item = Result<(Vec<u8>, V), Error>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.ends.step(&self.source, Direction::Forward)
-    }
-}
-
-impl<V: Part> DoubleEndedIterator for TransactionRange<'_, V> {
-    fn next_back(&mut self) -> Option<Self::Item> {
-        self.ends.step(&self.source, Direction::Reverse)
-    }
-}
-
-/// After the end, and after an error, there is nothing more.
-impl<V: Part> std::iter::FusedIterator for TransactionRange<'_, V> {}

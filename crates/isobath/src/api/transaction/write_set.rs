@@ -1,20 +1,22 @@
 //! What a transaction is going to change.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use super::large_changes::{LargeChanges, SpilledChanges};
 use super::spill::{self, MAX_RUNS, Spilled};
 use crate::Error;
 use crate::api::tree::{Tree, TreeState};
-use crate::btree::{self, Direction, ValueKind, ValueRef};
+use crate::btree::{Direction, Stretch, Stretches, ValueRef};
 use crate::extent::{DESCRIPTOR_BYTES, Extent};
-use crate::sort::Merge;
 use crate::sync::HashSet;
 use crate::txn::commit::{Change, change_bytes};
-use crate::txn::large::LargeTree;
 use crate::txn::versions::{Bounds, is_range};
+
+/// Of the memory that changes may take, what removed stretches may: one part in this many.
+const STRETCHES_SHARE: u64 = 4;
 
 /// What a key is going to have.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +37,33 @@ impl Write {
     }
 }
 
-pub(super) type TreeWrites = BTreeMap<Vec<u8>, Write>;
+pub(super) type Writes = BTreeMap<Vec<u8>, Write>;
+
+/// What a transaction changes in one tree.
+///
+/// Of a key that it writes, what it wrote last counts. Of the others those in `removed` are
+/// removed, as far as its snapshot has them: stretches take the place of keys where all of a range
+/// goes.
+pub(super) struct TreeWrites {
+    pub(super) state: Arc<TreeState>,
+    /// Those in memory.
+    pub(super) writes: Writes,
+    /// Keys that the transaction gave a value and removed again, all before the first savepoint;
+    /// `writes` may have them still. Its reads need not pass those that stretches have. Another
+    /// transaction that has changed one is in conflict with it, also where the snapshot does not
+    /// have the key.
+    withdrawn: BTreeSet<Vec<u8>>,
+    /// Shared with the savepoints since which nothing was added.
+    pub(super) removed: Arc<Removed>,
+}
+
+/// Stretches of keys that are removed.
+#[derive(Clone, Default)]
+pub(super) struct Removed {
+    pub(super) stretches: Stretches,
+    /// What removing their records one by one would take in the log, at most.
+    bytes: u64,
+}
 
 /// How to undo the writes of one key since a savepoint: tree, key, what the write set had there.
 struct Undo {
@@ -57,6 +85,8 @@ impl Undo {
 /// A savepoint.
 struct Saved {
     number: u64,
+    /// What was removed of each tree then.
+    removed: Vec<Arc<Removed>>,
     /// Length of `undo` then, if nothing was spilled since; 0 else.
     undo: usize,
     /// How many runs have what was spilled before.
@@ -71,7 +101,8 @@ pub(super) struct Own<'w> {
     spilled: Option<(&'w Spilled, usize)>,
 }
 
-/// Changes within a range, by ascending keys, and the key up to which they are all, where there may be more.
+/// Changes within a range, by ascending keys, and the key up to which they are all, where there may
+/// be more.
 pub(super) type Within = (Vec<(Vec<u8>, Write)>, Option<Vec<u8>>);
 
 impl<'w> Own<'w> {
@@ -80,30 +111,58 @@ impl<'w> Own<'w> {
     }
 
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Cow<'w, Write>>, Error> {
-        if let Some(write) = self.memory.and_then(|writes| writes.get(key)) {
+        let Some(memory) = self.memory else {
+            return Ok(None);
+        };
+        if let Some(write) = memory.writes.get(key) {
             return Ok(Some(Cow::Borrowed(write)));
         }
-        match self.spilled {
-            None => Ok(None),
-            Some((spilled, tree)) => Ok(spilled.get(tree, key)?.map(Cow::Owned)),
+        if let Some((spilled, tree)) = self.spilled
+            && let Some(write) = spilled.get(tree, key)?
+        {
+            return Ok(Some(Cow::Owned(write)));
+        }
+        let is_removed = memory.removed.stretches.covers(key);
+        Ok(is_removed.then_some(Cow::Owned(Write::Removed)))
+    }
+
+    /// Whether stretches are removed.
+    pub(super) fn has_stretches(&self) -> bool {
+        let of = |memory: &TreeWrites| !memory.removed.stretches.is_empty();
+        self.memory.is_some_and(of)
+    }
+
+    /// The first piece of `whole` in which all records of the snapshot are removed, or in which
+    /// only those are that [`Own::within`] has; whether it is one of the former.
+    pub(super) fn piece(&self, whole: &Stretch, direction: Direction) -> (bool, Stretch) {
+        match self.memory {
+            Some(memory) => memory.removed.stretches.piece(whole, direction),
+            None => (false, whole.clone()),
         }
     }
 
-    /// The changes within `bounds`, in ascending order; from where some were spilled about `most`, from the end at which
-    /// `direction` begins.
+    /// The changes of single keys within `bounds`, in ascending order; about `most` of them, from
+    /// the end at which `direction` begins.
     pub(super) fn within(
         &self,
         bounds: Bounds<'_>,
         direction: Direction,
         most: usize,
     ) -> Result<Within, Error> {
-        let memory = within(self.memory, bounds).into_iter();
-        let memory = memory.map(|(key, write)| (key.to_vec(), write.clone()));
-        let Some((spilled, tree)) = self.spilled.filter(|_| is_range(bounds)) else {
-            return Ok((memory.collect(), None));
+        let Some(memory) = self.memory.filter(|_| is_range(bounds)) else {
+            return Ok((Vec::new(), None));
         };
-        let (lists, cut) = spilled.within(tree, bounds, direction, most)?;
-        let mut all: BTreeMap<Vec<u8>, Write> = lists.into_iter().flatten().collect();
+        let (memory, mut cut) = in_memory(&memory.writes, bounds, direction, most);
+        let Some((spilled, tree)) = self.spilled else {
+            return Ok((memory, cut));
+        };
+        let (lists, cut_there) = spilled.within(tree, bounds, direction, most)?;
+        cut = match (cut, cut_there, direction) {
+            (Some(a), Some(b), Direction::Forward) => Some(a.min(b)),
+            (Some(a), Some(b), Direction::Reverse) => Some(a.max(b)),
+            (a, b, _) => a.or(b),
+        };
+        let mut all: Writes = lists.into_iter().flatten().collect();
         all.extend(memory);
         if let Some(cut) = &cut {
             all.retain(|key, _| match direction {
@@ -115,10 +174,30 @@ impl<'w> Own<'w> {
     }
 }
 
+/// Up to `most` writes within `bounds`, ascending, from where `direction` begins; the last of
+/// these, where there are more.
+fn in_memory(writes: &Writes, bounds: Bounds<'_>, direction: Direction, most: usize) -> Within {
+    let mut range = writes.range::<[u8], _>(bounds);
+    let owned = |(key, write): (&Vec<u8>, &Write)| (key.clone(), write.clone());
+    match direction {
+        Direction::Forward => {
+            let list: Vec<_> = range.by_ref().take(most).map(owned).collect();
+            let cut = range.next().and(list.last()).map(|(key, _)| key.clone());
+            (list, cut)
+        }
+        Direction::Reverse => {
+            let mut list: Vec<_> = range.by_ref().rev().take(most).map(owned).collect();
+            let cut = range.next().and(list.last()).map(|(key, _)| key.clone());
+            list.reverse();
+            (list, cut)
+        }
+    }
+}
+
 /// All changes of one transaction.
 #[derive(Default)]
 pub(super) struct WriteSet {
-    trees: Vec<(Arc<TreeState>, TreeWrites)>,
+    trees: Vec<TreeWrites>,
     bytes: u64,
     /// Since the first savepoint; of each key one between two savepoints.
     undo: Vec<Undo>,
@@ -128,6 +207,8 @@ pub(super) struct WriteSet {
     /// Savepoints that can be gone back to.
     savepoints: Vec<Saved>,
     next_savepoint: u64,
+    /// Bytes of stretches that only savepoints have.
+    saved_bytes: u64,
     /// What was too much for memory, older than what is there now.
     spilled: Option<Spilled>,
     /// Large values that were written and are not wanted any more.
@@ -141,12 +222,23 @@ impl WriteSet {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        !self.is_spilled() && self.trees.iter().all(|(_, writes)| writes.is_empty())
+        !self.is_spilled() && self.trees.iter().all(TreeWrites::is_empty)
     }
 
-    /// Whether the changes are more than memory may hold.
-    pub(super) fn is_spilled(&self) -> bool {
+    /// Whether single keys in memory have changes.
+    pub(super) fn has_single_writes(&self) -> bool {
+        self.trees.iter().any(|tree| !tree.writes.is_empty())
+    }
+
+    /// Whether changes are in the temporary file.
+    fn is_spilled(&self) -> bool {
         self.runs() > 0
+    }
+
+    /// Whether one record of `limit` bytes cannot have all changes.
+    pub(super) fn is_large(&self, limit: u64) -> bool {
+        let removed: u64 = self.trees.iter().map(|tree| tree.removed.bytes).sum();
+        self.is_spilled() || self.bytes + removed > limit
     }
 
     fn runs(&self) -> usize {
@@ -157,18 +249,122 @@ impl WriteSet {
     pub(super) fn of(&self, tree: &Tree) -> Own<'_> {
         let at = self.position(&tree.state);
         at.map_or_else(Own::default, |at| Own {
-            memory: Some(&self.trees[at].1),
+            memory: Some(&self.trees[at]),
             spilled: self.spilled.as_ref().map(|spilled| (spilled, at)),
         })
     }
 
     fn position(&self, state: &Arc<TreeState>) -> Option<usize> {
-        let same = |(other, _): &(Arc<TreeState>, _)| other.tree == state.tree;
+        let same = |other: &TreeWrites| other.state.tree == state.tree;
         self.trees.iter().position(same)
     }
 
-    /// Adds a change. Where those in memory, or what savepoints keep, take more than `limit` bytes with it, they go to a temporary
-    /// file in `directory` first. One that is refused is given up, and all else is as before.
+    /// The place of a tree that is changed.
+    fn place_of(&mut self, tree: &Tree) -> usize {
+        self.position(&tree.state).unwrap_or_else(|| {
+            self.trees.push(TreeWrites {
+                state: Arc::clone(&tree.state),
+                writes: Writes::new(),
+                withdrawn: BTreeSet::new(),
+                removed: Arc::default(),
+            });
+            self.trees.len() - 1
+        })
+    }
+
+    /// Removes all that `stretch` has for this transaction: the records that are visible there have
+    /// `keys`.
+    pub(super) fn remove_all(
+        &mut self,
+        tree: &Tree,
+        stretch: Stretch,
+        keys: &[Vec<u8>],
+        limit: u64,
+        directory: &Path,
+    ) -> Result<(), Error> {
+        let at = self.place_of(tree);
+        let in_log = |key: &[u8]| change_bytes(key.len(), 0);
+        let is_kept = Arc::strong_count(&self.trees[at].removed) > 1;
+        let taken = self.trees[at].removed.stretches.bytes() as u64;
+        let copied = if is_kept { taken } else { 0 };
+        if taken + copied + self.saved_bytes > limit / STRETCHES_SHARE {
+            // Stretches would take too much memory. Keys can be spilled.
+            let put = |key: &Vec<u8>| self.put(tree, key, Write::Removed, limit, directory);
+            return keys.iter().try_for_each(put);
+        }
+        let bytes: u64 = keys.iter().map(|key| in_log(key)).sum();
+        if self.may_withdraw() {
+            let within = self.trees[at].writes.range::<[u8], _>(stretch.bounds());
+            let own: Vec<Vec<u8>> = within.map(|(key, _)| key.clone()).collect();
+            for key in own {
+                let write = self.trees[at].writes.remove(&key);
+                self.bytes -= write.as_ref().map_or(0, |write| write.bytes(&key));
+                let withdrawn = &mut self.trees[at].withdrawn;
+                // Of the others, which were removed without having been given a value, the snapshot
+                // has the records.
+                if write != Some(Write::Removed) || withdrawn.contains(&key) {
+                    self.bytes += in_log(&key);
+                    withdrawn.insert(key);
+                }
+                self.give_up(write);
+            }
+        } else {
+            for key in keys {
+                let spilled = self.spilled.as_ref();
+                if self.trees[at].writes.contains_key(key)
+                    || spilled.is_some_and(|spilled| spilled.may_have(at, key))
+                {
+                    self.put(tree, key, Write::Removed, limit, directory)?;
+                }
+            }
+        }
+        self.saved_bytes += copied;
+        let removed = Arc::make_mut(&mut self.trees[at].removed);
+        removed.stretches.add(stretch);
+        removed.bytes += bytes;
+        Ok(())
+    }
+
+    /// The trees of which stretches are removed, and these.
+    pub(super) fn stretches(&self) -> impl Iterator<Item = (&Arc<TreeState>, &Stretches)> {
+        let all = self
+            .trees
+            .iter()
+            .map(|tree| (&tree.state, &tree.removed.stretches));
+        all.filter(|(_, stretches)| !stretches.is_empty())
+    }
+
+    /// Has single removals say what stretches do, of those of `keys` that were not written.
+    pub(super) fn remove_each(&mut self, state: &Arc<TreeState>, keys: Vec<Vec<u8>>) {
+        let Some(at) = self.position(state) else {
+            return;
+        };
+        let writes = &mut self.trees[at].writes;
+        for key in keys {
+            writes.entry(key).or_insert(Write::Removed);
+        }
+    }
+
+    /// Has single removals say what was withdrawn.
+    pub(super) fn name_withdrawn(&mut self) {
+        for tree in &mut self.trees {
+            for key in &tree.withdrawn {
+                if !tree.writes.contains_key(key) {
+                    tree.writes.insert(key.clone(), Write::Removed);
+                }
+            }
+        }
+    }
+
+    /// Whether stretches may take the place of changes: none is in the file, and none has to be
+    /// restored.
+    fn may_withdraw(&self) -> bool {
+        self.savepoints.is_empty() && !self.is_spilled()
+    }
+
+    /// Adds a change. Where those in memory, or what savepoints keep, take more than `limit` bytes
+    /// with it, they go to a temporary file in `directory` first. One that is refused is given up,
+    /// and all else is as before.
     pub(super) fn put(
         &mut self,
         tree: &Tree,
@@ -177,12 +373,14 @@ impl WriteSet {
         limit: u64,
         directory: &Path,
     ) -> Result<(), Error> {
-        let at = self.position(&tree.state).unwrap_or_else(|| {
-            self.trees
-                .push((Arc::clone(&tree.state), TreeWrites::new()));
-            self.trees.len() - 1
-        });
-        let before = self.trees[at].1.get(key);
+        let at = self.place_of(tree);
+        // Ascending keys come from loops and scans: none of them was written before.
+        let is_new = (self.trees[at].writes.last_key_value()).is_none_or(|(last, _)| *key > **last);
+        let before = match is_new {
+            true => None,
+            false => self.trees[at].writes.get(key),
+        };
+        let is_new = before.is_none();
         let mut kept = before.map_or(0, |before| before.bytes(key));
         let mut shared = self.shared(at, key);
         let undo_bytes = self.undo_bytes + Undo::OVERHEAD + kept.max(key.len() as u64);
@@ -195,11 +393,25 @@ impl WriteSet {
             (kept, shared) = (0, self.shared(at, key));
         }
         self.bytes = self.bytes - kept + write.bytes(key);
-        let writes = &mut self.trees[at].1;
-        let before = match writes.get_mut(key) {
-            Some(place) => Some(std::mem::replace(place, write)),
-            None => writes.insert(key.to_vec(), write),
+        let is_removal = write == Write::Removed;
+        let may_withdraw = self.may_withdraw();
+        let TreeWrites {
+            writes, withdrawn, ..
+        } = &mut self.trees[at];
+        if may_withdraw && is_new && withdrawn.contains(key) {
+            self.bytes -= change_bytes(key.len(), 0);
+        }
+        let before = match is_new {
+            true => writes.insert(key.to_vec(), write),
+            false => match writes.get_mut(key) {
+                Some(place) => Some(std::mem::replace(place, write)),
+                None => writes.insert(key.to_vec(), write),
+            },
         };
+        let had_value = before.as_ref().is_some_and(|old| *old != Write::Removed);
+        if may_withdraw && is_removal && had_value {
+            withdrawn.insert(key.to_vec());
+        }
         let Some((tree, key)) = shared else {
             self.give_up(before);
             return Ok(());
@@ -221,8 +433,8 @@ impl WriteSet {
         (!self.saved.contains(&shared)).then_some(shared)
     }
 
-    /// Moves all changes in memory to a temporary file, those between two savepoints apart from the others. Where that fails they
-    /// are in memory as before.
+    /// Moves all changes in memory to a temporary file, those between two savepoints apart from the
+    /// others. Where that fails they are in memory as before.
     fn spill(&mut self, directory: &Path) -> Result<(), Error> {
         let newest = self.runs();
         let first = self.savepoints.partition_point(|s| s.runs < newest);
@@ -237,7 +449,7 @@ impl WriteSet {
             let mut layer = BTreeMap::new();
             while self.undo.len() > self.savepoints[at].undo {
                 let Some(undo) = self.undo.pop() else { break };
-                let writes = &mut self.trees[undo.tree].1;
+                let writes = &mut self.trees[undo.tree].writes;
                 let since = match undo.before {
                     Some(before) => writes.insert(undo.key.to_vec(), before),
                     None => writes.remove(&undo.key[..]),
@@ -249,11 +461,16 @@ impl WriteSet {
             layers.push(layer);
         }
         layers.reverse();
+        // What is left is older than the first savepoint, as what was withdrawn.
+        self.name_withdrawn();
         if let Err(error) = self.spill_layers(directory, first, &layers) {
             self.take_back(first, layers);
             return Err(error);
         }
-        self.trees.iter_mut().for_each(|(_, writes)| writes.clear());
+        for tree in &mut self.trees {
+            tree.writes.clear();
+            tree.withdrawn.clear();
+        }
         (self.bytes, self.undo_bytes) = (0, 0);
         self.saved.clear();
         let kept = self.savepoints.last().map_or(0, |last| last.runs);
@@ -263,19 +480,24 @@ impl WriteSet {
         }
     }
 
-    /// Makes the changes between savepoints, from the one at `first` on, what they were before they were taken apart.
+    /// Makes the changes between savepoints, from the one at `first` on, what they were before they
+    /// were taken apart.
     fn take_back(&mut self, first: usize, layers: Vec<BTreeMap<Vec<u8>, Write>>) {
         for (saved, layer) in self.savepoints[first..].iter_mut().zip(layers) {
             saved.undo = self.undo.len();
             self.saved.clear();
             for (place, write) in layer {
                 let (tree, key) = spill::parts(&place);
-                let before = self.trees[tree].1.insert(key.to_vec(), write);
+                let before = self.trees[tree].writes.insert(key.to_vec(), write);
                 let key: Arc<[u8]> = key.into();
                 self.saved.insert((tree, Arc::clone(&key)));
                 self.undo.push(Undo { tree, key, before });
             }
         }
+        // What was withdrawn is named now, and is what some of these have replaced.
+        let all = self.trees.iter().flat_map(|tree| &tree.writes);
+        self.bytes = all.map(|(key, write)| write.bytes(key)).sum();
+        self.undo_bytes = self.undo.iter().map(Undo::bytes).sum();
     }
 
     fn spill_layers(
@@ -290,21 +512,27 @@ impl WriteSet {
         };
         let before = spilled.runs();
         let base = self.trees.iter().enumerate();
-        let base = base.flat_map(|(tree, (_, writes))| {
-            let writes = writes.iter();
-            writes.map(move |(key, write)| (spill::place(tree, key), write))
+        let base = base.flat_map(|(tree, of)| {
+            let writes = of.writes.iter();
+            writes.map(move |(key, write)| (tree, &key[..], write))
         });
         let mut counts = Vec::with_capacity(layers.len());
         let mut written = spilled.add(base);
         for layer in layers {
             counts.push(spilled.runs());
-            let writes = layer.iter().map(|(place, write)| (place.clone(), write));
+            let writes = layer.iter().map(|(place, write)| {
+                let (tree, key) = spill::parts(place);
+                (tree, key, write)
+            });
             written = written.and_then(|()| spilled.add(writes));
         }
         if let Err(error) = written {
             // What these have is still in memory.
             spilled.truncate(before, &mut Vec::new());
             return Err(error);
+        }
+        if layers.is_empty() {
+            spilled.join();
         }
         for (saved, runs) in self.savepoints[first..].iter_mut().zip(counts) {
             (saved.undo, saved.runs) = (0, runs);
@@ -332,6 +560,7 @@ impl WriteSet {
         let (undo, runs) = (self.undo.len(), self.runs());
         if let Some(last) = self.savepoints.last()
             && (last.undo, last.runs) == (undo, runs)
+            && self.is_removed_as(last)
         {
             // Nothing was written since.
             return last.number;
@@ -339,8 +568,37 @@ impl WriteSet {
         self.saved.clear();
         let number = self.next_savepoint;
         self.next_savepoint += 1;
-        self.savepoints.push(Saved { number, undo, runs });
+        let removed = self.trees.iter().map(|tree| Arc::clone(&tree.removed));
+        let removed = removed.collect();
+        self.savepoints.push(Saved {
+            number,
+            removed,
+            undo,
+            runs,
+        });
         number
+    }
+
+    /// Whether no stretch was removed since a savepoint.
+    fn is_removed_as(&self, saved: &Saved) -> bool {
+        let mut trees = self.trees.iter().enumerate();
+        trees.all(|(at, tree)| match saved.removed.get(at) {
+            Some(removed) => Arc::ptr_eq(&tree.removed, removed),
+            None => tree.removed.stretches.is_empty(),
+        })
+    }
+
+    /// Has trees removed what they had then, at the last savepoint.
+    fn restore_removed(&mut self) {
+        let Some(saved) = self.savepoints.last() else {
+            return;
+        };
+        for (at, tree) in self.trees.iter_mut().enumerate() {
+            tree.removed = saved.removed.get(at).cloned().unwrap_or_default();
+        }
+        let bytes = |removed: &Arc<Removed>| removed.stretches.bytes() as u64;
+        let all = self.savepoints.iter().flat_map(|saved| &saved.removed);
+        self.saved_bytes = self.saved_bytes.min(all.map(bytes).sum());
     }
 
     /// Undoes all since a savepoint; `false` if it is not one.
@@ -349,6 +607,7 @@ impl WriteSet {
             return false;
         };
         self.savepoints.truncate(at + 1);
+        self.restore_removed();
         let (length, runs) = (self.savepoints[at].undo, self.savepoints[at].runs);
         if runs < self.runs() {
             self.abandon_memory();
@@ -361,7 +620,7 @@ impl WriteSet {
         while self.undo.len() > length {
             let Some(undo) = self.undo.pop() else { break };
             self.undo_bytes -= undo.bytes();
-            let writes = &mut self.trees[undo.tree].1;
+            let writes = &mut self.trees[undo.tree].writes;
             let key = undo.key;
             self.bytes += undo.before.as_ref().map_or(0, |before| before.bytes(&key));
             let undone = match undo.before {
@@ -396,7 +655,7 @@ impl WriteSet {
     /// Gives up all that is in memory.
     fn abandon_memory(&mut self) {
         for at in 0..self.trees.len() {
-            for (_, write) in std::mem::take(&mut self.trees[at].1) {
+            for (_, write) in std::mem::take(&mut self.trees[at].writes) {
                 self.give_up(Some(write));
             }
         }
@@ -407,27 +666,40 @@ impl WriteSet {
         self.saved.clear();
     }
 
-    /// All changes of a transaction of which some were spilled, as its commit takes them.
-    pub(super) fn large(&mut self, directory: &Path) -> Result<LargeChanges<'_>, Error> {
+    /// All changes of a transaction that is too large for one record, as its commit takes them.
+    pub(super) fn large(&mut self) -> Result<LargeChanges<'_>, Error> {
         // No savepoint is gone back to any more.
         self.savepoints.clear();
+        self.name_withdrawn();
         for undo in std::mem::take(&mut self.undo) {
             self.give_up(undo.before);
         }
-        self.spill(directory)?;
-        let Some(spilled) = &mut self.spilled else {
-            return Err(Error::Closed);
-        };
-        let touched = spilled.trees();
-        let mut merge = spilled.sorted(&mut self.dead)?;
         let mut dead = Vec::new();
-        let next = spilled.next_of(&mut merge, &mut dead)?;
+        let spilled = match &mut self.spilled {
+            Some(spilled) => {
+                let mut merge = spilled.sorted(&mut self.dead)?;
+                let next = spilled.next_of(&mut merge, &mut dead)?;
+                let spilled = &*spilled;
+                Some(SpilledChanges {
+                    spilled,
+                    merge,
+                    next,
+                })
+            }
+            None => None,
+        };
+        let in_file = spilled.as_ref().map(|spilled| spilled.spilled.trees());
+        let in_file = in_file.unwrap_or_default();
+        let is_touched = |at: &usize| !self.trees[*at].is_empty() || in_file.contains(at);
         Ok(LargeChanges {
+            touched: (0..self.trees.len()).filter(is_touched).collect(),
+            memory: self
+                .trees
+                .iter()
+                .map(|tree| tree.writes.iter().peekable())
+                .collect(),
             trees: &self.trees,
-            touched,
             spilled,
-            merge,
-            next,
             dead,
             user_bytes: 0,
         })
@@ -440,16 +712,15 @@ impl WriteSet {
 
     /// Bytes of keys and values.
     pub(super) fn user_bytes(&self) -> u64 {
-        let all = self.trees.iter().flat_map(|(_, writes)| writes);
+        let all = self.trees.iter().flat_map(|tree| &tree.writes);
         all.map(|(key, write)| user_bytes(key, write)).sum()
     }
 
     /// All changes, by tree and key, as a commit takes them.
     pub(super) fn changes(&self) -> Vec<Encoded<'_>> {
-        let all = self.trees.iter().flat_map(|(state, writes)| {
-            writes
-                .iter()
-                .map(move |(key, write)| (&**state, &key[..], write))
+        let all = self.trees.iter().flat_map(|tree| {
+            let writes = tree.writes.iter();
+            writes.map(move |(key, write)| (&*tree.state, &key[..], write))
         });
         all.map(|(state, key, write)| Encoded {
             state,
@@ -464,50 +735,10 @@ impl WriteSet {
     }
 }
 
-/// The changes of a large transaction, by tree and key.
-pub(super) struct LargeChanges<'w> {
-    trees: &'w [(Arc<TreeState>, TreeWrites)],
-    /// The places of those that have changes.
-    touched: Vec<usize>,
-    spilled: &'w Spilled,
-    merge: Merge,
-    next: Option<(Vec<u8>, Write)>,
-    /// Large values that no tree is going to name.
-    pub(super) dead: Vec<Extent>,
-    /// Bytes of the keys and values that were passed.
-    pub(super) user_bytes: u64,
-}
-
-impl<'w> LargeChanges<'w> {
-    /// The trees that have changes.
-    pub(super) fn trees(&self) -> Vec<LargeTree<'w>> {
-        let tree = |at: &usize| {
-            let state = &self.trees[*at].0;
-            LargeTree {
-                tree: state.tree,
-                name: &state.name,
-                status: &state.status,
-            }
-        };
-        self.touched.iter().map(tree).collect()
-    }
-
-    /// The next change of the tree at `at` of [`LargeChanges::trees`].
-    pub(super) fn next(&mut self, at: usize) -> Result<Option<btree::Change>, Error> {
-        let tree = self.touched[at];
-        let is_of = |next: &mut (Vec<u8>, Write)| spill::parts(&next.0).0 == tree;
-        let Some((place, write)) = self.next.take_if(is_of) else {
-            return Ok(None);
-        };
-        self.next = self.spilled.next_of(&mut self.merge, &mut self.dead)?;
-        let key = spill::parts(&place).1.to_vec();
-        self.user_bytes += user_bytes(&key, &write);
-        let value = match write {
-            Write::Removed => None,
-            Write::Inline(value) => Some((ValueKind::Inline, value.into_vec())),
-            Write::Extent(extent) => Some((ValueKind::Extent, extent.encode().to_vec())),
-        };
-        Ok(Some(btree::Change { key, value }))
+impl TreeWrites {
+    /// Whether there is nothing in memory.
+    fn is_empty(&self) -> bool {
+        self.writes.is_empty() && self.removed.stretches.is_empty()
     }
 }
 
@@ -540,214 +771,6 @@ impl Encoded<'_> {
     }
 }
 
-/// The writes within `bounds`, in ascending order.
-fn within<'w>(writes: Option<&'w TreeWrites>, bounds: Bounds<'_>) -> Vec<(&'w [u8], &'w Write)> {
-    match writes {
-        Some(writes) if is_range(bounds) => writes
-            .range::<[u8], _>(bounds)
-            .map(|(key, write)| (&key[..], write))
-            .collect(),
-        _ => Vec::new(),
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use std::fs::File;
-    use std::ops::Bound;
-
-    use super::*;
-    use crate::{Options, Store};
-
-    const LIMIT: u64 = 3000;
-
-    type Model = BTreeMap<Vec<u8>, u32>;
-
-    struct Rig {
-        writes: WriteSet,
-        trees: Vec<Tree>,
-        /// Takes the place of the temporary file while that is broken.
-        other: Arc<File>,
-        is_broken: bool,
-        /// A linear congruential generator.
-        state: u64,
-    }
-
-    impl Rig {
-        fn new(seed: u64) -> (Store, Rig) {
-            let store = Store::in_memory(&Options::new().pool_bytes(8 << 20).workers(1)).unwrap();
-            let tree = |name| store.create_tree(name).unwrap();
-            let rig = Rig {
-                writes: WriteSet::default(),
-                trees: vec![tree("a"), tree("b")],
-                // Nothing can be written to what is open for reading.
-                other: Arc::new(File::open("/dev/null").unwrap()),
-                is_broken: false,
-                state: seed,
-            };
-            (store, rig)
-        }
-
-        fn below(&mut self, end: u64) -> u64 {
-            self.state = self
-                .state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            (self.state >> 33) % end
-        }
-
-        fn put(&mut self, place: &[u8], number: u32) -> Result<(), Error> {
-            let mut value = vec![0; 20 + number as usize % 100];
-            value[..4].copy_from_slice(&number.to_le_bytes());
-            let write = match number % 5 {
-                0 => Write::Removed,
-                _ => Write::Inline(value.into()),
-            };
-            let tree = self.trees[usize::from(place[0])].clone();
-            let directory = std::env::temp_dir();
-            self.writes
-                .put(&tree, &place[1..], write, LIMIT, &directory)
-        }
-
-        /// Breaks the temporary file, or mends it, where there is one.
-        fn toggle(&mut self) {
-            let (swapped, other) = (&mut self.is_broken, &mut self.other);
-            if let Some(spilled) = &mut self.writes.spilled {
-                spilled.swap_file(other);
-                *swapped = !*swapped;
-            }
-        }
-
-        fn check(&self, model: &Model) {
-            for (at, tree) in self.trees.iter().enumerate() {
-                let own = self.writes.of(tree);
-                let (mut found, cut) = own
-                    .within(
-                        (Bound::Unbounded, Bound::Unbounded),
-                        Direction::Forward,
-                        10_000,
-                    )
-                    .unwrap();
-                assert!(cut.is_none());
-                for (key, write) in found.drain(..) {
-                    let place = [&[at as u8], &key[..]].concat();
-                    let number = model[&place];
-                    match write {
-                        Write::Removed => assert!(number.is_multiple_of(5)),
-                        Write::Inline(value) => assert_eq!(value[..4], number.to_le_bytes()),
-                        Write::Extent(_) => panic!("none was written"),
-                    }
-                    assert!(own.get(&key).unwrap().is_some());
-                }
-            }
-            let counted = self.trees.iter().map(|tree| {
-                let all = (Bound::Unbounded, Bound::Unbounded);
-                let own = self.writes.of(tree);
-                own.within(all, Direction::Reverse, 10_000).unwrap().0.len()
-            });
-            assert_eq!(counted.sum::<usize>(), model.len());
-        }
-    }
-
-    #[test]
-    fn what_cannot_be_written_stays_in_memory_with_its_savepoints() {
-        let (mut refused, mut spilled) = (0, 0);
-        for seed in 0..30 {
-            let (store, mut rig) = Rig::new(seed);
-            let mut model = Model::new();
-            let mut kept: Vec<(u64, Model)> = Vec::new();
-            for number in 0..1500 {
-                match rig.below(60) {
-                    0..3 => kept.push((rig.writes.savepoint(), model.clone())),
-                    3 if !kept.is_empty() && !rig.is_broken => {
-                        let at = rig.below(kept.len() as u64) as usize;
-                        assert!(rig.writes.rollback_to(kept[at].0));
-                        model = kept[at].1.clone();
-                        kept.truncate(at + 1);
-                    }
-                    4 => rig.toggle(),
-                    5 if !rig.is_broken => rig.check(&model),
-                    _ => {
-                        let place = vec![rig.below(2) as u8, rig.below(150) as u8];
-                        match rig.put(&place, number) {
-                            Ok(()) => drop(model.insert(place, number)),
-                            Err(error) => {
-                                assert!(rig.is_broken && matches!(error, Error::Sort { .. }));
-                                refused += 1;
-                            }
-                        }
-                    }
-                }
-                assert!(rig.writes.bytes() <= LIMIT && rig.writes.undo_bytes <= LIMIT);
-            }
-            if rig.is_broken {
-                rig.toggle();
-            }
-            rig.check(&model);
-            spilled += usize::from(rig.writes.is_spilled());
-            store.close().unwrap();
-        }
-        assert!(refused > 100 && spilled > 10, "{refused} {spilled}");
-    }
-
-    #[test]
-    fn the_space_of_merged_runs_is_used_again() {
-        let (store, mut rig) = Rig::new(1);
-        let count = 40_000u32;
-        for number in 0..count {
-            let place = [&[0], format!("{number:08}").as_bytes()].concat();
-            rig.put(&place, number).unwrap();
-        }
-        let spilled = rig.writes.spilled.as_mut().unwrap();
-        let (file, written) = (spilled.file_bytes(), spilled.take_written());
-        // Of each tier up to seven runs and the one that is being made of eight.
-        assert!(
-            file * 2 < written && spilled.runs() < 50,
-            "{file} {written}"
-        );
-        store.close().unwrap();
-    }
-
-    #[test]
-    fn a_scan_reads_some_bytes_of_many_runs_ahead() {
-        let (store, mut rig) = Rig::new(1);
-        let tree = rig.trees[0].clone();
-        let (runs, records) = (200_u32, 100_u32);
-        for run in 0..runs {
-            rig.writes.savepoint();
-            for record in 0..records {
-                let key = (record * runs + run).swap_bytes().to_le_bytes();
-                let write = Write::Inline(vec![1; 1_000].into());
-                let directory = std::env::temp_dir();
-                (rig.writes.put(&tree, &key, write, 60_000, &directory)).unwrap();
-            }
-        }
-        let own = rig.writes.of(&tree);
-        let (spilled, at) = own.spilled.unwrap();
-        assert!(spilled.runs() > 100, "{} runs", spilled.runs());
-        for direction in [Direction::Forward, Direction::Reverse] {
-            let (mut lower, mut upper) = (Bound::Unbounded, Bound::Unbounded);
-            let mut found = 0;
-            // Bound: each round finds some.
-            loop {
-                let bounds = (
-                    lower.as_ref().map(Vec::as_slice),
-                    upper.as_ref().map(Vec::as_slice),
-                );
-                let (lists, _) = spilled.within(at, bounds, direction, 256).unwrap();
-                let ahead: usize = lists.iter().map(Vec::len).sum();
-                assert!(ahead <= 6_000, "{ahead} records of 1,000 bytes");
-                let (writes, cut) = own.within(bounds, direction, 256).unwrap();
-                found += writes.len();
-                match (cut, direction) {
-                    (None, _) => break,
-                    (Some(cut), Direction::Forward) => lower = Bound::Excluded(cut),
-                    (Some(cut), Direction::Reverse) => upper = Bound::Excluded(cut),
-                }
-            }
-            assert_eq!(found, (runs * records) as usize);
-        }
-        drop(rig);
-        store.close().unwrap();
-    }
-}
+#[path = "write_set_tests.rs"]
+mod tests;

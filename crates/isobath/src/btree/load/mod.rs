@@ -7,7 +7,7 @@ mod pages;
 mod rewrite;
 mod stage;
 
-pub(crate) use rewrite::{Change, Rewrite, Rewritten, install_roots, roots_body};
+pub(crate) use rewrite::{Change, Edits, Rewrite, Rewritten, install_roots, roots_body};
 
 use std::ops::Bound;
 

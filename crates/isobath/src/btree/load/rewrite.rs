@@ -2,13 +2,14 @@
 //! inner nodes above them. Everything else stays.
 //!
 //! The tree, which no one else changes during the load, is walked from left to right. A subtree
-//! without a change becomes a part of the new tree as it is; where one has some, its records and
-//! the changes are merged into new leaves. New pages belong to a token, and nothing names them: the
-//! tree is as it was until the root gets its new content ([`install_roots`]).
+//! without a change becomes a part of the new tree as it is; where one has some, or keys that are
+//! removed, its records and the changes are merged into new leaves. New pages belong to a token,
+//! and nothing names them: the tree is as it was until the root gets its new content
+//! ([`install_roots`]).
 
 use super::super::descend::root;
 use super::super::node::{CAPACITY, Image, MalformedNode, Node};
-use super::super::{AttemptError, Tree, ValueKind, ValueRef};
+use super::super::{AttemptError, Stretches, Tree, ValueKind, ValueRef};
 use super::pages::Pages;
 use super::stage::{InnerStage, LeafStage};
 use crate::Error;
@@ -26,10 +27,16 @@ pub(crate) struct Change {
     pub(crate) value: Option<(ValueKind, Vec<u8>)>,
 }
 
-/// Gives the changes of the tree, by ascending keys, each key once.
-pub(crate) type Changes<'s, E> = dyn FnMut() -> Result<Option<Change>, E> + 's;
-/// Receives the descriptors of large values that changes replace or remove.
-pub(crate) type OnReplaced<'s, E> = dyn FnMut(&[u8]) -> Result<(), E> + 's;
+/// What becomes of a tree.
+pub(crate) struct Edits<'s, E> {
+    /// Gives the changes of single keys, by ascending keys, each key once.
+    pub(crate) next: &'s mut dyn FnMut() -> Result<Option<Change>, E>,
+    /// Of the other keys, those that may be removed, and whether one of them is.
+    pub(crate) removed: &'s Stretches,
+    pub(crate) is_removed: &'s mut dyn FnMut(&[u8]) -> Result<bool, E>,
+    /// Receives the descriptors of large values that are replaced or removed.
+    pub(crate) on_replaced: &'s mut dyn FnMut(&[u8]) -> Result<(), E>,
+}
 
 /// A tree that is being rewritten.
 pub(crate) struct Rewrite<'c, C: WriteContext> {
@@ -145,18 +152,14 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
     ///
     /// # Errors
     ///
-    /// [`Error::TransactionTooLarge`] if too many pages would be replaced; those of `changes`
-    /// and `on_replaced`, of reading and of reserving pages.
-    pub(crate) fn run(
-        &mut self,
-        changes: &mut Changes<'_, C::Error>,
-        on_replaced: &mut OnReplaced<'_, C::Error>,
-    ) -> Result<Rewritten, C::Error> {
-        self.next = changes()?;
+    /// [`Error::TransactionTooLarge`] if too many pages would be replaced; those of `edits`, of
+    /// reading and of reserving pages.
+    pub(crate) fn run(&mut self, edits: &mut Edits<'_, C::Error>) -> Result<Rewritten, C::Error> {
+        self.next = (edits.next)()?;
         let (image, level) = self.read(self.tree.root, None)?;
         let mut steps: Vec<Step> = Vec::new();
         match level {
-            0 => self.merge_leaf(&image, &[], None, changes, on_replaced)?,
+            0 => self.merge_leaf(&image, &[], None, edits)?,
             _ => steps.push(Step {
                 image,
                 level,
@@ -179,7 +182,9 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
             let child = step.child(self.tree, position);
             let child = child.map_err(|why| corrupt(self.ctx, id, why))?;
             let is_hollow = self.is_open && self.leaf.count() == 0;
-            if !self.is_changed(child.upper.as_deref()) && !is_hollow {
+            let upper = child.upper.as_deref();
+            let is_changed = self.has_change(upper) || edits.removed.meets(&child.lower, upper);
+            if !is_changed && !is_hollow {
                 self.was_touched = false;
                 self.share(level, child.lower, child.id)?;
                 continue;
@@ -194,7 +199,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
             if level == 0 {
                 self.was_touched = true;
                 let upper = child.upper.as_deref();
-                self.merge_leaf(&image, &child.lower, upper, changes, on_replaced)?;
+                self.merge_leaf(&image, &child.lower, upper, edits)?;
             } else {
                 steps.push(Step {
                     image,
@@ -209,7 +214,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
     }
 
     /// Whether a change is left below `upper`.
-    fn is_changed(&self, upper: Option<&[u8]>) -> bool {
+    fn has_change(&self, upper: Option<&[u8]>) -> bool {
         let next = self.next.as_ref();
         next.is_some_and(|next| upper.is_none_or(|upper| &next.key[..] < upper))
     }
@@ -256,8 +261,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
         image: &Image,
         lower: &[u8],
         upper: Option<&[u8]>,
-        changes: &mut Changes<'_, C::Error>,
-        on_replaced: &mut OnReplaced<'_, C::Error>,
+        edits: &mut Edits<'_, C::Error>,
     ) -> Result<(), C::Error> {
         if !self.is_open {
             self.leaf.set_lower(lower);
@@ -266,6 +270,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
         let id = image.page_id();
         let tree = self.tree.id;
         let node = Node::open(image, tree).map_err(|why| corrupt(self.ctx, id, why))?;
+        let may_be_removed = edits.removed.meets(lower, upper);
         let mut key = Vec::new();
         for position in 0..node.count() {
             let record = node
@@ -277,26 +282,33 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
                 bytes: &image.bytes()[at.at..at.at + at.len],
             };
             while self.next.as_ref().is_some_and(|next| next.key < key) {
-                self.take_change(changes)?;
+                self.take_change(edits)?;
             }
-            if self.next.as_ref().is_some_and(|next| next.key == key) {
-                if old.kind == ValueKind::Extent {
-                    on_replaced(old.bytes)?;
-                }
-                self.take_change(changes)?;
-            } else {
+            let is_changed = self.next.as_ref().is_some_and(|next| next.key == key);
+            let is_removed = !is_changed
+                && may_be_removed
+                && edits.removed.covers(&key)
+                && (edits.is_removed)(&key)?;
+            if !is_changed && !is_removed {
                 self.push(&key, old)?;
+                continue;
+            }
+            if old.kind == ValueKind::Extent {
+                (edits.on_replaced)(old.bytes)?;
+            }
+            if is_changed {
+                self.take_change(edits)?;
             }
         }
-        while self.is_changed(upper) {
-            self.take_change(changes)?;
+        while self.has_change(upper) {
+            self.take_change(edits)?;
         }
         Ok(())
     }
 
     /// Adds what the next change leaves of its key.
-    fn take_change(&mut self, changes: &mut Changes<'_, C::Error>) -> Result<(), C::Error> {
-        let following = changes()?;
+    fn take_change(&mut self, edits: &mut Edits<'_, C::Error>) -> Result<(), C::Error> {
+        let following = (edits.next)()?;
         let Some(change) = std::mem::replace(&mut self.next, following) else {
             return Ok(());
         };

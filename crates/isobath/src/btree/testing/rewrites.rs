@@ -1,13 +1,14 @@
 //! Trees rewritten as a whole by large transactions.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use proptest::prelude::*;
 
 use super::loads::{Model, check, load};
 use super::{TestContext, next_random};
 use crate::Error;
-use crate::btree::{Change, Rewrite, Tree, ValueKind, install_roots};
+use crate::btree::{Change, Edits, Rewrite, Stretch, Stretches, Tree, ValueKind, install_roots};
 use crate::buffer::Restart;
 use crate::context::{ReadContext, WriteContext};
 use crate::page::{Lsn, PageId};
@@ -30,11 +31,17 @@ fn free(ctx: &TestContext, pages: &[PageId]) {
     }
 }
 
+/// Whether a key of a stretch that is removed goes: the others are newer than the one who removes
+/// it knows.
+fn goes(key: &[u8]) -> bool {
+    key.iter().map(|byte| u32::from(*byte)).sum::<u32>() % 5 > 0
+}
+
 /// Rewrites the tree with `changes`, of which the one at `fails` cannot be read.
 fn rewrite(
     ctx: &TestContext,
     tree: Tree,
-    changes: &Changes,
+    (changes, removed): (&Changes, &Stretches),
     most: usize,
     fails: Option<usize>,
 ) -> Result<usize, Error> {
@@ -48,7 +55,12 @@ fn rewrite(
         })),
         None => Ok(None),
     };
-    let done = rewrite.run(&mut next, &mut |_| Ok(()));
+    let done = rewrite.run(&mut Edits {
+        next: &mut next,
+        removed,
+        is_removed: &mut |key| Ok(goes(key)),
+        on_replaced: &mut |_| Ok(()),
+    });
     let built = rewrite.built();
     drop(rewrite);
     match done {
@@ -107,6 +119,7 @@ proptest! {
                 // where, and how many stay between.
                 prop::collection::vec((any::<prop::sample::Index>(), 0..200usize, 1..4usize, any::<bool>()), 0..4),
                 prop::option::of(0..80usize),
+                prop::collection::vec(any::<(prop::sample::Index, prop::sample::Index)>(), 0..3),
             ),
             1..5,
         ),
@@ -125,7 +138,7 @@ proptest! {
                 let _ = tree.insert(&ctx, key, crate::btree::ValueRef::inline(value)).unwrap();
             }
         }
-        for (number, (drawn, rows, fails)) in rounds.into_iter().enumerate() {
+        for (number, (drawn, rows, fails, stretches)) in rounds.into_iter().enumerate() {
             let mut changes: Changes = drawn
                 .into_iter()
                 .map(|(key, length)| {
@@ -143,14 +156,23 @@ proptest! {
                     }));
                 }
             }
+            let mut removed = Stretches::default();
+            for (from, to) in stretches {
+                if !all.is_empty() {
+                    let (from, to) = (all[from.index(all.len())], all[to.index(all.len())]);
+                    let bounds = (Bound::Excluded(&from[..]), Bound::Included(&to[..]));
+                    Stretch::new(bounds).into_iter().for_each(|stretch| removed.add(stretch));
+                }
+            }
             ctx.evict(evict);
             let fails = fails.filter(|at| *at < changes.len());
             if fails.is_some() {
-                let failed = rewrite(&ctx, tree, &changes, usize::MAX, fails);
+                let failed = rewrite(&ctx, tree, (&changes, &removed), usize::MAX, fails);
                 prop_assert!(matches!(failed, Err(Error::Interrupted)));
                 check(&ctx, tree, &model);
             }
-            let replaced = rewrite(&ctx, tree, &changes, usize::MAX, None).unwrap();
+            let replaced = rewrite(&ctx, tree, (&changes, &removed), usize::MAX, None).unwrap();
+            model.retain(|key, _| !removed.covers(key) || !goes(key));
             apply(&mut model, &changes);
             check(&ctx, tree, &model);
             // A change in place goes on from there.
@@ -185,7 +207,14 @@ fn long_shared_prefixes_come_and_go_with_the_fences() {
     check(&ctx, tree, &model);
     let gone = (0..100).chain(500..600).map(|n| (name(n), None));
     let changes: Changes = gone.collect();
-    rewrite(&ctx, tree, &changes, usize::MAX, None).unwrap();
+    rewrite(
+        &ctx,
+        tree,
+        (&changes, &Stretches::default()),
+        usize::MAX,
+        None,
+    )
+    .unwrap();
     apply(&mut model, &changes);
     check(&ctx, tree, &model);
     for n in 600..1000 {
@@ -212,6 +241,7 @@ fn subtrees_without_changes_stay_as_they_are() {
     let height = tree.verify(&ctx, &mut ()).unwrap().levels;
     assert!(height >= 3, "{height}");
     let mut state = 9;
+    let none = Stretches::default();
     for round in 0..40 {
         let mut changes = Changes::new();
         let from = next_random(&mut state) % 60_000;
@@ -224,10 +254,10 @@ fn subtrees_without_changes_stay_as_they_are() {
         }
         let pages = ctx.live_pages();
         // A leaf and the inner node above it are two.
-        let refused = rewrite(&ctx, tree, &changes, 1, None);
+        let refused = rewrite(&ctx, tree, (&changes, &none), 1, None);
         assert!(matches!(refused, Err(Error::TransactionTooLarge { .. })));
         assert_eq!(ctx.live_pages(), pages);
-        let replaced = rewrite(&ctx, tree, &changes, usize::MAX, None).unwrap();
+        let replaced = rewrite(&ctx, tree, (&changes, &none), usize::MAX, None).unwrap();
         // Not more than each change's way from the root to its leaf.
         assert!(
             replaced <= count as usize * height as usize + 2,
@@ -242,7 +272,7 @@ fn subtrees_without_changes_stay_as_they_are() {
         .into_keys()
         .map(|key| (key, None))
         .collect();
-    rewrite(&ctx, tree, &all, usize::MAX, None).unwrap();
+    rewrite(&ctx, tree, (&all, &none), usize::MAX, None).unwrap();
     check(&ctx, tree, &Model::new());
     assert_eq!(ctx.live_pages(), 1);
 }
