@@ -1,4 +1,5 @@
-//! Drive profiles and workloads from files: models with their errors, accuracy on another run, advice.
+//! Drive profiles and workloads from files: models with their errors, accuracy on another run,
+//! advice.
 
 use std::fs;
 use std::io::Write;
@@ -48,7 +49,8 @@ pub fn write_whole(path: &Path, text: &str) -> Result<(), LabError> {
     Ok(output.finish()?)
 }
 
-/// Whether a file can be made at `path`: asked before work that would be lost. Leaves nothing there.
+/// Whether a file can be made at `path`: asked before work that would be lost. Leaves nothing
+/// there.
 ///
 /// # Errors
 /// As [`write_whole`].
@@ -64,7 +66,8 @@ pub fn writable(path: &Path) -> Result<(), LabError> {
 /// Fits every model to a profile, and judges it on another run of the drive if one is given.
 ///
 /// # Errors
-/// [`LabError::Input`] if not even the coarsest model can be fitted: it says which points are missing.
+/// [`LabError::Input`] if not even the coarsest model can be fitted: it says which points are
+/// missing.
 pub fn fit(
     path: &Path,
     profile: &DeviceProfile,
@@ -126,9 +129,11 @@ pub struct Evaluation {
     pub repeat_noise_read: Option<f64>,
     /// The same for writes.
     pub repeat_noise_write: Option<f64>,
-    /// How much points differ that both runs measured: what no model can know. Median and 90th percentile.
+    /// How much points differ that both runs measured: what no model can know. Median and 90th
+    /// percentile.
     pub between_runs: Option<HeldOutError>,
-    /// How much faster (above 1) or slower the drive was in the test run where it is judged, by the sentinel of small I/Os.
+    /// How much faster (above 1) or slower the drive was in the test run where it is judged, by the
+    /// sentinel of small I/Os.
     pub sentinel_ratio: Option<f64>,
     /// The same by the sentinel of large I/Os.
     pub large_sentinel_ratio: Option<f64>,
@@ -141,7 +146,7 @@ pub struct Evaluation {
 /// Trains every model on one profile and judges it on another run of the same drive.
 ///
 /// # Errors
-/// [`LabError::Input`] where a profile is not usable, [`LabError::Request`] if both are the same run.
+/// [`LabError::Input`] if a profile is not usable, [`LabError::Request`] if both are the same run.
 pub fn evaluate(train_path: &Path, test_path: &Path) -> Result<Evaluation, LabError> {
     let train = read_profile(train_path)?;
     let test = read_profile(test_path)?;
@@ -214,8 +219,8 @@ fn between_runs(train: &DeviceProfile, test: &DeviceProfile) -> Option<HeldOutEr
     HeldOutError::from_errors(&errors)
 }
 
-/// How much faster (above 1) or slower the drive was in the test run where it is judged, by sentinel: ratios, not
-/// rates.
+/// How much faster (above 1) or slower the drive was in the test run where it is judged, by
+/// sentinel: ratios, not rates.
 fn sentinel_ratios(train: &DeviceProfile, test: &DeviceProfile) -> Levels {
     let ratio = |train: Option<f64>, test: Option<f64>| Some(test? / train?);
     let (before, after) = (train.levels(), test.levels());
@@ -293,8 +298,8 @@ pub fn read_workload(path: &Path) -> Result<Workload, LabError> {
 /// Advice for a workload on a profiled drive.
 ///
 /// # Errors
-/// [`LabError::Input`] names the file that is to blame: the profile if it is not enough, the workload if its data do not
-/// fit.
+/// [`LabError::Input`] names the file that is to blame: the profile if it is not enough, the
+/// workload if its data do not fit.
 pub fn advise(
     profile_path: &Path,
     workload_path: &Path,

@@ -1,10 +1,11 @@
-//! How well models predict a grid of reads that others measured: trained on seven eighths of one run, judged on the last eighth of
-//! another run of the same drive, each eighth in turn.
+//! How well models predict a grid of reads that others measured: trained on seven eighths of one
+//! run, judged on the last eighth of another run of the same drive, each eighth in turn.
 //!
 //! `cargo run --release -p isobath-model --example grid_errors -- TRAIN.csv JUDGE.csv`
 //!
-//! A file has a row per number of threads, `k,t,t,...`: microseconds that k threads took to read 10 GiB each, in accesses of 512 bytes, 1 KiB, 2 KiB
-//! and so on at random places. Lines that begin with `#` are comments. The authors of the MQSSD paper publish such grids beside it.
+//! A file has a row per number of threads, `k,t,t,...`: microseconds that k threads took to read 10
+//! GiB each, in accesses of 512 bytes, 1 KiB, 2 KiB and so on at random places. Lines that begin
+//! with `#` are comments. The authors of the MQSSD paper publish such grids beside it.
 #![allow(clippy::unwrap_used, reason = "a failed step must end the example")]
 
 use isobath_model::{Comparison, HeldOutError, ModelKind, OperatingPoint, Sample};
@@ -33,7 +34,8 @@ fn grid(path: &str) -> Vec<Sample> {
     samples
 }
 
-/// Errors at the cells of `judge` of models that were fitted to the other cells of `train`: what selection chooses, and others.
+/// Errors at the cells of `judge` of models that were fitted to the other cells of `train`: what
+/// selection chooses, and others.
 fn errors(train: &[Sample], judge: &[Sample]) -> Vec<(String, HeldOutError)> {
     let kinds = [
         ModelKind::Mqssd,

@@ -1,4 +1,5 @@
-//! B-trees under the cost models (section 2.2): node size for point and range queries, write amplification.
+//! B-trees under the cost models (section 2.2): node size for point and range queries, write
+//! amplification.
 
 use crate::point::PAGE_BYTES;
 
@@ -7,7 +8,8 @@ use crate::point::PAGE_BYTES;
 pub struct BTree {
     /// `N`: records.
     pub record_count: f64,
-    /// Entries per page: records in leaves and separators in inner nodes alike, as in the paper's `B`.
+    /// Entries per page: records in leaves and separators in inner nodes alike, as in the paper's
+    /// `B`.
     pub page_entries: f64,
 }
 
@@ -17,8 +19,8 @@ pub const NODE_PAGES_MAX: u32 = 4096;
 impl BTree {
     /// Nodes on the path from the root to a leaf, with nodes of `node_pages` pages: log_{YB}(N/YB) + 1.
     ///
-    /// The logarithm is not rounded: the paper's costs are averages over trees of every size, and a rounded one would
-    /// make the optimum depend on how full the root happens to be.
+    /// The logarithm is not rounded: the paper's costs are averages over trees of every size, and a
+    /// rounded one would make the optimum depend on how full the root happens to be.
     pub fn path_nodes(&self, node_pages: f64) -> f64 {
         let node_entries = node_pages * self.page_entries;
         (self.record_count / node_entries).max(1.0).ln() / node_entries.max(2.0).ln() + 1.0
@@ -29,7 +31,8 @@ impl BTree {
         self.path_nodes(node_pages) * node_us(node_pages)
     }
 
-    /// Wall time of a query over `records` consecutive records in µs: the path, then one access per further leaf.
+    /// Wall time of a query over `records` consecutive records in µs: the path, then one access per
+    /// further leaf.
     pub fn range_query_us(
         &self,
         node_pages: f64,
@@ -43,8 +46,8 @@ impl BTree {
     /// The whole number of pages per node, up to [`NODE_PAGES_MAX`], with the cheapest point query.
     ///
     /// `node_us(Y)` is the cost of one random access of Y pages: s + Y·α in the affine model, or
-    /// `page_cost_us(k, Y) · Y` of a fitted drive. The closed form Θ((s/α)·ln(s/α)) that the paper prints multiplies by
-    /// the logarithm where it should divide.
+    /// `page_cost_us(k, Y) · Y` of a fitted drive. The closed form Θ((s/α)·ln(s/α)) that the paper
+    /// prints multiplies by the logarithm where it should divide.
     pub fn optimal_node_pages(&self, node_us: impl Fn(f64) -> f64) -> u32 {
         cheapest(|pages| self.point_query_us(pages, &node_us))
     }
@@ -54,8 +57,9 @@ impl BTree {
         cheapest(|pages| self.range_query_us(pages, records, &node_us))
     }
 
-    /// Bytes written per byte changed when a node is rewritten after `updates_per_write` updates of `update_bytes` each.
-    /// One update per write is the paper's worst case, linear in the node size.
+    /// Bytes written per byte changed when a node is rewritten after `updates_per_write` updates of
+    /// `update_bytes` each. One update per write is the paper's worst case, linear in the node
+    /// size.
     pub fn write_amplification(
         &self,
         node_pages: f64,

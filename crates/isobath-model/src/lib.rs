@@ -1,10 +1,10 @@
 //! I/O cost models of drives, their fitting, and advisors.
 //!
-//! Implements *Multi-Queue SSD I/O Modeling & Its Implications for Data Structure Design* (Ransom, Lim, Mitzenmacher).
-//! Pure code: no threads, no I/O, no clock.
+//! Implements *Multi-Queue SSD I/O Modeling & Its Implications for Data Structure Design* (Ransom,
+//! Lim, Mitzenmacher). Pure code: no threads, no I/O, no clock.
 //!
-//! Fit every model to measurements, take the one that best predicts points that it was not fitted to, and ask it for a
-//! point that was not measured:
+//! Fit every model to measurements, take the one that best predicts points that it was not fitted
+//! to, and ask it for a point that was not measured:
 //!
 //! ```
 //! use isobath_model::{Comparison, OperatingPoint, Sample};

@@ -19,8 +19,8 @@ pub fn fit_line(points: &[(f64, f64)]) -> LinearFit {
     fit_line_weighted(points, |_| 1.0)
 }
 
-/// Least squares with weights 1/y²: minimizes relative errors, so that small costs count as much as large ones.
-/// Points with y ≤ 0 are left out.
+/// Least squares with weights 1/y²: minimizes relative errors, so that small costs count as much as
+/// large ones. Points with y ≤ 0 are left out.
 pub fn fit_line_relative(points: &[(f64, f64)]) -> LinearFit {
     fit_line_weighted(points, |(_, y)| if y > 0.0 { 1.0 / (y * y) } else { 0.0 })
 }
@@ -54,7 +54,8 @@ fn fit_line_weighted(points: &[(f64, f64)], weight: impl Fn((f64, f64)) -> f64) 
     }
 }
 
-/// Ridge regression and the sum of its leave-one-out errors in closed form: |eᵢ / (1 − hᵢᵢ)| with the hat matrix H.
+/// Ridge regression and the sum of its leave-one-out errors in closed form: |eᵢ / (1 − hᵢᵢ)| with
+/// the hat matrix H.
 pub(crate) fn ridge_fit(
     matrix: &DMatrix<f64>,
     errors: &DVector<f64>,

@@ -1,8 +1,9 @@
 //! Bounded non-linear least squares over the `levenberg-marquardt` crate.
 //!
-//! Every parameter lives between two positive bounds and is fitted on the logarithm: costs span decades, and bounds are
-//! what keeps a fit on twenty noisy points from running to absurd values. The map from an unbounded variable to the
-//! interval is smooth, so the solver itself stays the textbook one.
+//! Every parameter lives between two positive bounds and is fitted on the logarithm: costs span
+//! decades, and bounds are what keeps a fit on twenty noisy points from running to absurd values.
+//! The map from an unbounded variable to the interval is smooth, so the solver itself stays the
+//! textbook one.
 
 use levenberg_marquardt::{LeastSquaresProblem, LevenbergMarquardt};
 use nalgebra::{DMatrix, DVector, Dyn, Owned};
@@ -57,8 +58,8 @@ fn to_values(parameters: &[Parameter], coordinates: &[f64]) -> Vec<f64> {
         .collect()
 }
 
-/// Relative change of the sum of squares, and of the parameters, below which an optimum is reached: far below the noise of any
-/// measurement.
+/// Relative change of the sum of squares, and of the parameters, below which an optimum is reached:
+/// far below the noise of any measurement.
 const TOLERANCE: f64 = 1e-9;
 /// Evaluations per parameter until a start is given up.
 const PATIENCE: usize = 50;
@@ -70,7 +71,8 @@ pub(crate) trait Objective {
     /// The residuals at these parameters; always as many.
     fn residuals(&self, values: &[f64]) -> Vec<f64>;
 
-    /// d residual / d ln(value), a row per residual; `None` where a model has none, and differences take their place.
+    /// d residual / d ln(value), a row per residual; `None` if a model has none, and differences
+    /// take their place.
     fn slopes(&self, _values: &[f64]) -> Option<DMatrix<f64>> {
         None
     }
@@ -89,7 +91,8 @@ struct Problem<'a> {
 }
 
 impl Problem<'_> {
-    /// Fewer residuals than parameters are padded with zeros: callers that allow it regularize with a prior.
+    /// Fewer residuals than parameters are padded with zeros: callers that allow it regularize with
+    /// a prior.
     fn padded(&self, coordinates: &[f64]) -> Vec<f64> {
         let values = to_values(self.parameters, coordinates);
         let mut residuals = self.objective.residuals(&values);
@@ -161,7 +164,8 @@ pub(crate) fn minimize(
     minimize_from(parameters, &starts, objective)
 }
 
-/// Minimizes the sum of squared residuals from each start in turn and keeps the best finite optimum; `None` if there is none.
+/// Minimizes the sum of squared residuals from each start in turn and keeps the best finite
+/// optimum; `None` if there is none.
 pub(crate) fn minimize_from(
     parameters: &[Parameter],
     starts: &[Vec<f64>],
@@ -202,7 +206,8 @@ pub(crate) fn minimize_from(
     best
 }
 
-/// Largest difference between the slopes that an objective states and those found by differences, for tests.
+/// Largest difference between the slopes that an objective states and those found by differences,
+/// for tests.
 #[cfg(test)]
 pub(crate) fn slope_error(
     parameters: &[Parameter],

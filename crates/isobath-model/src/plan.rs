@@ -5,10 +5,11 @@ use crate::rng::SplitMix64;
 
 /// Twenty points that determine every parameter of the queue form for reads, writes and mixes.
 ///
-/// The corners matter most: one small I/O (latency), many small ones (service per I/O), one large (latency per page), many
-/// large (bandwidth). Two mostly sequential points give the share of the setup that those pay. Left out any of these, a
-/// fit misses its side of the plane by a factor; more points inside add little. `concurrency_max` is the deepest queue to
-/// try, at least 32: 128 for most drives.
+/// The corners matter most: one small I/O (latency), many small ones (service per I/O), one large
+/// (latency per page), many large (bandwidth). Two mostly sequential points give the share of the
+/// setup that those pay. Left out any of these, a fit misses its side of the plane by a factor;
+/// more points inside add little. `concurrency_max` is the deepest queue to try, at least 32: 128
+/// for most drives.
 pub fn quick_plan(concurrency_max: u32) -> Vec<OperatingPoint> {
     let deep = f64::from(concurrency_max.max(32));
     let half = [
@@ -47,10 +48,11 @@ pub fn default_plan(seed: u64, concurrency_max: u32) -> Vec<OperatingPoint> {
 
 const DEFAULT_INSIDE: usize = 40;
 
-/// Points drawn over k, r, I/O size and mix, all different: what models are judged on. The same seed gives the same points.
+/// Points drawn over k, r, I/O size and mix, all different: what models are judged on. The same
+/// seed gives the same points.
 ///
-/// k is uniform on the logarithm up to `concurrency_max`, the I/O size a power of two up to 64 pages; half of the points are
-/// wholly random, 40% are pure reads, 30% pure writes.
+/// k is uniform on the logarithm up to `concurrency_max`, the I/O size a power of two up to 64
+/// pages; half of the points are wholly random, 40% are pure reads, 30% pure writes.
 pub fn seeded_plan(count: usize, seed: u64, concurrency_max: u32) -> Vec<OperatingPoint> {
     let mut rng = SplitMix64::new(seed);
     let deep = f64::from(concurrency_max.max(2)).ln();
@@ -83,8 +85,8 @@ pub fn seeded_plan(count: usize, seed: u64, concurrency_max: u32) -> Vec<Operati
 
 /// The grid of section 3.3: k from 1 to 128 and r from 0.1% to 100% of pages, reads and writes.
 ///
-/// The paper reads 1 GB per thread in r equal runs at random offsets, so r is one over the pages per I/O: 0.1% is runs of
-/// 1,000 pages.
+/// The paper reads 1 GB per thread in r equal runs at random offsets, so r is one over the pages
+/// per I/O: 0.1% is runs of 1,000 pages.
 pub fn paper_plan() -> Vec<OperatingPoint> {
     const RANDOM_PERCENT: [f64; 7] = [0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0];
     let mut plan = Vec::new();

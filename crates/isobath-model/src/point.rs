@@ -29,9 +29,11 @@ impl fmt::Display for Operation {
 /// One way to operate a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct OperatingPoint {
-    /// `k`: I/Os in flight, by threads, by queue depth or by both (section 4.2; both reach the same throughput).
+    /// `k`: I/Os in flight, by threads, by queue depth or by both (section 4.2; both reach the same
+    /// throughput).
     pub concurrency: f64,
-    /// Share of I/Os that start at a random offset, 0..=1; the others continue where the previous one ended.
+    /// Share of I/Os that start at a random offset, 0..=1; the others continue where the previous
+    /// one ended.
     pub random_share: f64,
     /// Pages of 4 KiB per I/O.
     pub io_pages: f64,

@@ -1,4 +1,5 @@
-//! What a report about a drive's models shows, as data: coefficients, R², held-out errors, lines per k, residuals.
+//! What a report about a drive's models shows, as data: coefficients, R², held-out errors, lines
+//! per k, residuals.
 
 use serde::Serialize;
 
@@ -55,7 +56,8 @@ pub struct ModelReport {
 }
 
 impl ModelReport {
-    /// Fits all models to a profile; `unseen` is another profile of the same drive to judge them on.
+    /// Fits all models to a profile; `unseen` is another profile of the same drive to judge them
+    /// on.
     pub fn of(profile: &DeviceProfile, unseen: Option<&DeviceProfile>) -> Self {
         let samples = profile.fitted_samples();
         let unseen = unseen.map(DeviceProfile::samples);
@@ -121,8 +123,8 @@ impl ModelReport {
     }
 }
 
-/// Share of the variance of ln(throughput) that the model explains. On the logarithm, because otherwise the few fastest points
-/// decide.
+/// Share of the variance of ln(throughput) that the model explains. On the logarithm, because
+/// otherwise the few fastest points decide.
 fn r_squared(predictor: &Predictor, samples: &[Sample]) -> Option<f64> {
     let logs: Vec<f64> = samples
         .iter()

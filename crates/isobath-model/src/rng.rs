@@ -1,4 +1,5 @@
-//! The crate's only source of randomness: seeded, so that every fold and every simulation can be repeated.
+//! The crate's only source of randomness: seeded, so that every fold and every simulation can be
+//! repeated.
 
 /// SplitMix64. Statistical quality is ample for shuffles; it is not for cryptography.
 #[derive(Debug, Clone)]
@@ -17,7 +18,8 @@ impl SplitMix64 {
         z ^ (z >> 31)
     }
 
-    /// Uniform in `0..bound`; `bound` must not be zero. The bias is below 2⁻³² for the sizes used here.
+    /// Uniform in `0..bound`; `bound` must not be zero. The bias is below 2⁻³² for the sizes used
+    /// here.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         assert!(bound > 0, "an empty range has no element to draw");
         ((u128::from(self.next_u64()) * bound as u128) >> 64) as usize

@@ -1,4 +1,5 @@
-//! How good is a model on points that it has not seen? Cross-validation, extrapolation, prediction intervals, selection.
+//! How good is a model on points that it has not seen? Cross-validation, extrapolation, prediction
+//! intervals, selection.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +20,8 @@ pub struct HeldOutError {
 }
 
 impl HeldOutError {
-    /// From relative errors; predictions that are not finite and positive count as wholly wrong (1.0). `None` if empty.
+    /// From relative errors; predictions that are not finite and positive count as wholly wrong
+    /// (1.0). `None` if empty.
     pub fn from_errors(errors: &[f64]) -> Option<Self> {
         let mut sorted: Vec<f64> = errors
             .iter()
@@ -61,8 +63,9 @@ const LEAVE_ONE_OUT_MAX: usize = 40;
 const FOLDS: usize = 10;
 const FOLD_SEED: u64 = 0x1D_0BA7;
 
-/// Predicts every sample from a fit without it and others of the same point (or without its fold). Entry `i` is the predicted page cost of
-/// `samples[i]` in µs, or `None` where the rest did not determine the model (a corner that only this point held).
+/// Predicts every sample from a fit without it and others of the same point (or without its fold).
+/// Entry `i` is the predicted page cost of `samples[i]` in µs, or `None` if the rest did not
+/// determine the model (a corner that only this point held).
 ///
 /// Every fit begins at the optimum of all samples: leaving out one point moves it little.
 fn held_out_costs(whole: &DriveModel, samples: &[Sample]) -> Vec<Option<f64>> {
@@ -117,7 +120,8 @@ impl Beyond {
     }
 }
 
-/// How wrong a model is on the largest k, or the largest I/Os, when it was fitted to the points below alone.
+/// How wrong a model is on the largest k, or the largest I/Os, when it was fitted to the points
+/// below alone.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ExtrapolationError {
     /// What was held out.
@@ -130,7 +134,8 @@ pub struct ExtrapolationError {
 
 /// What lies above this share of the largest value is held out: a row of a grid of doublings.
 const LARGEST_ABOVE: f64 = 0.5;
-/// A gap of more doublings is a plan's design (its corners bracket a range), not a question of extrapolation.
+/// A gap of more doublings is a plan's design (its corners bracket a range), not a question of
+/// extrapolation.
 const DOUBLINGS_MAX: f64 = 2.0;
 
 /// Holds out the largest values of `beyond`; `None` if the rest is none, or lies too far below.
@@ -166,7 +171,8 @@ pub struct Prediction {
     pub low_pages_per_s: f64,
     /// Upper end of the 90% interval, pages/s.
     pub high_pages_per_s: f64,
-    /// How far outside the measured range the point lies, in doublings of k and of the I/O size; 0 inside.
+    /// How far outside the measured range the point lies, in doublings of k and of the I/O size; 0
+    /// inside.
     pub extrapolated_doublings: f64,
     /// The point.
     pub point: OperatingPoint,
@@ -212,9 +218,10 @@ impl Prediction {
 
 /// A fitted model that knows how wrong it has been.
 ///
-/// The interval is the 90th percentile of the cross-validated errors of ln(throughput), so it needs no assumption about
-/// their distribution. Each doubling of k or I/O size beyond the measured range widens it by half, or by what the model missed per
-/// doubling when the largest were held out, whichever is more.
+/// The interval is the 90th percentile of the cross-validated errors of ln(throughput), so it needs
+/// no assumption about their distribution. Each doubling of k or I/O size beyond the measured range
+/// widens it by half, or by what the model missed per doubling when the largest were held out,
+/// whichever is more.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Predictor {
     model: DriveModel,
@@ -296,13 +303,15 @@ impl Predictor {
         self.held_out
     }
 
-    /// Errors on the largest k and the largest I/Os when these were held out; those that the points allow.
+    /// Errors on the largest k and the largest I/Os when these were held out; those that the points
+    /// allow.
     pub fn extrapolation(&self) -> &[ExtrapolationError] {
         &self.extrapolation
     }
 
-    /// What selection compares: the mean of median and 90th percentile, so that neither a lucky middle nor a single outlier
-    /// decides, half of it cross-validated, half extrapolated. `None` if no point could be left out.
+    /// What selection compares: the mean of median and 90th percentile, so that neither a lucky
+    /// middle nor a single outlier decides, half of it cross-validated, half extrapolated. `None`
+    /// if no point could be left out.
     fn score(&self) -> Option<f64> {
         let mean = |e: &HeldOutError| 0.5 * (e.median + e.p90);
         let inside = mean(&self.held_out?);
@@ -325,7 +334,8 @@ impl Predictor {
         missed.map_or(least, |missed| missed.max(least))
     }
 
-    /// Every training point that could be left out, with the throughput in pages/s that a fit without it predicted.
+    /// Every training point that could be left out, with the throughput in pages/s that a fit
+    /// without it predicted.
     pub fn cross_validated(&self) -> &[(Sample, f64)] {
         &self.cross_validated
     }
@@ -358,7 +368,8 @@ impl Predictor {
 pub struct Candidate {
     /// The model.
     pub kind: ModelKind,
-    /// The fitted predictor, or why there is none (for example: too few points, and how many are missing).
+    /// The fitted predictor, or why there is none (for example: too few points, and how many are
+    /// missing).
     pub outcome: Result<Predictor, FitError>,
 }
 
@@ -382,9 +393,9 @@ impl Comparison {
         Self { candidates }
     }
 
-    /// The model with the least error on points held out: inside of the measured range by cross-validation, and beyond it by the
-    /// largest k and the largest I/Os in turn. A finer model must be better by 2% to displace a coarser one. `None` if no model
-    /// could be cross-validated.
+    /// The model with the least error on points held out: inside of the measured range by
+    /// cross-validation, and beyond it by the largest k and the largest I/Os in turn. A finer model
+    /// must be better by 2% to displace a coarser one. `None` if no model could be cross-validated.
     pub fn best(&self) -> Option<&Predictor> {
         let mut best: Option<(f64, &Predictor)> = None;
         for predictor in self
@@ -403,7 +414,8 @@ impl Comparison {
     }
 }
 
-/// By how much (as a share) a model must beat every coarser one to be preferred: less is chance, not knowledge.
+/// By how much (as a share) a model must beat every coarser one to be preferred: less is chance,
+/// not knowledge.
 const FINER_GAIN_MIN: f64 = 0.02;
 
 #[cfg(test)]

@@ -75,7 +75,7 @@ pub struct Workload {
     pub value_bytes: f64,
     /// Exponent of the Zipf distribution over records, 0 for uniform.
     pub zipf_exponent: f64,
-    /// How records lie on the drive; `None` where the file does not say.
+    /// How records lie on the drive; `None` if the file does not say.
     pub order: Option<Order>,
     /// Share of operations that read one record.
     pub point_reads: f64,
@@ -126,13 +126,15 @@ pub enum Durability {
 pub enum Order {
     /// Loaded in the order of their keys, and hardly rewritten since.
     Loaded,
-    /// Rewritten or inserted at random since they were loaded: pages whose keys follow each other lie anywhere.
+    /// Rewritten or inserted at random since they were loaded: pages whose keys follow each other
+    /// lie anywhere.
     Rewritten,
 }
 
 impl Workload {
-    /// How records lie on the drive: as the file says or, where it does not, as they come to lie in the steady state of the
-    /// operations. Writes at random rewrite every page some day; what is never written stays as it was loaded.
+    /// How records lie on the drive: as the file says or, if it does not, as they come to lie in
+    /// the steady state of the operations. Writes at random rewrite every page some day; what is
+    /// never written stays as it was loaded.
     pub fn order_on_drive(&self) -> Order {
         self.order.unwrap_or(match self.writes() > 0.0 {
             true => Order::Rewritten,

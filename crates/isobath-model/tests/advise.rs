@@ -10,8 +10,9 @@ use isobath_model::lsm::Layout;
 use isobath_model::profile::HostCacheVerdict;
 use isobath_model::workload::{Order, Workload};
 
-/// The measured limits beside the prediction: raw io_uring reads 80–92 k/s on this drive and RocksDB 91 k lookups/s; a
-/// tenth of the data is cached, so lookups may pass the drive's own rate by a tenth. Predicted: 109,326 and 112,953.
+/// The measured limits beside the prediction: raw io_uring reads 80–92 k/s on this drive and
+/// RocksDB 91 k lookups/s; a tenth of the data is cached, so lookups may pass the drive's own rate
+/// by a tenth. Predicted: 109,326 and 112,953.
 #[test]
 fn uniform_lookups_run_at_the_drives_limit() {
     let advice = advice("point_reads = 1.0", "");
@@ -201,7 +202,8 @@ fn doubtful_measurements_are_warned_about() {
     }
 }
 
-/// RocksDB's own loader is exercised outside of this crate; here: every setting arrives, and no key comes twice.
+/// RocksDB's own loader is exercised outside of this crate; here: every setting arrives, and no key
+/// comes twice.
 #[test]
 fn the_options_file_carries_the_settings() {
     let advice = advice("point_reads = 0.5\nupdates = 0.5", "");
@@ -244,7 +246,8 @@ fn the_options_file_carries_the_settings() {
     );
 }
 
-/// Synced commits cost their flushes: with one client each has one of its own, with many they share.
+/// Synced commits cost their flushes: with one client each has one of its own, with many they
+/// share.
 #[test]
 fn synced_commits_cost_their_group_flushes() {
     let rates = |clients: u32, commits: &str| {
@@ -254,8 +257,8 @@ fn synced_commits_cost_their_group_flushes() {
         let advice = advisor().advise(&w).unwrap();
         [advice.isobath.predicted, advice.rocksdb.predicted].map(|p| p.operations_per_s)
     };
-    // Predicted: 0.0786 and 0.0474 of the rate alone, of which 64 clients reach 10.5 and 7.1 times as much. Measured from two clients to 64:
-    // 11.3 to 14.1 and 6.7 to 7.1 (docs/benchmarks.md).
+    // Predicted: 0.0786 and 0.0474 of the rate alone, of which 64 clients reach 10.5 and 7.1 times
+    // as much. Measured from two clients to 64: 11.3 to 14.1 and 6.7 to 7.1 (docs/benchmarks.md).
     for (engine, share, gain) in [(0, 0.079, 10.5), (1, 0.048, 7.0)] {
         let (alone, unsynced) = (rates(1, "synced")[engine], rates(1, "none")[engine]);
         assert!(alone < share * unsynced, "{engine}: {alone} {unsynced}");
@@ -273,7 +276,8 @@ fn synced_commits_cost_what_a_flush_was_measured_to_take() {
     let mut w = workload("updates = 1.0", "[durability]\ncommits = \"synced\"\n");
     (w.clients, w.record_count) = (64, 1e6);
     let advice = advisor.advise(&w).unwrap();
-    // Half of the clients share a flush, of one page or two, and the wake behind it; each commits by itself.
+    // Half of the clients share a flush, of one page or two, and the wake behind it; each commits
+    // by itself.
     let synced = IsobathCosts::default().synced;
     for predicted in [&advice.isobath.predicted, &advice.rocksdb.predicted] {
         let most = 1e6 / ((2000.0 + synced.wake_us) / 32.0 + synced.commit_us);
@@ -284,9 +288,10 @@ fn synced_commits_cost_what_a_flush_was_measured_to_take() {
 }
 
 /// What scans of 100 records read, measured on 4 GiB of records of 128 bytes with a tenth in memory
-/// (docs/benchmarks.md, "Scans out of memory"): Isobath 3.92 pages, RocksDB 4.91. Isobath was the faster one at 8 clients,
-/// by 1.41 with one I/O for each page, and by 1.94, 2.07 and 2.17 on other machines since it reads neighbours with one. Predicted is 2.81 for the drive of this
-/// profile, of another day: the right structure.
+/// (docs/benchmarks.md, "Scans out of memory"): Isobath 3.92 pages, RocksDB 4.91. Isobath was the
+/// faster one at 8 clients, by 1.41 with one I/O for each page, and by 1.94, 2.07 and 2.17 on other
+/// machines since it reads neighbours with one. Predicted is 2.81 for the drive of this profile, of
+/// another day: the right structure.
 #[test]
 fn scans_read_what_engines_were_measured_to_read() {
     let mut w = workload("scans = 1.0\nscan_records = 100", "");
@@ -363,7 +368,8 @@ fn the_advice_says_which_constants_are_measured() {
     assert_eq!(nothing, ["wake of those that waited for a flush"]);
 }
 
-/// A file of costs from before some of them were measured has the reference machine's for those, and the advice says of each which it is.
+/// A file of costs from before some of them were measured has the reference machine's for those,
+/// and the advice says of each which it is.
 #[test]
 fn costs_that_a_file_lacks_are_those_of_the_reference_machine() {
     let own = "\"source\": \"this machine\"";
@@ -390,9 +396,10 @@ fn costs_that_a_file_lacks_are_those_of_the_reference_machine() {
     assert!(source("I/O of a page").contains("probe"));
 }
 
-/// With 128 scans of 100 records at a time and a pool of a tenth, the engine did 1.64 and 1.70 times as many once it read neighbours
-/// with one I/O (3.19 and 2.99 million records/s against 1.95 and 1.76; docs/benchmarks.md, "Scans out of memory"). There the drive
-/// gave a page of a read of 16 KiB in 55% of the time of one read alone (7.8 µs and 14.2; decision 0085).
+/// With 128 scans of 100 records at a time and a pool of a tenth, the engine did 1.64 and 1.70
+/// times as many once it read neighbours with one I/O (3.19 and 2.99 million records/s against 1.95
+/// and 1.76; docs/benchmarks.md, "Scans out of memory"). There the drive gave a page of a read of
+/// 16 KiB in 55% of the time of one read alone (7.8 µs and 14.2).
 #[test]
 fn scans_of_loaded_records_read_neighbours_together() {
     let scans = |order: &str, writes: f64| {

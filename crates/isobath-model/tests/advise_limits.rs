@@ -1,4 +1,5 @@
-//! What no advice may say: more than the drive was seen to give, latencies that do not fit rates, memory that there is not.
+//! What no advice may say: more than the drive was seen to give, latencies that do not fit rates,
+//! memory that there is not.
 #![allow(clippy::unwrap_used, reason = "a failed step must stop the test")]
 mod common;
 
@@ -7,8 +8,8 @@ use common::virtual_drive;
 use isobath_model::OperatingPoint;
 use isobath_model::advise::Advice;
 
-/// What a workload asks for beyond the profile is said, and makes the interval wider. The profile goes to 128 reads in flight and to
-/// reads of 64 pages.
+/// What a workload asks for beyond the profile is said, and makes the interval wider. The profile
+/// goes to 128 reads in flight and to reads of 64 pages.
 #[test]
 fn depths_and_sizes_beyond_the_profile_are_named() {
     let asked = |clients: u32, value_bytes: f64| {
@@ -43,7 +44,7 @@ fn depths_and_sizes_beyond_the_profile_are_named() {
         // Isobath has as many I/Os in flight as it was told to, and none above 256 KiB.
         assert_eq!(advice.isobath.predicted.extrapolated, None);
     }
-    // Nothing is read where all fits into memory.
+    // Nothing is read if all fits into memory.
     let mut w = workload("point_reads = 1.0", "");
     (w.clients, w.memory_bytes) = (4000, 64e9);
     let rocksdb = advisor().advise(&w).unwrap().rocksdb.predicted;
@@ -51,8 +52,8 @@ fn depths_and_sizes_beyond_the_profile_are_named() {
     assert_eq!(rocksdb.extrapolated, None);
 }
 
-/// Bytes count as I/Os do: the fastest point of the profile is the limit, whatever an engine reads at once, for the upper end of the
-/// interval, too.
+/// Bytes count as I/Os do: the fastest point of the profile is the limit, whatever an engine reads
+/// at once, for the upper end of the interval, too.
 #[test]
 fn no_more_bytes_are_predicted_than_the_drive_was_seen_to_move() {
     let fastest = |read_share: f64| {
@@ -63,7 +64,8 @@ fn no_more_bytes_are_predicted_than_the_drive_was_seen_to_move() {
             .fold(0.0, f64::max)
     };
     let (reads, writes) = (fastest(1.0), fastest(0.0));
-    // Seconds of the fastest points that an operation takes: of the records that it reads, and of those that it writes.
+    // Seconds of the fastest points that an operation takes: of the records that it reads, and of
+    // those that it writes.
     for (operations, read, written) in [
         ("point_reads = 1.0", 1.0, 0.0),
         ("updates = 1.0", 0.0, 1.0),
@@ -106,7 +108,8 @@ fn no_more_reads_are_predicted_than_the_drive_was_seen_to_answer() {
     }
 }
 
-/// Operations in flight = rate × latency (Little), for both engines and however many clients there are.
+/// Operations in flight = rate × latency (Little), for both engines and however many clients there
+/// are.
 #[test]
 fn latency_obeys_littles_law() {
     for clients in [1, 8, 128, 1000] {
@@ -123,7 +126,8 @@ fn latency_obeys_littles_law() {
     }
 }
 
-/// No more reads are in flight than clients wait for: the drive gives them what it gives at that depth, whichever engine asks.
+/// No more reads are in flight than clients wait for: the drive gives them what it gives at that
+/// depth, whichever engine asks.
 #[test]
 fn few_clients_get_what_the_drive_gives_to_few_reads() {
     for clients in [1, 2, 4, 8, 16, 32] {
@@ -142,7 +146,8 @@ fn few_clients_get_what_the_drive_gives_to_few_reads() {
     }
 }
 
-/// Where every read finds its record in memory, all wait for the cores alike; where few do not, those wait for the drive besides.
+/// Where every read finds its record in memory, all wait for the cores alike; if few do not, those
+/// wait for the drive besides.
 #[test]
 fn a_percentile_of_reads_knows_what_they_wait_for() {
     let mut w = workload("point_reads = 1.0", "");
@@ -154,7 +159,8 @@ fn a_percentile_of_reads_knows_what_they_wait_for() {
     }
 }
 
-/// Where the cores are what all wait for, a read that misses waits for them as others do, and for the drive as one that is alone.
+/// Where the cores are what all wait for, a read that misses waits for them as others do, and for
+/// the drive as one that is alone.
 #[test]
 fn a_slow_read_waits_for_the_drive_once() {
     let mut w = workload("point_reads = 1.0", "");
@@ -169,8 +175,9 @@ fn a_slow_read_waits_for_the_drive_once() {
     assert!(p99 >= mean && p99 < mean + 5000.0, "{p:?}");
 }
 
-/// Commits that wait for each other in the log hold up those that commit; reads of what is in memory go on, and no percentile is below
-/// their mean. A latency is said of no operation that the workload does not have.
+/// Commits that wait for each other in the log hold up those that commit; reads of what is in
+/// memory go on, and no percentile is below their mean. A latency is said of no operation that the
+/// workload does not have.
 #[test]
 fn reads_do_not_wait_for_the_log_and_what_is_not_read_has_no_latency() {
     let operations = "point_reads = 0.9\nscans = 0.05\nupdates = 0.05";
@@ -198,7 +205,8 @@ fn reads_do_not_wait_for_the_log_and_what_is_not_read_has_no_latency() {
     }
 }
 
-/// The mapping table of a terabyte takes more than 128 MiB, and so do RocksDB's index and filter blocks.
+/// The mapping table of a terabyte takes more than 128 MiB, and so do RocksDB's index and filter
+/// blocks.
 #[test]
 fn a_store_that_takes_more_memory_than_there_is_is_named() {
     let warned = |memory_bytes: f64, record_count: f64| {
@@ -217,7 +225,8 @@ fn a_store_that_takes_more_memory_than_there_is_is_named() {
     assert_eq!(warned(64e9, 8e9), (false, false));
 }
 
-/// Shares that add up to 1 but for rounding leave no lookups over, for which RocksDB would need filters.
+/// Shares that add up to 1 but for rounding leave no lookups over, for which RocksDB would need
+/// filters.
 #[test]
 fn rounded_shares_ask_for_no_filter() {
     // 0.6 + 0.3 is less than 1 - 0.1 in binary.

@@ -1,8 +1,9 @@
 //! Section 5.2.1: files touched per compaction under RocksDB's movement policy.
 use isobath_model::lsm::MovementSimulation;
 
-/// The paper reports Θ(F) with R² = 0.974 and does not say for which sizes. At its own size (1,968 files, C = 4) the
-/// last level's fill varies with F and the line explains 0.94; at 600 files 0.985, at 6,000 files 0.998.
+/// The paper reports Θ(F) with R² = 0.974 and does not say for which sizes. At its own size (1,968
+/// files, C = 4) the last level's fill varies with F and the line explains 0.94; at 600 files
+/// 0.985, at 6,000 files 0.998.
 #[test]
 fn touched_files_grow_linearly_with_fanout() {
     let fanouts = [2, 4, 8, 16, 32];

@@ -22,8 +22,8 @@ fn the_documented_example_is_readable_and_survives_a_round_trip() {
     assert_eq!(again, profile);
 }
 
-/// Where the points of one level do not determine the queue form, those of all levels are fitted; where they do, or none do, no fit
-/// mixes levels.
+/// Where the points of one level do not determine the queue form, those of all levels are fitted;
+/// if they do, or none do, no fit mixes levels.
 #[test]
 fn levels_are_mixed_only_where_one_is_not_enough() {
     let example = DeviceProfile::from_json(&documented_example()).unwrap();

@@ -37,7 +37,7 @@ fn layouts() -> [Layout; 7] {
 
 type Table = [Vec<Option<f64>>];
 
-/// µs per operation; rows are `KS`, columns are `layouts()`, `None` where the paper has no number.
+/// µs per operation; rows are `KS`, columns are `layouts()`, `None` if the paper has no number.
 struct Tables {
     query: Vec<Vec<Option<f64>>>,
     scan: Vec<Vec<Option<f64>>>,
@@ -82,8 +82,9 @@ fn store() -> LsmStore {
     }
 }
 
-/// What the drive takes for a random read of a block of 4 KiB with one in flight: t(1) + α(1) of Table 2, of the same drive. At more in
-/// flight Table 2's reads came from memory; Tables 3 to 5 are not looked at.
+/// What the drive takes for a random read of a block of 4 KiB with one in flight: t(1) + α(1) of
+/// Table 2, of the same drive. At more in flight Table 2's reads came from memory; Tables 3 to 5
+/// are not looked at.
 fn block_read_us() -> f64 {
     let table = Table2::read();
     table.t[0].1 / TABLE_2_ACCESSES + table.alpha[0].1
@@ -92,12 +93,15 @@ fn block_read_us() -> f64 {
 /// (row, column) of the runs that calibrate the model.
 type Cells = [(usize, usize)];
 
-/// The rule for three cells, which looks at no time: the middle fanout at the least and the greatest k, and the single level at the
-/// least k. They are the fewest that show what a level, a thread and a query cost.
+/// The rule for three cells, which looks at no time: the middle fanout at the least and the
+/// greatest k, and the single level at the least k. They are the fewest that show what a level, a
+/// thread and a query cost.
 const THREE_CELLS: &Cells = &[(0, 2), (5, 2), (0, 5)];
-/// The rule for choosing among layouts: each of them at the least k, and the middle fanout at the greatest.
+/// The rule for choosing among layouts: each of them at the least k, and the middle fanout at the
+/// greatest.
 const LAYOUT_CELLS: &Cells = &[(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (0, 5), (5, 2)];
-/// The rule for inserts: the least, middle and greatest fanout and the single level, each at the least, a middle and the greatest k.
+/// The rule for inserts: the least, middle and greatest fanout and the single level, each at the
+/// least, a middle and the greatest k.
 const INSERT_CELLS: &Cells = &[
     (0, 0),
     (2, 0),
@@ -117,7 +121,7 @@ fn calibrated(tables: &Tables, query_cells: &Cells) -> EngineModel {
     calibrated_on(tables, query_cells, INSERT_CELLS).unwrap()
 }
 
-/// `None` where the cells do not determine the model.
+/// `None` if the cells do not determine the model.
 fn calibrated_on(
     tables: &Tables,
     query_cells: &Cells,
@@ -218,8 +222,9 @@ fn over_choices(name: &str, medians: &[f64]) -> (f64, f64) {
     (median, p90)
 }
 
-/// What three cells are worth whichever they are: the median error over all 11,480 choices. The rule above is better than that
-/// because its cells span the table, not because they were picked by what they predict.
+/// What three cells are worth whichever they are: the median error over all 11,480 choices. The
+/// rule above is better than that because its cells span the table, not because they were picked by
+/// what they predict.
 #[test]
 fn all_choices_of_three_cells_of_table_3() {
     let tables = Tables::read();
@@ -242,7 +247,8 @@ fn all_choices_of_three_cells_of_table_3() {
     let (query, scan) = (over_choices("query", &query), over_choices("scan", &scan));
     // 0.062 (the goal is 0.07) and 0.099.
     assert!(query.0 <= 0.063 && scan.0 <= 0.10, "{query:?} {scan:?}");
-    // The rules' own errors are those of a better choice than the median, and no better than the best.
+    // The rules' own errors are those of a better choice than the median, and no better than the
+    // best.
     let model = calibrated(&tables, THREE_CELLS);
     let ruled = errors(&tables.query, THREE_CELLS, |l, k| model.query_us(l, k));
     assert!(quantile(&ruled, 0.5) < query.0);
@@ -274,8 +280,9 @@ fn a_thousand_choices_of_twelve_inserts() {
     assert!(median <= 0.057, "{median}");
 }
 
-/// Calibrated on 26 of the tables' 121 cells. Pure workloads (queries, scans, inserts, each at six k) stay within 3.5% of
-/// the best layout; mixes on a grid within 7%, where layouts cross and small errors decide.
+/// Calibrated on 26 of the tables' 121 cells. Pure workloads (queries, scans, inserts, each at six
+/// k) stay within 3.5% of the best layout; mixes on a grid within 7%, where layouts cross and small
+/// errors decide.
 #[test]
 fn the_recommended_layout_costs_at_most_five_percent_more_than_the_best() {
     let tables = Tables::read();
@@ -387,9 +394,9 @@ fn least(values: impl Iterator<Item = f64>) -> usize {
         .0
 }
 
-/// Figure 5 with equations 9 and 10 and one constant per workload, as the paper draws it: the order over k is right, the
-/// choice of F is not, and the speed-up over k is an order of magnitude too large for queries, because Table 2's reads
-/// came from memory.
+/// Figure 5 with equations 9 and 10 and one constant per workload, as the paper draws it: the order
+/// over k is right, the choice of F is not, and the speed-up over k is an order of magnitude too
+/// large for queries, because Table 2's reads came from memory.
 #[test]
 fn the_printed_equations_rank_by_concurrency_and_choose_fanout_badly() {
     let (tables, printed) = (Tables::read(), Printed::new());
@@ -449,8 +456,9 @@ fn the_printed_equations_rank_by_concurrency_and_choose_fanout_badly() {
     assert!(right[1] <= 2, "{right:?}");
 }
 
-/// Equations 11 and 12: one level always reads best, as measured; its compaction, with the files touched corrected to N/T, is
-/// an order of magnitude too dear, because the equation merges one file at a time.
+/// Equations 11 and 12: one level always reads best, as measured; its compaction, with the files
+/// touched corrected to N/T, is an order of magnitude too dear, because the equation merges one
+/// file at a time.
 #[test]
 fn the_printed_single_level_is_right_about_reads_and_wrong_about_writes() {
     let (tables, printed) = (Tables::read(), Printed::new());

@@ -115,8 +115,9 @@ fn table_2_samples() -> Vec<Sample> {
     paper_plan().into_iter().map(sample).collect()
 }
 
-/// The units of Table 2 are right if its single-threaded throughput drops over r as section 3.3 reports: 38–57 times for writes,
-/// 18–23 times for reads (this drive: 42 and 17, from three-digit costs).
+/// The units of Table 2 are right if its single-threaded throughput drops over r as section 3.3
+/// reports: 38–57 times for writes, 18–23 times for reads (this drive: 42 and 17, from three-digit
+/// costs).
 #[test]
 fn the_units_of_table_2_give_the_drops_of_section_3_3() {
     let samples = table_2_samples();
@@ -155,7 +156,8 @@ fn per_k_least_squares_recover_table_2() {
     }
 }
 
-/// Equations 7 and 8 add rates: for r → 0 they predict the sum of two throughputs, of which one grows without bound.
+/// Equations 7 and 8 add rates: for r → 0 they predict the sum of two throughputs, of which one
+/// grows without bound.
 #[test]
 fn adding_costs_predicts_the_grid_and_adding_rates_does_not() {
     let samples = table_2_samples();
@@ -183,8 +185,9 @@ fn adding_costs_predicts_the_grid_and_adding_rates_does_not() {
     assert!(ratio > 5.9e4, "{ratio}");
 }
 
-/// A grid of k ≤ 32 with 2% noise: what selection takes must hold at k = 64 and 128 too. By cross-validation alone it would be
-/// equation 5 with costs added, which is as good inside the grid and misses by a third beyond it.
+/// A grid of k ≤ 32 with 2% noise: what selection takes must hold at k = 64 and 128 too. By
+/// cross-validation alone it would be equation 5 with costs added, which is as good inside the grid
+/// and misses by a third beyond it.
 #[test]
 fn what_is_chosen_from_k_up_to_32_predicts_64_and_128() {
     let mut random = Noise(7);
@@ -227,7 +230,8 @@ fn what_is_chosen_from_k_up_to_32_predicts_64_and_128() {
     assert!(error(chosen).median < 0.09 && error(chosen).p90 < 0.14);
 }
 
-/// Trained on k ≤ 32, the 90% interval at k = 64 and 128 holds what was measured there, and words say that it is extrapolated.
+/// Trained on k ≤ 32, the 90% interval at k = 64 and 128 holds what was measured there, and words
+/// say that it is extrapolated.
 #[test]
 fn predictions_beyond_the_measured_range_are_wider_and_say_so() {
     let (known, unseen): (Vec<Sample>, Vec<Sample>) = table_2_samples()
@@ -259,7 +263,8 @@ fn predictions_beyond_the_measured_range_are_wider_and_say_so() {
     );
 }
 
-/// Equations 5 and 6 with costs added: what is wrong with the printed model on the paper's own grid is the sum of rates.
+/// Equations 5 and 6 with costs added: what is wrong with the printed model on the paper's own grid
+/// is the sum of rates.
 #[test]
 fn the_printed_functions_with_costs_added_meet_the_grid() {
     let samples = table_2_samples();

@@ -1,4 +1,5 @@
-//! Every model on a real drive: trained on 20 points, judged on 99 that were measured in another run.
+//! Every model on a real drive: trained on 20 points, judged on 99 that were measured in another
+//! run.
 #![allow(clippy::unwrap_used, reason = "a failed step must stop the test")]
 mod common;
 
@@ -14,8 +15,8 @@ fn held_out(model: &DriveModel, samples: &[Sample]) -> HeldOutError {
     HeldOutError::of(model, samples).unwrap().unwrap()
 }
 
-/// The drive's two runs differ by 8% (reads), 17% (writes) and 10.5% (all) at the median, 23% at the 90th percentile: no
-/// model of it can be held to less.
+/// The drive's two runs differ by 8% (reads), 17% (writes) and 10.5% (all) at the median, 23% at
+/// the 90th percentile: no model of it can be held to less.
 #[test]
 fn twenty_points_predict_the_rest_within_the_repeat_noise() {
     let (train, test) = (samples("train"), virtual_drive("test"));
@@ -152,8 +153,9 @@ fn a_model_says_how_many_points_it_lacks() {
     );
 }
 
-/// Section 2.2 on a measured drive: concurrency hides setups but not transfers, so the deeper the queue, the smaller the best
-/// node; at the depths that an engine uses, 4 KiB to 8 KiB is right for point queries.
+/// Section 2.2 on a measured drive: concurrency hides setups but not transfers, so the deeper the
+/// queue, the smaller the best node; at the depths that an engine uses, 4 KiB to 8 KiB is right for
+/// point queries.
 #[test]
 fn deeper_queues_want_smaller_b_tree_nodes() {
     let model = DriveModel::fit(ModelKind::Queue, &samples("train")).unwrap();

@@ -1,5 +1,6 @@
-//! The paper's whole grid measured on simulated drives (the translation layer and timing model of `isobath-flash`, in virtual time,
-//! with noise as a measurement has it): models trained on the grid, judged between its points.
+//! The paper's whole grid measured on simulated drives (the translation layer and timing model of
+//! `isobath-flash`, in virtual time, with noise as a measurement has it): models trained on the
+//! grid, judged between its points.
 #![allow(clippy::unwrap_used, reason = "a failed step must stop the test")]
 mod common;
 
@@ -18,7 +19,7 @@ struct Drive {
     flash: FlashDevice<NoData>,
     /// Time that the controller takes for a command, one at a time.
     per_command_ns: u64,
-    /// Longer I/Os are split into commands of so many pages, which follow each other.
+    /// Longer I/Os are split into commands of this many pages, which follow each other.
     command_pages: u32,
     now_ns: u64,
 }
@@ -38,7 +39,8 @@ impl Drive {
         }
     }
 
-    /// Reads by a closed loop of `k` clients in virtual time: pages per second once it is under way.
+    /// Reads by a closed loop of `k` clients in virtual time: pages per second once it is under
+    /// way.
     fn measure(&mut self, point: &OperatingPoint, random: &mut Noise) -> f64 {
         let (clients, pages) = (point.concurrency as u64, point.io_pages as u32);
         let io_count = (12 * clients).max(8_000 / u64::from(pages));

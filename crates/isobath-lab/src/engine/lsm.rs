@@ -1,14 +1,16 @@
 //! How large the parts of log-structured merge trees are.
 //!
-//! Memtables, files and levels scale with the data, so that a small store has as many levels as one of [`LARGE_STORE_BYTES`] with
-//! its engine's defaults. Cache and memtables together have the pool's size.
+//! Memtables, files and levels scale with the data, so that a small store has as many levels as one
+//! of [`LARGE_STORE_BYTES`] with its engine's defaults. Cache and memtables together have the
+//! pool's size.
 
 /// The store that a small one is a model of (paper 001, section 4.2: 160 GB).
 const LARGE_STORE_BYTES: f64 = 160e9;
 /// RocksDB's and fjall's default memtable, which is also their default file size.
 const DEFAULT_WRITE_BUFFER: f64 = 67_108_864.0;
-/// The smallest memtable that the scale gives. With less, what a flush and a compaction cost per file, however small, would be
-/// most of their cost, which is nothing like a large store's; with more, a small store would have fewer levels.
+/// The smallest memtable that the scale gives. With less, what a flush and a compaction cost per
+/// file, however small, would be most of their cost, which is nothing like a large store's; with
+/// more, a small store would have fewer levels.
 const SCALED_MIN: f64 = 2_097_152.0;
 /// The smallest memtable that RocksDB takes; fjall has the same here.
 const WRITE_BUFFER_MIN: f64 = 65_536.0;
@@ -17,7 +19,7 @@ const WRITE_BUFFERS: u64 = 2;
 /// The default first level, in memtables.
 const LEVEL_BASE_BUFFERS: u64 = 4;
 
-/// What follows from the size of the data and the cache.
+/// Sizes that follow from the size of the data and the cache.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Sizes {
     pub(crate) block_cache_bytes: u64,
@@ -26,7 +28,8 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// Memtables of this share of the pool, or as large beside the data as those of the large store are.
+    /// Memtables of this share of the pool, or as large beside the data as those of the large store
+    /// are.
     pub(crate) fn of(pool_bytes: u64, data_bytes: u64, write_share: Option<f64>) -> Sizes {
         let scaled = DEFAULT_WRITE_BUFFER * (data_bytes as f64 / LARGE_STORE_BYTES).min(1.0);
         let buffer = match write_share {

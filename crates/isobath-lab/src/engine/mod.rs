@@ -43,17 +43,17 @@ use crate::bench::{DriveWrites, Records};
 /// Records in ascending order of their keys.
 pub(crate) type Sorted<'a> = dyn Iterator<Item = (Key, Cow<'a, [u8]>)> + Send + 'a;
 
-/// What one client of a benchmark does until it is stopped.
+/// One client of a benchmark, which runs until it is stopped.
 pub(crate) type Client = dyn Fn(usize, &mut dyn Session) -> Result<(), LabError> + Send + Sync;
 
 /// Counters of an engine since it was opened; differences are used.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counters {
-    /// Reads sent to the device, where the engine counts them.
+    /// Reads sent to the device, if the engine counts them.
     pub(crate) device_reads: Option<u64>,
-    /// What Isobath did to its volume.
+    /// Isobath's space counters.
     pub(crate) space: Option<SpaceCounters>,
-    /// What the simulated SSD under the engine was sent and programmed.
+    /// Bytes sent to the simulated SSD under the engine, and bytes that it programmed.
     pub(crate) drive: Option<DriveWrites>,
 }
 
@@ -69,7 +69,8 @@ pub(crate) struct SpaceCounters {
     pub(crate) stall_ns_max: u64,
 }
 
-/// An open engine with the ordered tables of its schema. Workloads of single operations use the first.
+/// An open engine with the ordered tables of its schema. Workloads of single operations use the
+/// first.
 pub(crate) trait Engine: Send + Sync {
     /// Name and version, as rows print them.
     fn version(&self) -> String;
@@ -110,7 +111,7 @@ pub(crate) trait Engine: Send + Sync {
 
 /// One client's way to the engine.
 pub(crate) trait Session {
-    /// Reads a record into `value`; `false` where the key is absent.
+    /// Reads a record into `value`; `false` if the key is absent.
     fn get(&mut self, key: &Key, value: &mut Vec<u8>) -> Result<bool, LabError> {
         let mut found = false;
         self.get_many(std::slice::from_ref(key), &mut |_, stored| {
@@ -139,8 +140,8 @@ pub(crate) trait Session {
     /// Inserts or replaces a record.
     fn put(&mut self, key: &Key, value: &[u8]) -> Result<(), LabError>;
 
-    /// Runs `work` in one transaction, with the isolation that the configuration asks for, and ends it as `work` says.
-    /// An error of `work` rolls back, too.
+    /// Runs `work` in one transaction, with the isolation that the configuration asks for, and ends
+    /// it as `work` says. An error of `work` rolls back, too.
     fn transact(&mut self, access: Access, work: &mut Work<'_>) -> Result<Ended, LabError>;
 
     /// Waits without using a core.

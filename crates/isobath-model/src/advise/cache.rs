@@ -13,8 +13,9 @@ fn harmonic(n: f64, s: f64) -> f64 {
 
 /// Share of accesses that find their page among the `cached_pages` hottest of `pages`.
 ///
-/// Records of rank i are accessed with weight i^(−`zipf_exponent`) and lie on pages at random, so a page is as hot as its
-/// hottest record: the hottest pages hold one hot record each, and average ones beside it.
+/// Records of rank i are accessed with weight i^(−`zipf_exponent`) and lie on pages at random, so a
+/// page is as hot as its hottest record: the hottest pages hold one hot record each, and average
+/// ones beside it.
 pub(crate) fn hit_share(cached_pages: f64, pages: f64, records: f64, zipf_exponent: f64) -> f64 {
     let cached = cached_pages.clamp(0.0, pages);
     let even = cached / pages;
@@ -25,10 +26,11 @@ pub(crate) fn hit_share(cached_pages: f64, pages: f64, records: f64, zipf_expone
     (hot + (1.0 - hot) * even).min(1.0)
 }
 
-/// Shares of accesses that miss, of sets of blocks that share a cache of `cached_pages`, each given as its blocks and the
-/// accesses that go to it, evenly, per operation. Those of the hot sets are found by the characteristic time T after which a
-/// block that was not used leaves an LRU cache (Che, Tung and Wang, 2002): a block that is accessed at rate λ is there with
-/// probability 1 − e^(−λT), and T is such that all blocks that are there fill the cache.
+/// Shares of accesses that miss, of sets of blocks that share a cache of `cached_pages`, each given
+/// as its blocks and the accesses that go to it, evenly, per operation. Those of the hot sets are
+/// found by the characteristic time T after which a block that was not used leaves an LRU cache
+/// (Che, Tung and Wang, 2002): a block that is accessed at rate λ is there with probability 1 −
+/// e^(−λT), and T is such that all blocks that are there fill the cache.
 pub(crate) fn miss_shares(cached_pages: f64, sets: &[(f64, f64)]) -> Vec<f64> {
     let miss = |time: f64, &(pages, accesses): &(f64, f64)| match pages > 0.0 {
         true => (-accesses / pages * time).exp(),
@@ -70,7 +72,8 @@ mod tests {
         }
     }
 
-    /// Against a replay: one million draws from a Zipf distribution over records scattered on pages.
+    /// Against a replay: one million draws from a Zipf distribution over records scattered on
+    /// pages.
     #[test]
     fn the_hit_share_matches_a_replay() {
         use crate::rng::SplitMix64;

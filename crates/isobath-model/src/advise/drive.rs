@@ -14,8 +14,8 @@ pub(crate) struct DriveView<'a> {
     pub(crate) concurrency_max: u32,
 }
 
-/// Share of the throughput at the greatest useful depth that a recommended depth must reach: the last few percent cost
-/// as much latency again.
+/// Share of the throughput at the greatest useful depth that a recommended depth must reach: the
+/// last few percent cost as much latency again.
 const DEPTH_GAIN_SHARE: f64 = 0.95;
 
 /// Pages per write of the page store: chunks of 256 KiB. No larger than what was measured.
@@ -27,7 +27,8 @@ impl<'a> DriveView<'a> {
         let comparison = Comparison::of(&samples);
         let predictor = match comparison.best() {
             Some(best) => best.clone(),
-            // The first failure is the coarsest model's: what even that one lacks is what to measure first.
+            // The first failure is the coarsest model's: what even that one lacks is what to
+            // measure first.
             None => {
                 let lacking = comparison
                     .candidates
@@ -51,8 +52,8 @@ impl<'a> DriveView<'a> {
         Ok(view)
     }
 
-    /// Wall time per page that no measured point of this operation was faster than, µs: whatever the model says, the drive
-    /// moves no more bytes than it was seen to move.
+    /// Wall time per page that no measured point of this operation was faster than, µs: whatever
+    /// the model says, the drive moves no more bytes than it was seen to move.
     pub(crate) fn min_page_us(&self, operation: Operation) -> f64 {
         let samples = self.profile.fitted_samples();
         let read_share = match operation {
@@ -74,8 +75,9 @@ impl<'a> DriveView<'a> {
             .fold(f64::MIN_POSITIVE, f64::max)
     }
 
-    /// Wall time of one random read of `pages` pages with `k` in flight, µs. Larger reads than were measured cost as much
-    /// per page as the largest measured; none is faster than the fastest measured, in I/Os or in bytes.
+    /// Wall time of one random read of `pages` pages with `k` in flight, µs. Larger reads than were
+    /// measured cost as much per page as the largest measured; none is faster than the fastest
+    /// measured, in I/Os or in bytes.
     pub(crate) fn random_read_us(&self, k: impl Into<f64>, pages: f64) -> Result<f64, AdviseError> {
         let samples = self.profile.fitted_samples();
         let reads = samples.iter().filter(|s| s.point.read_share >= 1.0);
@@ -117,8 +119,8 @@ impl<'a> DriveView<'a> {
         Ok(cost.max(self.min_page_us(operation)))
     }
 
-    /// Wall time of one synced write of `pages` pages that nothing overlaps, µs: a group of commits. A profile without a measured flush says
-    /// what a write takes, which is less.
+    /// Wall time of one synced write of `pages` pages that nothing overlaps, µs: a group of
+    /// commits. A profile without a measured flush says what a write takes, which is less.
     pub(crate) fn flush_us(&self, pages: f64) -> Result<f64, AdviseError> {
         let one = match self.profile.flush_us {
             Some(us) => us,
@@ -136,7 +138,8 @@ impl<'a> DriveView<'a> {
             .io_latency_us(&OperatingPoint::random_reads(f64::from(k), 1.0))?)
     }
 
-    /// Ratio of the 99th percentile to the mean at the measured point of small reads nearest in k, if latencies were recorded.
+    /// Ratio of the 99th percentile to the mean at the measured point of small reads nearest in k,
+    /// if latencies were recorded.
     pub(crate) fn read_p99_ratio(&self, k: u32) -> Option<f64> {
         let distance = |c: f64| (c / f64::from(k)).ln().abs();
         self.profile
@@ -151,7 +154,8 @@ impl<'a> DriveView<'a> {
             .map(|(_, ratio)| ratio.max(1.0))
     }
 
-    /// CPU of one small I/O at depth, µs: the least measured, else what io_uring takes on current machines.
+    /// CPU of one small I/O at depth, µs: the least measured, else what io_uring takes on current
+    /// machines.
     pub(crate) fn cpu_us_per_io(&self) -> f64 {
         self.measured_cpu_us_per_io()
             .unwrap_or(DEFAULT_CPU_US_PER_IO)
@@ -183,7 +187,8 @@ impl<'a> DriveView<'a> {
         least.is_finite().then_some(least)
     }
 
-    /// The least depth at which random reads reach [`DEPTH_GAIN_SHARE`] of the best predicted throughput.
+    /// The least depth at which random reads reach [`DEPTH_GAIN_SHARE`] of the best predicted
+    /// throughput.
     pub(crate) fn useful_depth(&self) -> Result<u32, AdviseError> {
         useful_depth(self.concurrency_max, |k| self.page_read_us(k))
     }
@@ -228,8 +233,8 @@ impl<'a> DriveView<'a> {
 
 const DEFAULT_CPU_US_PER_IO: f64 = 2.7;
 
-/// The least depth up to `deepest` at which random reads, of `page_read_us(k)` µs each, reach [`DEPTH_GAIN_SHARE`] of the
-/// best.
+/// The least depth up to `deepest` at which random reads, of `page_read_us(k)` µs each, reach
+/// [`DEPTH_GAIN_SHARE`] of the best.
 pub(super) fn useful_depth(
     deepest: u32,
     page_read_us: impl Fn(u32) -> Result<f64, AdviseError>,
@@ -248,7 +253,8 @@ pub(super) fn useful_depth(
 }
 
 impl DeviceProfile {
-    /// The deepest queue that advice may use: no deeper than was measured, nor than the block layer lets through.
+    /// The deepest queue that advice may use: no deeper than was measured, nor than the block layer
+    /// lets through.
     pub(super) fn deepest(&self) -> u32 {
         let measured = self.fitted_samples();
         let measured = measured.iter().map(|s| s.point.concurrency);

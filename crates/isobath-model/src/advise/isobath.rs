@@ -17,7 +17,8 @@ use crate::workload::{Durability, Workload};
 pub enum CleaningPolicy {
     /// Most free space first: as good as any where updates are uniform, and the cheapest to decide.
     Greedy,
-    /// Learned death rates: pages that die at about the same time share segments. Costs 4 bytes of memory per page.
+    /// Learned death rates: pages that die at about the same time share segments. Costs 4 bytes of
+    /// memory per page.
     LifeTable,
 }
 
@@ -55,7 +56,8 @@ const READ_AHEAD_VALUES: f64 = 16.0;
 /// Values above this live in extents outside of the leaf, referred to by this many bytes.
 const INLINE_BYTES_MAX: f64 = 1024.0;
 const EXTENT_REFERENCE_BYTES: f64 = 24.0;
-/// Memory beside the pool: stacks, staging, cleaning, log buffers; and the mapping table's bytes per page.
+/// Memory beside the pool: stacks, staging, cleaning, log buffers; and the mapping table's bytes
+/// per page.
 const FIXED_MEMORY_BYTES: f64 = 64.0 * 1024.0 * 1024.0;
 const MAPPING_BYTES_PER_PAGE: f64 = 8.0;
 /// And life-table's.
@@ -81,19 +83,22 @@ pub struct IsobathCosts {
     pub scanned_record_us: f64,
     /// A page written back, pages that cleaning moves among them, its I/O excluded.
     pub page_written_us: f64,
-    /// Synced commits; the reference machine's where a file of costs from before they were measured has none.
+    /// Synced commits; the reference machine's where a file of costs from before they were measured
+    /// has none.
     #[serde(default = "synced")]
     pub synced: SyncedCosts,
     /// Where those come from that were measured.
     pub source: String,
     /// Whether `write_us` was measured, too.
     pub is_write_measured: bool,
-    /// Whether `page_written_us` was measured, too; files of costs from before it was have a goal of the design.
+    /// Whether `page_written_us` was measured, too; files of costs from before it was have a goal
+    /// of the design.
     #[serde(default)]
     pub is_page_written_measured: bool,
 }
 
-/// By 2 and 64 tasks. One write with a flush takes less than the write and the flush that the probe times, by more than a wake takes.
+/// By 2 and 64 tasks. One write with a flush takes less than the write and the flush that the probe
+/// times, by more than a wake takes.
 fn synced() -> SyncedCosts {
     SyncedCosts {
         wake_us: 0.0,
@@ -118,7 +123,7 @@ impl Default for IsobathCosts {
 }
 
 impl IsobathCosts {
-    /// The costs, one by one, with where they come from.
+    /// The costs, one by one, with their sources.
     pub(super) fn constants(&self) -> Vec<Constant> {
         let goal = || "a goal of the design".to_owned();
         let constant = |what, us, is_measured: bool| Constant {
@@ -155,14 +160,14 @@ impl IsobathCosts {
     }
 }
 
-/// Fill factors outside of this make no sense: below, space is wasted without less cleaning worth having; above, cleaning
-/// explodes.
+/// Fill factors outside of this make no sense: below, space is wasted without less cleaning worth
+/// having; above, cleaning explodes.
 const FILL_MIN: f64 = 0.5;
 const FILL_MAX: f64 = 0.9;
 const FILL_DEFAULT: f64 = 0.8;
 
-/// Pages written per page that the tree writes, at fill factor `fill` under uniform updates (equation 4 of the MDC paper).
-/// Skewed updates under MDC do better; this bounds them.
+/// Pages written per page that the tree writes, at fill factor `fill` under uniform updates
+/// (equation 4 of the MDC paper). Skewed updates under MDC do better; this bounds them.
 fn cleaning_write_amplification(fill: f64) -> f64 {
     1.0 + isobath_flash::analysis::wamp(isobath_flash::analysis::emptiness(fill))
 }
@@ -237,7 +242,8 @@ pub(super) fn advise(
         .drive_us
         .max(demand.cpu_us / f64::from(workload.core_count))
         .max(1e-3);
-    // A quarter more than the CPU that is needed, so that cleaning and bursts do not queue behind requests.
+    // A quarter more than the CPU that is needed, so that cleaning and bursts do not queue behind
+    // requests.
     let workers = ((1.25 * demand.cpu_us / bound_us).ceil() as u32).clamp(1, workload.core_count);
     let depth_per_worker = depth.div_ceil(workers);
     let tasks_per_worker = tasks_for(depth_per_worker);
@@ -268,7 +274,7 @@ fn mapping_bytes(shape: &Shape, cleaning: CleaningPolicy) -> f64 {
     per_page * shape.pages()
 }
 
-/// Says that the store takes more memory than there is; `None` where it does not.
+/// Says that the store takes more memory than there is; `None` if it does not.
 pub(super) fn memory_warning(workload: &Workload, settings: &IsobathSettings) -> Option<String> {
     let mapping = mapping_bytes(&Shape::of(workload), settings.cleaning);
     let needed = settings.pool_bytes as f64 + FIXED_MEMORY_BYTES + mapping;
@@ -376,7 +382,7 @@ fn demand(
         true => workload.key_bytes,
         false => workload.record_bytes(),
     };
-    // All commits that wait share one flush, of whole pages where they are synced.
+    // All commits that wait share one flush, of whole pages if they are synced.
     let group = group_of(workload);
     let group_pages = group * (logged + LOG_HEADER_BYTES) / PAGE;
     let is_synced = workload.durability == Durability::Synced;
@@ -393,7 +399,8 @@ fn demand(
     };
     let write_depth = depth.min(WRITE_DEPTH_MAX);
     let ios = leaf_reads + long_reads + extent_reads;
-    // How often a client waits for reads: leaves that are asked for together are read together, a window at a time, and so are values.
+    // How often a client waits for reads: leaves that are asked for together are read together, a
+    // window at a time, and so are values.
     let waits = leaf_reads
         + workload.scans * scan.windows.min(scan.together)
         + workload.point_reads * extents(1.0)
@@ -464,8 +471,8 @@ fn demand(
     })
 }
 
-/// How leaves are written back, where that says which lie beside each other: skew has life-table sort them otherwise, and leaves that were
-/// split are numbered in another order than their keys'.
+/// How leaves are written back, if that says which lie beside each other: skew has life-table sort
+/// them otherwise, and leaves that were split are numbered in another order than their keys'.
 fn write_back(
     workload: &Workload,
     shape: &Shape,

@@ -24,8 +24,8 @@ pub struct OpenSettings {
 /// From fine to coarse: a profile of few points still says something.
 const KINDS: [ModelKind; 3] = [ModelKind::Queue, ModelKind::Mqssd, ModelKind::Pdam];
 
-/// Settings for a store of `workers` workers on a profiled drive. Fits one model, without cross-validation: a store is opened
-/// more often than a drive is judged.
+/// Settings for a store of `workers` workers on a profiled drive. Fits one model, without
+/// cross-validation: a store is opened more often than a drive is judged.
 pub fn open_settings(profile: &DeviceProfile, workers: u32) -> Result<OpenSettings, AdviseError> {
     let samples = profile.fitted_samples();
     let reads: Vec<_> = samples

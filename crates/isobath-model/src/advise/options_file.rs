@@ -3,7 +3,8 @@
 use super::RocksdbSettings;
 use crate::lsm::Layout;
 
-/// Sections and keys of RocksDB 6 and later. Unknown keys are errors to RocksDB, so only long-lived ones are used.
+/// Sections and keys of RocksDB 6 and later. Unknown keys are errors to RocksDB, so only long-lived
+/// ones are used.
 pub(super) fn render(s: &RocksdbSettings) -> String {
     let (fanout, base_bytes, levels) = match s.layout {
         Layout::Leveled { fanout, l0_files } => (

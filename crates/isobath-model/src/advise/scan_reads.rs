@@ -1,8 +1,9 @@
-//! What a scan of Isobath reads from the drive, and with how many I/Os.
+//! Reads of a scan of Isobath from the drive: their number, and the I/Os that they take.
 //!
-//! The engine asks for the leaves of a scan together and reads those that lie beside each other with one I/O
-//! (docs/decisions/0085-neighbouring-pages-in-one-read.md). A load leaves leaves that follow each other beside each other;
-//! a page that is written again goes where there is space, among pages that were changed at the same time ([`super::write_back`]).
+//! The engine asks for the leaves of a scan together and reads those that lie beside each other
+//! with one I/O. A load places leaves that follow each other next to each other; a page that is
+//! written again goes where there is space, among pages that were changed at the same time
+//! ([`super::write_back`]).
 
 use super::write_back::{Joined, WriteBack};
 use crate::workload::Order;
@@ -43,16 +44,17 @@ pub(super) struct Leaves {
     /// How probably one is not in memory.
     pub(super) miss: f64,
     pub(super) order: Order,
-    /// Of leaves that were written again, how; nothing where their numbers do not follow their keys.
+    /// Of leaves that were written again, how; nothing if their numbers do not follow their keys.
     pub(super) write_back: Option<WriteBack>,
     /// Of the operations that come to leaves, those that scan; the others come to one leaf each.
     pub(super) scan_share: f64,
 }
 
 impl Leaves {
-    /// How probably the leaf behind a missing one is missing, too. A leaf is missing if nothing has come to it for some time; what
-    /// came to the one behind it in that time can only have begun there, since a scan that begins before comes to both.
-    /// Leaves behind a scan's first few do not count as used, and come and go more as they like.
+    /// How probably the leaf behind a missing one is missing, too. A leaf is missing if nothing has
+    /// come to it for some time; what came to the one behind it in that time can only have begun
+    /// there, since a scan that begins before comes to both. Leaves behind a scan's first few do
+    /// not count as used, and come and go more as they like.
     fn next_miss(&self, touched: f64) -> f64 {
         let used = touched.min(USED_LEAVES);
         let comes = self.scan_share * used + (1.0 - self.scan_share);
@@ -87,7 +89,8 @@ impl ScanReads {
         let later = chain.window(miss);
         let behind = chain.window(chain.behind_missing);
         let mut moved = 0.0;
-        // All leaves that are asked for together may share reads, whatever lies between them in the tree.
+        // All leaves that are asked for together may share reads, whatever lies between them in the
+        // tree.
         let joins = |asked: f64| match &leaves.write_back {
             Some(write_back) if leaves.order == Order::Rewritten => write_back.joined(asked, miss),
             _ => Joined::default(),
@@ -105,10 +108,12 @@ impl ScanReads {
             moved += share * (pages + refills * more_pages);
             reads.windows += share * (1.0 + refills);
         };
-        // The first leaf is missing: it is asked for with the others, and a last one once the first has come.
+        // The first leaf is missing: it is asked for with the others, and a last one once the first
+        // has come.
         ask(&first, asked, miss);
         reads.alone = miss * (touched - asked).max(0.0) * chain.at(asked);
-        // It is there: the first one that is missing is met, and read alone; those behind it are asked for.
+        // It is there: the first one that is missing is met, and read alone; those behind it are
+        // asked for.
         let mut share = 1.0 - miss;
         let mut left = touched - 1.0;
         // Bound: leaves of the scan, fewer by the share that gets smaller.
@@ -138,7 +143,8 @@ struct Chain {
     breaks: f64,
 }
 
-/// Expected reads, and pages that they move, of the first leaves of a window: entry `n` is of `n` of them.
+/// Expected reads, and pages that they move, of the first leaves of a window: entry `n` is of `n`
+/// of them.
 struct Window(Vec<(f64, f64)>);
 
 impl Chain {
@@ -203,7 +209,7 @@ impl Chain {
 }
 
 impl Window {
-    /// Of so many leaves, at most those of a window; a part of a leaf is one in so many scans.
+    /// Of this many leaves, at most those of a window; a part of a leaf is one in this many scans.
     fn until(&self, leaves: f64) -> (f64, f64) {
         let last = self.0.len() - 1;
         let at = (leaves as usize).min(last);
@@ -273,7 +279,8 @@ mod tests {
         }
     }
 
-    /// Against a replay of what the engine does (`find_runs` in its `long_read`) on leaves that are missing by chance.
+    /// Against a replay of what the engine does (`find_runs` in its `long_read`) on leaves that are
+    /// missing by chance.
     #[test]
     fn windows_agree_with_a_replay() {
         let chains = [

@@ -6,8 +6,9 @@ use crate::workload::Workload;
 
 /// What synced commits take beside the flush that their group shares.
 ///
-/// While one group is flushed, the next one gathers; so of `n` clients half share a flush, and each waits for two. A commit then takes
-/// `2 (flush + wake) + n commit`, which is what both engines were measured at from 2 to 128 clients (docs/benchmarks.md).
+/// While one group is flushed, the next one gathers; so of `n` clients half share a flush, and each
+/// waits for two. A commit then takes `2 (flush + wake) + n commit`, which is what both engines
+/// were measured at from 2 to 128 clients (docs/benchmarks.md).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SyncedCosts {
     /// From the end of a flush until those that waited for it run again, µs.
@@ -17,7 +18,8 @@ pub struct SyncedCosts {
 }
 
 impl SyncedCosts {
-    /// From commits per second of few and of many clients, on a drive on which a flush takes so many µs.
+    /// From commits per second of few and of many clients, on a drive on which a flush takes so
+    /// many µs.
     #[must_use]
     pub fn measured(flush_us: f64, few: (u32, f64), many: (u32, f64)) -> SyncedCosts {
         let round_us = |(clients, per_s): (u32, f64)| f64::from(clients) * 1e6 / per_s;
@@ -36,7 +38,8 @@ impl SyncedCosts {
     }
 }
 
-/// Commits that share a flush: all that wait for one. Half of the writers come while the last flush is under way.
+/// Commits that share a flush: all that wait for one. Half of the writers come while the last flush
+/// is under way.
 pub(super) fn group_of(workload: &Workload) -> f64 {
     (f64::from(workload.clients) * workload.writes() / 2.0).max(1.0)
 }
@@ -54,7 +57,7 @@ mod tests {
         assert!((costs.commit_us - 8.0).abs() < 1e-9, "{costs:?}");
         let rate = 1e6 / costs.serial_us(100.0, 64.0);
         assert!((rate / per_s(128) - 1.0).abs() < 1e-9, "{rate}");
-        // A drive that was faster meanwhile than its flush says costs nothing less than nothing.
+        // A drive that was faster than its flush says costs nothing, not less.
         let none = SyncedCosts::measured(500.0, (2, per_s(2)), (64, per_s(2) * 32.0));
         assert_eq!((none.wake_us, none.commit_us), (0.0, 0.0));
     }

@@ -1,15 +1,17 @@
 //! Which leaves of a store that is written in no order lie beside each other all the same.
 //!
-//! A load numbers leaves in the order of their keys. The engine's writer takes changed pages from one shard of their queue after
-//! another, where runs of page numbers share a shard, and writes a batch in the order of the numbers unless its policy finds reasons for
-//! another one (mdc does; greedy does not, nor life-table while all pages are updated alike). So a leaf lies beside the next one of its batch, which
-//! often belongs to the same scan, until either is written again. The cleaner keeps the order of what it moves, with those gone that
-//! were written again.
+//! A load numbers leaves in the order of their keys. The engine's writer takes changed pages from
+//! one shard of their queue after another, where runs of page numbers share a shard, and writes a
+//! batch in the order of the numbers unless its policy finds reasons for another one (mdc does;
+//! greedy does not, nor life-table while all pages are updated alike). So a leaf lies beside the
+//! next one of its batch, which often belongs to the same scan, until either is written again. The
+//! cleaner keeps the order of what it moves, with those gone that were written again.
 
 /// Shards of the queue of changed pages, and page numbers in a row of one shard.
 const SHARDS: usize = 8;
 const RUN_LEAVES: f64 = 64.0;
-/// Of the frames, those that may be changed; writers begin at half of that, and take a quarter of it, divided by their number.
+/// Of the frames, those that may be changed; writers begin at half of that, and take a quarter of
+/// it, divided by their number.
 const DIRTY_SHARE: f64 = 1.0 / 8.0;
 const TARGET_SHARE: f64 = 0.5;
 const BATCH_SHARE: f64 = 0.25;
@@ -51,8 +53,8 @@ pub(super) struct Joined {
 }
 
 impl WriteBack {
-    /// `leaves` that are updated alike, by so many workers with a pool of `frames`, in segments that are cleaned at `fill`. Some policies take
-    /// large batches, in order to sort them.
+    /// `leaves` that are updated alike, by so many workers with a pool of `frames`, in segments
+    /// that are cleaned at `fill`. Some policies take large batches, in order to sort them.
     pub(super) fn of(leaves: f64, frames: f64, workers: u32, fill: f64, is_sorted: bool) -> Self {
         let dirty = (frames * DIRTY_SHARE).min(leaves);
         let batch = match is_sorted {
@@ -68,9 +70,11 @@ impl WriteBack {
         }
     }
 
-    /// What is saved where `asked` leaves that follow each other are asked for together, each missing with probability `miss`.
+    /// What is saved where `asked` leaves that follow each other are asked for together, each
+    /// missing with probability `miss`.
     pub(super) fn joined(&self, asked: f64, miss: f64) -> Joined {
-        // While a segment ages until it is cleaned, the page behind a live one is live, too, with this probability on average.
+        // While a segment ages until it is cleaned, the page behind a live one is live, too, with
+        // this probability on average.
         let live = 1.0 - 0.5 * self.emptiness;
         let beside = live * miss;
         let mut joined = Joined::default();
@@ -130,7 +134,8 @@ fn parts(leaves: f64, changed: f64, batch: f64, workers: usize) -> Vec<Part> {
     parts
 }
 
-/// How probably the next one of a batch that takes leaves with this probability is among `asked` leaves in a row, and the next but one.
+/// How probably the next one of a batch that takes leaves with this probability is among `asked`
+/// leaves in a row, and the next but one.
 fn within(asked: f64, density: f64, goes_on: bool) -> (f64, f64) {
     let (mut next, mut next_but_one) = (0.0, 0.0);
     // How probably none of the leaves between is in the batch.
@@ -158,7 +163,8 @@ mod tests {
     use super::*;
     use crate::rng::SplitMix64;
 
-    /// The engine's write-back of leaves that are updated alike, and greedy cleaning: where each leaf lies in the end.
+    /// The engine's write-back of leaves that are updated alike, and greedy cleaning: where each
+    /// leaf lies in the end.
     fn written(leaves: usize, frames: usize, segment: usize) -> Vec<usize> {
         const UNPLACED: usize = usize::MAX;
         let mut random = SplitMix64::new(1);
@@ -238,7 +244,8 @@ mod tests {
         1.0 - reads / pages
     }
 
-    /// Measured: 0.097 to 0.206 of 64, within 2.1%; 0.052 to 0.121 of 32, within 1.8%; what lies between is 0.165 of that at most.
+    /// Measured: 0.097 to 0.206 of 64, within 2.1%; 0.052 to 0.121 of 32, within 1.8%; what lies
+    /// between is 0.165 of that at most.
     #[test]
     fn leaves_are_joined_as_in_a_simulation_of_the_writer() {
         for (leaves, frames, miss) in [

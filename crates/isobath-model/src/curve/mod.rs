@@ -1,4 +1,5 @@
-//! Cost as a function of concurrency: the paper's rational functions (equations 5 and 6) and a saturating form.
+//! Cost as a function of concurrency: the paper's rational functions (equations 5 and 6) and a
+//! saturating form.
 
 mod rational;
 mod saturating;

@@ -1,4 +1,5 @@
-//! Equations 5 and 6: rational cost functions of k, as the paper fits them and as they should be fitted.
+//! Equations 5 and 6: rational cost functions of k, as the paper fits them and as they should be
+//! fitted.
 
 use nalgebra::{DMatrix, DVector};
 use serde::{Deserialize, Serialize};
@@ -25,7 +26,8 @@ impl RationalDegree {
         }
     }
 
-    /// Free parameters once d₀ = 1: numerator and denominator share a factor, so one coefficient is no parameter.
+    /// Free parameters once d₀ = 1: numerator and denominator share a factor, so one coefficient is
+    /// no parameter.
     pub fn parameter_count(self) -> usize {
         2 * self.get() + 1
     }
@@ -56,13 +58,15 @@ fn horner(coefficients: &[f64], k: f64) -> f64 {
 impl Rational {
     /// As printed: least squares on the absolute error, coefficients of any sign.
     ///
-    /// Nothing keeps such a fit from having poles or negative values between the points; see [`Self::poles_from`].
-    /// Points are `(k, cost)`. Fewer points than free parameters is an error of the caller's model.
+    /// Nothing keeps such a fit from having poles or negative values between the points; see
+    /// [`Self::poles_from`]. Points are `(k, cost)`. Fewer points than free parameters is an error
+    /// of the caller's model.
     pub fn fit_as_printed(points: &[(f64, f64)], degree: RationalDegree) -> Result<Self, FitError> {
         let n = degree.get();
         let mut best = linearized(points, n).ok_or_else(no_convergence)?;
-        // Iterating the linear problem with the last denominator as weight converges to a stationary point of the
-        // absolute error (Sanathanan and Koerner), without bounds and with any sign.
+        // Iterating the linear problem with the last denominator as weight converges to a
+        // stationary point of the absolute error (Sanathanan and Koerner), without bounds and with
+        // any sign.
         for _ in 0..40 {
             let Some(next) = reweighted(points, n, &best) else {
                 break;
@@ -74,8 +78,8 @@ impl Rational {
         Ok(best)
     }
 
-    /// As corrected: d₀ = 1, coefficients positive (no pole for k > 0), relative errors, and no rise beyond the
-    /// measured range on either side.
+    /// As corrected: d₀ = 1, coefficients positive (no pole for k > 0), relative errors, and no
+    /// rise beyond the measured range on either side.
     pub fn fit(points: &[(f64, f64)], degree: RationalDegree) -> Result<Self, FitError> {
         let n = degree.get();
         let first = points.iter().map(|p| p.0).fold(f64::INFINITY, f64::min);
@@ -128,7 +132,8 @@ impl Rational {
         }
     }
 
-    /// d ln f / d ln k, in closed form: the penalty must be exact, a difference quotient would let slow rises pass.
+    /// d ln f / d ln k, in closed form: the penalty must be exact, a difference quotient would let
+    /// slow rises pass.
     fn log_slope(&self, k: f64) -> f64 {
         let part = |c: &[f64]| {
             let weighted: Vec<f64> = c.iter().enumerate().map(|(i, c)| c * i as f64).collect();
@@ -163,7 +168,8 @@ impl Rational {
     }
 }
 
-/// Coefficients of (high + low·(k/k₀)ⁿ) / (1 + (k/k₀)ⁿ) with the middle terms small: a saturating start.
+/// Coefficients of (high + low·(k/k₀)ⁿ) / (1 + (k/k₀)ⁿ) with the middle terms small: a saturating
+/// start.
 fn start_around(n: usize, low: f64, high: f64, k0: f64) -> Vec<f64> {
     let numerator = (0..=n).map(|i| {
         if i == 0 {

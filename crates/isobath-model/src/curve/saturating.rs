@@ -12,12 +12,14 @@ pub enum FitNorm {
     /// Sum of squares: the choice for noisy measurements and for extrapolation.
     #[default]
     Squares,
-    /// Close to the largest error (a sum of eighth powers): the choice to condense a table that is taken as exact.
+    /// Close to the largest error (a sum of eighth powers): the choice to condense a table that is
+    /// taken as exact.
     Largest,
 }
 
-/// The saturating form. All parameters are positive, so it has no pole, falls monotonically for every k ≥ 0 and never
-/// leaves the interval (a, a + b): it extrapolates to the drive's limit instead of to infinity.
+/// The saturating form. All parameters are positive, so it has no pole, falls monotonically for
+/// every k ≥ 0 and never leaves the interval (a, a + b): it extrapolates to the drive's limit
+/// instead of to infinity.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Saturating {
     /// `a`: the limit at high concurrency, in the unit of the cost.
@@ -101,8 +103,8 @@ impl Saturating {
     }
 }
 
-/// Raises the power of the errors step by step from the least-squares optimum: jumping to a high power at once leaves
-/// the solver on a plateau.
+/// Raises the power of the errors step by step from the least-squares optimum: jumping to a high
+/// power at once leaves the solver on a plateau.
 fn towards_largest(
     parameters: &[Parameter],
     mut best: Minimum,

@@ -1,8 +1,9 @@
 //! Models of a drive: from DAM (equation 1) to a joint fit with a correction surface.
 //!
-//! Every model answers one question: how much wall time in µs does one page cost, all I/Os in flight together, at a
-//! given (k, r, I/O size, mix)? Mixed points cost the sum of their parts, read share by read share; that predicts
-//! measured mixes within about 10% at the median, so no model needs parameters of its own for them.
+//! Every model answers one question: how much wall time in µs does one page cost, all I/Os in
+//! flight together, at a given (k, r, I/O size, mix)? Mixed points cost the sum of their parts,
+//! read share by read share; that predicts measured mixes within about 10% at the median, so no
+//! model needs parameters of its own for them.
 
 mod mqssd;
 mod queue;
@@ -37,7 +38,8 @@ pub enum ModelKind {
     Pdam,
     /// Affine, equation 3 with costs added: setup plus transfer, no concurrency.
     Affine,
-    /// MQSSD as printed: per-k least squares, rational functions (5, 6), rates added (7, 8), which is a slip.
+    /// MQSSD as printed: per-k least squares, rational functions (5, 6), rates added (7, 8), which
+    /// is a slip.
     MqssdPrinted,
     /// MQSSD as printed, but with costs added, as equations 5 and 6 mean.
     MqssdPrintedAdded,
@@ -120,7 +122,8 @@ pub(crate) trait PureModel: Sized {
     fn coefficients(&self) -> Vec<Coefficient>;
 }
 
-/// A model fitted to reads and to writes separately, as the paper does for all of its baselines (section 4.1).
+/// A model fitted to reads and to writes separately, as the paper does for all of its baselines
+/// (section 4.1).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PerOperation<M> {
     /// For reads, if the profile has pure reads.
@@ -240,7 +243,8 @@ impl DriveModel {
         Self::fit_near(kind, samples, None)
     }
 
-    /// As [`Self::fit`]; `near` is a model of almost the same points, whose optimum is where the search begins.
+    /// As [`Self::fit`]; `near` is a model of almost the same points, whose optimum is where the
+    /// search begins.
     pub(crate) fn fit_near(
         kind: ModelKind,
         samples: &[Sample],
@@ -296,8 +300,8 @@ impl DriveModel {
 
     /// Wall time per page in µs, all I/Os in flight together.
     ///
-    /// Positive and finite for every model except [`ModelKind::MqssdPrinted`] and [`ModelKind::MqssdPrintedAdded`], whose rational
-    /// functions may have poles.
+    /// Positive and finite for every model except [`ModelKind::MqssdPrinted`] and
+    /// [`ModelKind::MqssdPrintedAdded`], whose rational functions may have poles.
     pub fn page_cost_us(&self, point: &OperatingPoint) -> Result<f64, FitError> {
         match self {
             Self::Dam(m) => m.page_cost_us(point),

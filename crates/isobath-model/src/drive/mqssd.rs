@@ -11,7 +11,8 @@ use crate::linear::fit_line;
 use crate::nonlinear::{Minimum, Objective, Parameter, minimize, minimize_from};
 use crate::point::{OperatingPoint, Operation, Sample};
 
-/// Random accesses in one percentage point of the pages of 1 GiB: Table 2 prints s and t in µs per this many.
+/// Random accesses in one percentage point of the pages of 1 GiB: Table 2 prints s and t in µs per
+/// this many.
 pub const TABLE_2_ACCESSES: f64 = 2621.44;
 
 /// One row of Table 2 for one operation: a straight line through the points of one k.
@@ -29,7 +30,8 @@ pub struct ConcurrencyCosts {
 
 /// Per-k least squares of page cost against random accesses per page, as Table 2 was derived.
 ///
-/// Values of k with fewer than two distinct shares of random accesses are left out: they determine no line.
+/// Values of k with fewer than two distinct shares of random accesses are left out: they determine
+/// no line.
 pub fn costs_per_concurrency(samples: &[Sample]) -> Vec<ConcurrencyCosts> {
     let mut by_k: Vec<(f64, Vec<(f64, f64)>)> = Vec::new();
     for sample in samples {
@@ -58,18 +60,20 @@ pub fn costs_per_concurrency(samples: &[Sample]) -> Vec<ConcurrencyCosts> {
         .collect()
 }
 
-/// MQSSD exactly as printed: rational functions (5) and (6) through per-k lines, and rates added (7, 8).
+/// MQSSD exactly as printed: rational functions (5) and (6) through per-k lines, and rates added
+/// (7, 8).
 ///
-/// Adding rates is a slip of equations 3, 7 and 8: their text adds costs, and the sum of two rates diverges for r → 0. Kept as the
-/// yardstick; [`MqssdPrintedAdded`] is the same with costs added. Both may have poles and negative costs.
+/// Adding rates is a slip of equations 3, 7 and 8: their text adds costs, and the sum of two rates
+/// diverges for r → 0. Kept as the yardstick; [`MqssdPrintedAdded`] is the same with costs added.
+/// Both may have poles and negative costs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MqssdPrinted {
     /// The lines that the functions were fitted to.
     pub rows: Vec<ConcurrencyCosts>,
     /// s(k) or t(k), equation 5, µs per random access.
     pub setup: Rational,
-    /// α(k) by equation 5 or β(k) by equation 6, µs per page. With fewer than seven rows equation 6 is not determined
-    /// and equation 5 takes its place.
+    /// α(k) by equation 5 or β(k) by equation 6, µs per page. With fewer than seven rows equation 6
+    /// is not determined and equation 5 takes its place.
     pub transfer: Rational,
 }
 
@@ -131,7 +135,8 @@ impl PureModel for MqssdPrinted {
     }
 }
 
-/// The rational functions of [`MqssdPrinted`] with costs added, as equations 5 and 6 mean: time = s(k)·r + β(k)·N/B.
+/// The rational functions of [`MqssdPrinted`] with costs added, as equations 5 and 6 mean: time =
+/// s(k)·r + β(k)·N/B.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MqssdPrintedAdded(pub MqssdPrinted);
 
@@ -168,11 +173,12 @@ impl PureModel for MqssdPrintedAdded {
     }
 }
 
-/// MQSSD as corrected: cost per page = setup(k) · setups per page + transfer(k), both saturating in k, all fitted together on the
-/// logarithm of the cost.
+/// MQSSD as corrected: cost per page = setup(k) · setups per page + transfer(k), both saturating in
+/// k, all fitted together on the logarithm of the cost.
 ///
 /// The setup is a cost per I/O. An I/O that continues where the last one ended pays the share
-/// `sequential_setup_share` of it: 1 on a drive without read-ahead, small where neighbours are merged on their way.
+/// `sequential_setup_share` of it: 1 on a drive without read-ahead, small where neighbours are
+/// merged on their way.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Mqssd {
     /// s(k) or t(k), µs per I/O.
@@ -183,8 +189,8 @@ pub struct Mqssd {
     pub sequential_setup_share: f64,
 }
 
-/// How strongly a shape parameter is drawn to its usual value, in standard deviations of ln(value) per unit of residual;
-/// points outweigh it as soon as there are a few of them.
+/// How strongly a shape parameter is drawn to its usual value, in standard deviations of ln(value)
+/// per unit of residual; points outweigh it as soon as there are a few of them.
 const SHAPE_PRIOR_WEIGHT: f64 = 0.05;
 
 impl Mqssd {

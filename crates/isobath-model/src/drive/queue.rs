@@ -1,4 +1,5 @@
-//! The queue form: a request's latency shared by k requests in flight, against the drive's own service time.
+//! The queue form: a request's latency shared by k requests in flight, against the drive's own
+//! service time.
 
 use nalgebra::DMatrix;
 use serde::{Deserialize, Serialize};
@@ -9,12 +10,14 @@ use crate::error::FitError;
 use crate::nonlinear::{Objective, Parameter, minimize, minimize_from};
 use crate::point::{OperatingPoint, Operation, Sample};
 
-/// cost(p pages) = (((l + x·p)/k)ⁿ + (i·σ + b·p·(1 + c·h))ⁿ)^(1/n), µs per I/O, where σ is 1 for a random I/O and `g` for
-/// one that continues the last, and h grows with what is in flight: q/(1 + q/4) for q = k·p/1024.
+/// cost(p pages) = (((l + x·p)/k)ⁿ + (i·σ + b·p·(1 + c·h))ⁿ)^(1/n), µs per I/O, where σ is 1 for a
+/// random I/O and `g` for one that continues the last, and h grows with what is in flight: q/(1 +
+/// q/4) for q = k·p/1024.
 ///
-/// The first part is what one request takes from end to end, of which k overlap; the second is what the drive cannot
-/// overlap. `n` says how sharply one gives way to the other: 1 adds them, ∞ takes the larger. `c` is the crowding: how much
-/// dearer a page becomes when tens of megabytes are in flight at once.
+/// The first part is what one request takes from end to end, of which k overlap; the second is what
+/// the drive cannot overlap. `n` says how sharply one gives way to the other: 1 adds them, ∞ takes
+/// the larger. `c` is the crowding: how much dearer a page becomes when tens of megabytes are in
+/// flight at once.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct QueueCost {
     /// `l`: latency of a request, µs.
@@ -35,7 +38,8 @@ pub struct QueueCost {
 
 /// Pages in flight that crowding is counted in: 4 MiB.
 const CROWD_PAGES: f64 = 1024.0;
-/// Crowding levels off at this many times [`CROWD_PAGES`], so that no prediction far outside runs away.
+/// Crowding levels off at this many times [`CROWD_PAGES`], so that no prediction far outside runs
+/// away.
 const CROWD_LIMIT: f64 = 4.0;
 
 /// A cost with d ln(cost) / d ln(parameter), in the order of the fields of [`QueueCost`].
@@ -148,8 +152,9 @@ fn crowd(point: &OperatingPoint) -> f64 {
     in_flight / (1.0 + in_flight / CROWD_LIMIT)
 }
 
-/// How strongly ln(parameter) is drawn to its start. Points outweigh it where they say anything; the sharpness and the
-/// crowding are shapes that twenty noisy points say little about, so they are held more firmly.
+/// How strongly ln(parameter) is drawn to its start. Points outweigh it if they say anything; the
+/// sharpness and the crowding are shapes that twenty noisy points say little about, so they are
+/// held more firmly.
 const PRIOR_WEIGHTS: [f64; QueueCost::PARAMETER_COUNT] = [0.03, 0.03, 0.03, 0.03, 0.2, 0.05, 0.1];
 
 /// The queue form for reads and writes, fitted to pure and mixed points together.

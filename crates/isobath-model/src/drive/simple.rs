@@ -7,7 +7,8 @@ use crate::error::FitError;
 use crate::linear::fit_line_relative;
 use crate::point::{OperatingPoint, Operation, Sample};
 
-/// The points with the least concurrency: "derived based on the single-threaded benchmarking results".
+/// The points with the least concurrency: "derived based on the single-threaded benchmarking
+/// results".
 fn min_concurrent(samples: &[Sample]) -> Vec<Sample> {
     let k_min = samples
         .iter()
@@ -54,8 +55,8 @@ impl PureModel for Dam {
 pub struct Pdam {
     /// `cycle_cost`, µs per cycle of up to `P` pages.
     pub cycle_cost_us: f64,
-    /// `P`, pages per cycle. The paper takes the number of flash channels; that is unknown for most drives, so it is
-    /// fitted (least relative error over whole numbers).
+    /// `P`, pages per cycle. The paper takes the number of flash channels; that is unknown for most
+    /// drives, so it is fitted (least relative error over whole numbers).
     pub parallel_pages: u32,
 }
 
@@ -113,7 +114,8 @@ impl PureModel for Pdam {
     }
 }
 
-/// Equation 3 with its costs added instead of its rates: cost per page = s · (random accesses per page) + β.
+/// Equation 3 with its costs added instead of its rates: cost per page = s · (random accesses per
+/// page) + β.
 ///
 /// As printed, N/(s·r) + B/β diverges for r → 0.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -145,7 +147,8 @@ impl PureModel for Affine {
         }
         let line = fit_line_relative(&points);
         let cheapest = points.iter().map(|p| p.1).fold(f64::INFINITY, f64::min);
-        // A drive without read-ahead may answer sequential pages no faster; the line must still not go below zero.
+        // A drive without read-ahead may answer sequential pages no faster; the line must still not
+        // go below zero.
         Ok(Self {
             setup_us: line.slope.max(0.0),
             transfer_us: line.intercept.max(cheapest * 1e-3),

@@ -1,11 +1,13 @@
 //! MQSSD as corrected times a smooth residual, where a whole grid over k and I/O size was measured.
 //!
-//! The corrected form has nine parameters per operation and one shape in k; a grid of fifty points knows more. What the form
-//! misses is fitted on the logarithm by a Gaussian process over log₂ k and log₂(setups per page): a product of Matérn kernels of
-//! order 3/2, whose lengths, and the share of the variance that is noise, are those of the greatest marginal likelihood. The kernel is
-//! once differentiable and no more, since a drive's rates have bends (commands of one length, read-ahead that begins or ends), which
-//! polynomials smear over the whole grid. The noise has the tails of Student's distribution: a point that its neighbours
-//! contradict, as a disturbed repeat is, counts little. Coordinates are clamped to the grid, so that outside of it the residual stays
+//! The corrected form has nine parameters per operation and one shape in k; a grid of fifty points
+//! knows more. What the form misses is fitted on the logarithm by a Gaussian process over log₂ k
+//! and log₂(setups per page): a product of Matérn kernels of order 3/2, whose lengths, and the
+//! share of the variance that is noise, are those of the greatest marginal likelihood. The kernel
+//! is once differentiable and no more, since a drive's rates have bends (commands of one length,
+//! read-ahead that begins or ends), which polynomials smear over the whole grid. The noise has the
+//! tails of Student's distribution: a point that its neighbours contradict, as a disturbed repeat
+//! is, counts little. Coordinates are clamped to the grid, so that outside of it the residual stays
 //! what it was at the edge and the corrected form alone decides.
 
 use nalgebra::{Cholesky, DMatrix, DVector, Dyn};
@@ -16,7 +18,8 @@ use super::{Coefficient, ModelKind, PureModel};
 use crate::error::FitError;
 use crate::point::{OperatingPoint, Operation, Sample};
 
-/// ln cost = ln MQSSD(point) + Σ wᵢ K(point, pointᵢ), where K falls with the distance in doublings of k and of setups per page.
+/// ln cost = ln MQSSD(point) + Σ wᵢ K(point, pointᵢ), where K falls with the distance in doublings
+/// of k and of setups per page.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Smooth {
     /// The form that is corrected.
@@ -46,15 +49,19 @@ pub struct Process {
 const GRID_SIDE_MIN: usize = 4;
 /// Share of the cells of the grid that must have been measured.
 const GRID_SHARE_MIN: f64 = 0.7;
-/// Degrees of freedom of the noise: few enough that a point ten deviations off hardly counts, enough that one at two does.
+/// Degrees of freedom of the noise: few enough that a point ten deviations off hardly counts,
+/// enough that one at two does.
 const NOISE_FREEDOM: f64 = 4.0;
-/// Rounds of weighing points by what the others say of them, at most, and the change of a weight below which they end.
+/// Rounds of weighing points by what the others say of them, at most, and the change of a weight
+/// below which they end.
 const ROUNDS_MAX: usize = 8;
 const WEIGHT_CHANGE: f64 = 0.02;
-/// Bounds of the lengths in doublings, and of the share of noise: a tenth of a grid's step to many grids.
+/// Bounds of the lengths in doublings, and of the share of noise: a tenth of a grid's step to many
+/// grids.
 const LENGTHS: (f64, f64) = (0.1, 100.0);
 const NOISE_SHARES: (f64, f64) = (1e-6, 10.0);
-/// Least variance of a residual: a form that meets every point leaves none, and its logarithm must be finite.
+/// Least variance of a residual: a form that meets every point leaves none, and its logarithm must
+/// be finite.
 const VARIANCE_MIN: f64 = 1e-20;
 
 /// How much of a grid over k and I/O size some points are.
@@ -66,7 +73,8 @@ struct Grid {
 }
 
 impl Grid {
-    /// Rows are the values of k that were measured at several I/O sizes, columns the I/O sizes measured at several of k.
+    /// Rows are the values of k that were measured at several I/O sizes, columns the I/O sizes
+    /// measured at several of k.
     fn of(samples: &[Sample]) -> Self {
         let mut cells: Vec<(f64, f64)> = samples
             .iter()
@@ -137,7 +145,8 @@ struct Missed<'a> {
 }
 
 impl Missed<'_> {
-    /// The covariance over the residual's variance, decomposed; `None` if it is not positive definite.
+    /// The covariance over the residual's variance, decomposed; `None` if it is not positive
+    /// definite.
     fn covariance(&self, process: &Process) -> Option<Cholesky<f64, Dyn>> {
         let n = self.at.len();
         let entry = |i: usize, j: usize| {
@@ -148,7 +157,8 @@ impl Missed<'_> {
         DMatrix::from_fn(n, n, entry).cholesky()
     }
 
-    /// −2 ln(marginal likelihood) up to a constant, at the scale that makes it least, and that scale's variance.
+    /// −2 ln(marginal likelihood) up to a constant, at the scale that makes it least, and that
+    /// scale's variance.
     fn misfit(&self, process: &Process) -> Option<(f64, f64)> {
         let covariance = self.covariance(process)?;
         let n = self.at.len() as f64;
@@ -205,7 +215,8 @@ impl Missed<'_> {
         let variance = process.deviation.powi(2).max(VARIANCE_MIN);
         let mut change: f64 = 0.0;
         for (i, counts) in self.counts.iter_mut().enumerate() {
-            // Leaving a point out in closed form: its error, and the variance of that if its noise were usual.
+            // Leaving a point out in closed form: its error, and the variance of that if its noise
+            // were usual.
             let error = solved[i] / inverse[(i, i)];
             let noise = process.noise_share;
             let expected = variance * (1.0 / inverse[(i, i)] - noise / *counts + noise);
@@ -243,8 +254,9 @@ impl Missed<'_> {
     }
 }
 
-/// Factors of the first steps of the search for the likeliest process, of those after points were weighed anew, and of the last; and what
-/// a step must gain: 0.01 of twice a logarithm of the likelihood tells nothing.
+/// Factors of the first steps of the search for the likeliest process, of those after points were
+/// weighed again, and of the last; and what a step must gain: 0.01 of twice a logarithm of the
+/// likelihood tells nothing.
 const STEP_FIRST: f64 = 2.0;
 const STEP_AGAIN: f64 = 1.2;
 const STEP_MIN: f64 = 1.05;
@@ -334,7 +346,8 @@ mod tests {
         reads.map(sample).collect()
     }
 
-    /// A point that was disturbed hardly moves what is predicted there, and a bend in the I/O size is followed.
+    /// A point that was disturbed hardly moves what is predicted there, and a bend in the I/O size
+    /// is followed.
     #[test]
     fn one_disturbed_point_hardly_counts_and_a_step_is_kept() {
         let with_step = |mut s: Sample| {
@@ -382,7 +395,8 @@ mod tests {
         assert!(error.to_string().contains("points of the grid"), "{error}");
     }
 
-    /// Outside of the grid the residual is that of the edge: the corrected form's saturation decides.
+    /// Outside of the grid the residual is that of the edge: the corrected form's saturation
+    /// decides.
     #[test]
     fn outside_the_grid_the_residual_is_that_of_its_edge() {
         let model = Smooth::fit_pure(Operation::Read, &samples(paper_plan())).unwrap();

@@ -1,8 +1,8 @@
 //! The queue form times a low-order correction surface, fitted in log space.
 //!
-//! The queue form carries the physics and the extrapolation; the surface takes up what it misses inside the measured
-//! range. Its coordinates are clamped to that range, so outside of it the correction stays what it was at the edge and
-//! the queue form alone decides.
+//! The queue form carries the physics and the extrapolation; the surface takes up what it misses
+//! inside the measured range. Its coordinates are clamped to that range, so outside of it the
+//! correction stays what it was at the edge and the queue form alone decides.
 
 use nalgebra::{DMatrix, DVector};
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,8 @@ use crate::error::FitError;
 use crate::linear::ridge_fit;
 use crate::point::{OperatingPoint, Sample};
 
-/// Per coordinate (log₂ k, log₂ pages, random share, read share): least and greatest measured value.
+/// Per coordinate (log₂ k, log₂ pages, random share, read share): least and greatest measured
+/// value.
 type Range = [(f64, f64); 4];
 
 /// ln cost = ln queue(point) + w · features(point), `w` by ridge regression.

@@ -1,12 +1,14 @@
 //! Times of an LSM engine, calibrated on a few of its own runs.
 //!
-//! Queries: (c₀ + c₁·E)·(1/k + h). CPU and other costs per query, device and CPU per block, and the share `h` that no
-//! concurrency hides. What a few runs say of the cost of a block, and of `h`, is weighed against what is known of the drive. Scans: the same with sorted runs in place of blocks.
-//! Inserts: (c₀ + c₁·L)/k + c₂ + c₃·R with L sorted runs and R the rewrites of L0 → L1 and L1 → L2, which exclude each
-//! other. A single level: WA·(c₄/k + c₅). A single background job does everything in turn: c₆ + c₇·WA.
+//! Queries: (c₀ + c₁·E)·(1/k + h). CPU and other costs per query, device and CPU per block, and the
+//! share `h` that no concurrency hides. What a few runs say of the cost of a block, and of `h`, is
+//! weighed against what is known of the drive. Scans: the same with sorted runs in place of blocks.
+//! Inserts: (c₀ + c₁·L)/k + c₂ + c₃·R with L sorted runs and R the rewrites of L0 → L1 and L1 → L2,
+//! which exclude each other. A single level: WA·(c₄/k + c₅). A single background job does
+//! everything in turn: c₆ + c₇·WA.
 //!
-//! Where a layout itself was measured, what the formula missed there is carried over: its errors are interpolated over
-//! ln k, so that a prediction at a measured run is the measurement.
+//! Where a layout itself was measured, what the formula missed there is carried over: its errors
+//! are interpolated over ln k, so that a prediction at a measured run is the measurement.
 
 use serde::{Deserialize, Serialize};
 
@@ -42,8 +44,8 @@ impl QueryCosts {
         (self.operation_us + self.unit_us * units) * (1.0 / concurrency + self.serial_share)
     }
 
-    /// Fits `(units, k, µs)` of measured runs. `unit_us` is what the drive takes for a unit by itself, if units are reads of it and that
-    /// was measured.
+    /// Fits `(units, k, µs)` of measured runs. `unit_us` is what the drive takes for a unit by
+    /// itself, if units are reads of it and that was measured.
     fn fit(what: &str, points: &[(f64, f64, f64)], unit_us: Option<f64>) -> Result<Self, FitError> {
         let high = points.iter().map(|p| p.2 * p.1).fold(0.0, f64::max);
         let parameters = [
@@ -86,11 +88,13 @@ pub struct CompactionCosts {
     pub serial_us: f64,
     /// `c₃`: not overlapped, per rewrite through L1, µs.
     pub serial_per_rewrite_us: f64,
-    /// `c₄`: a single level's overlapped cost per unit of write amplification, µs. `None` if no run was a single level.
+    /// `c₄`: a single level's overlapped cost per unit of write amplification, µs. `None` if no run
+    /// was a single level.
     pub single_parallel_us: Option<f64>,
     /// `c₅`: a single level's cost that is not overlapped, per unit of write amplification, µs.
     pub single_serial_us: Option<f64>,
-    /// `c₆`, `c₇`: with one background job, µs and µs per unit of write amplification. `None` without two such runs.
+    /// `c₆`, `c₇`: with one background job, µs and µs per unit of write amplification. `None`
+    /// without two such runs.
     pub one_job_us: Option<(f64, f64)>,
 }
 
@@ -144,7 +148,8 @@ impl Residuals {
         all
     }
 
-    /// The factor for a layout at `concurrency`: linear in ln k between its own runs, constant beyond, 1 without any.
+    /// The factor for a layout at `concurrency`: linear in ln k between its own runs, constant
+    /// beyond, 1 without any.
     fn factor(of: &[(Layout, u32, f64)], layout: Layout, concurrency: u32) -> f64 {
         let own: Vec<(f64, f64)> = of
             .iter()
@@ -168,10 +173,11 @@ impl Residuals {
 
 /// What the formula misses of a run, in ln(time): how far it is trusted beside what is usual.
 const MISSED_LN: f64 = 0.05;
-/// How far a block's cost inside of the engine is from the drive's own read of it, in ln: a third either way, for the CPU beside it and
-/// for what is found in caches.
+/// How far a block's cost inside of the engine is from the drive's own read of it, in ln: a third
+/// either way, for the CPU beside it and for what is found in caches.
 const UNIT_SPREAD_LN: f64 = 0.3;
-/// A drive serves about a hundred random reads in the time that one takes; how far it may be from that, in ln: a factor of 4.5 either way.
+/// A drive serves about a hundred random reads in the time that one takes; how far it may be from
+/// that, in ln: a factor of 4.5 either way.
 const SERIAL_SHARE_USUAL: f64 = 0.01;
 const SERIAL_SHARE_SPREAD_LN: f64 = 1.5;
 
@@ -180,11 +186,13 @@ const QUERY_CELLS_MIN: usize = 3;
 const COMPACTION_CELLS_MIN: usize = 4;
 
 impl EngineModel {
-    /// Calibrates on measured cells: at least three of queries, three of scans and four leveled ones of inserts, over two
-    /// layouts and two concurrencies each; two more of inserts into a single level make that layout predictable.
+    /// Calibrates on measured cells: at least three of queries, three of scans and four leveled
+    /// ones of inserts, over two layouts and two concurrencies each; two more of inserts into a
+    /// single level make that layout predictable.
     ///
-    /// `block_read_us` is what the drive takes for one random read of a block with nothing else in flight, if that was measured. Three
-    /// runs seldom tell a block's cost from a query's; the drive does.
+    /// `block_read_us` is what the drive takes for one random read of a block with nothing else in
+    /// flight, if that was measured. Three runs seldom tell a block's cost from a query's; the
+    /// drive does.
     pub fn calibrate(
         store: LsmStore,
         block_read_us: Option<f64>,
@@ -258,7 +266,8 @@ impl EngineModel {
         formula * Residuals::factor(&self.residuals.scan, layout, concurrency)
     }
 
-    /// Wall time per insert until nothing is pending, µs; `None` for a single level that was not calibrated.
+    /// Wall time per insert until nothing is pending, µs; `None` for a single level that was not
+    /// calibrated.
     pub fn insert_us(&self, layout: Layout, jobs: u32) -> Option<f64> {
         let formula =
             self.compaction
@@ -268,8 +277,8 @@ impl EngineModel {
 
     /// The cheapest of `layouts` for a mix, and its predicted cost per operation in µs.
     ///
-    /// Layouts predicted within [`Self::TIE_SHARE`] of the cheapest count as equal; among them the one that writes
-    /// least flash wins. `None` if no layout has a prediction.
+    /// Layouts predicted within [`Self::TIE_SHARE`] of the cheapest count as equal; among them the
+    /// one that writes least flash wins. `None` if no layout has a prediction.
     pub fn cheapest(&self, layouts: &[Layout], mix: &Mix) -> Option<(Layout, f64)> {
         let costs: Vec<(Layout, f64)> = layouts
             .iter()
@@ -289,7 +298,8 @@ impl EngineModel {
     /// The model's own error on inserts: differences below it are not knowledge.
     pub const TIE_SHARE: f64 = 0.03;
 
-    /// Mean wall time per operation of a mix, µs; `None` if it inserts and inserts into this layout have no prediction.
+    /// Mean wall time per operation of a mix, µs; `None` if it inserts and inserts into this layout
+    /// have no prediction.
     pub fn mix_us(&self, layout: Layout, mix: &Mix) -> Option<f64> {
         let insert_us = if mix.inserts > 0.0 {
             mix.inserts * self.insert_us(layout, mix.jobs)?
@@ -362,7 +372,8 @@ fn log_errors(costs: &CompactionCosts, cells: &Measured) -> Vec<f64> {
     cells.iter().map(one).collect()
 }
 
-/// Fits the three parts on the runs that concern each: several jobs over levels, several jobs over one level, one job.
+/// Fits the three parts on the runs that concern each: several jobs over levels, several jobs over
+/// one level, one job.
 fn fit_compaction(
     store: &LsmStore,
     leveled: &[Cell],

@@ -1,4 +1,5 @@
-//! The discrete shape of an LSM tree: levels, blocks read per query, files rewritten per file flushed.
+//! The discrete shape of an LSM tree: levels, blocks read per query, files rewritten per file
+//! flushed.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,34 +27,37 @@ pub struct LsmStore {
     pub file_bytes: f64,
     /// Probability that a filter says "maybe" about an absent key; `None` without filters.
     pub filter_false_positive_share: Option<f64>,
-    /// Files in L0 at which writers are slowed down (`level0_slowdown_writes_trigger`): while one compaction of a
-    /// single level runs, L0 fills up to about this, and that is how many files the next one merges at once.
+    /// Files in L0 at which writers are slowed down (`level0_slowdown_writes_trigger`): while one
+    /// compaction of a single level runs, L0 fills up to about this, and that is how many files the
+    /// next one merges at once.
     pub l0_slowdown_files: u32,
 }
 
 /// What a layout makes of a store, as inputs of the engine's cost model.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LayoutWork {
-    /// `E`: expected data blocks read by a point query of a present key, which stops when it has found it.
+    /// `E`: expected data blocks read by a point query of a present key, which stops when it has
+    /// found it.
     pub query_blocks: f64,
     /// Sorted runs that a scan merges once the store is compacted.
     pub sorted_runs: f64,
     /// Bytes written by flush and compaction per byte inserted, over the whole load.
     pub write_amplification: f64,
-    /// The part of it that L0 → L1 and L1 → L2 write: these exclude each other, since both need all of L1, and so no number of
-    /// threads overlaps them.
+    /// The part of it that L0 → L1 and L1 → L2 write: these exclude each other, since both need all
+    /// of L1, and so no number of threads overlaps them.
     pub serial_rewrites: f64,
 }
 
-/// Files rewritten per file that moves into a level holding `overlap` times as many files as its source:
-/// `REWRITE_SCALE · overlap^REWRITE_POWER`, trivial moves included. From the simulation of section 5.2.1 over F = 2..32 (a test
-/// compares them). Θ(F) with the least overlap chosen grows slower than F itself, because more files to choose from
-/// means a better choice.
+/// Files rewritten per file that moves into a level holding `overlap` times as many files as its
+/// source: `REWRITE_SCALE · overlap^REWRITE_POWER`, trivial moves included. From the simulation of
+/// section 5.2.1 over F = 2..32 (a test compares them). Θ(F) with the least overlap chosen grows
+/// slower than F itself, because more files to choose from means a better choice.
 const REWRITE_SCALE: f64 = 1.15;
 const REWRITE_POWER: f64 = 0.7;
 
-/// Files that one compaction of a single level merges when a single background job both flushes and compacts: nothing
-/// can gather in L0 before that but the memtables in memory, the one being written and the one that waits.
+/// Files that one compaction of a single level merges when a single background job both flushes and
+/// compacts: nothing can gather in L0 before that but the memtables in memory, the one being
+/// written and the one that waits.
 const SINGLE_JOB_BATCH_FILES: f64 = 2.0;
 
 impl LsmStore {
@@ -75,7 +79,8 @@ impl LsmStore {
 
     /// `E` of [`LayoutWork::query_blocks`].
     pub fn query_blocks(&self, layout: Layout) -> f64 {
-        // A level above the key's own costs a block only when its filter errs, or always without filters.
+        // A level above the key's own costs a block only when its filter errs, or always without
+        // filters.
         let wasted = self.filter_false_positive_share.unwrap_or(1.0);
         let levels = self.level_bytes(layout);
         levels
@@ -85,12 +90,14 @@ impl LsmStore {
             .sum()
     }
 
-    /// Work of a layout with `jobs` background threads over a load from empty, as the paper measured it.
+    /// Work of a layout with `jobs` background threads over a load from empty, as the paper
+    /// measured it.
     pub fn work(&self, layout: Layout, jobs: u32) -> LayoutWork {
         self.work_at(layout, jobs, Filling::Load)
     }
 
-    /// Work of a layout with `jobs` background threads once the store holds all of its data and records are updated.
+    /// Work of a layout with `jobs` background threads once the store holds all of its data and
+    /// records are updated.
     pub fn steady_work(&self, layout: Layout, jobs: u32) -> LayoutWork {
         self.work_at(layout, jobs, Filling::Steady)
     }
@@ -118,8 +125,9 @@ impl LsmStore {
         }
     }
 
-    /// Files rewritten per file flushed while a single level grows from nothing: on average half of the final size per
-    /// batch. Merging files one at a time would write N²/2T bytes, 130 TB for the paper's 128 GB.
+    /// Files rewritten per file flushed while a single level grows from nothing: on average half of
+    /// the final size per batch. Merging files one at a time would write N²/2T bytes, 130 TB for
+    /// the paper's 128 GB.
     fn single_level_rewrites(&self, jobs: u32, filling: Filling) -> f64 {
         let batch_files = if jobs < 2 {
             SINGLE_JOB_BATCH_FILES
@@ -145,7 +153,8 @@ impl LsmStore {
                 _ if i + 1 < levels.len() => 1.0,
                 filling => filling.mean_share() * bytes / capacity,
             };
-            // What came to rest above was loaded but never moved this far; updates of a full store all move on.
+            // What came to rest above was loaded but never moved this far; updates of a full store
+            // all move on.
             let passing = match filling {
                 Filling::Load => 1.0 - above / self.data_bytes,
                 Filling::Steady => 1.0,

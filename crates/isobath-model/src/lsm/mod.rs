@@ -1,8 +1,8 @@
 //! LSM trees under the MQSSD model (section 5).
 //!
-//! [`PrintedLsm`] is the paper's own analysis. [`LsmStore`] and [`EngineModel`] are what an advisor can rely on: discrete
-//! levels, queries that stop when they have found their key, the part of compaction that no thread can overlap, and
-//! constants from a few runs of the engine itself.
+//! [`PrintedLsm`] is the paper's own analysis. [`LsmStore`] and [`EngineModel`] are what an advisor
+//! can rely on: discrete levels, queries that stop when they have found their key, the part of
+//! compaction that no thread can overlap, and constants from a few runs of the engine itself.
 
 mod engine;
 mod levels;

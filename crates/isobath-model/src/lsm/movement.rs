@@ -1,16 +1,19 @@
 //! Simulation of section 5.2.1: how many files of the next level does one compaction touch?
 //!
-//! RocksDB picks, in a level that exceeds its capacity, the file whose key range overlaps the fewest files of the next
-//! level. The paper reports that for keys `0..N-1` inserted once each in random order the mean is Θ(F), with R² 0.974 for
-//! a straight line over F. This module replays that policy on keys alone (no values, no I/O).
+//! RocksDB picks, in a level that exceeds its capacity, the file whose key range overlaps the
+//! fewest files of the next level. The paper reports that for keys `0..N-1` inserted once each in
+//! random order the mean is Θ(F), with R² 0.974 for a straight line over F. This module replays
+//! that policy on keys alone (no values, no I/O).
 
 use crate::linear::{LinearFit, fit_line};
 use crate::rng::SplitMix64;
 
-/// What to simulate. All sizes are counted in files and keys, so that a small run stands for a large store.
+/// What to simulate. All sizes are counted in files and keys, so that a small run stands for a
+/// large store.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MovementSimulation {
-    /// Keys per file; 64 is enough for the ranges of neighbouring files to be as ragged as in a large store.
+    /// Keys per file; 64 is enough for the ranges of neighbouring files to be as ragged as in a
+    /// large store.
     pub file_keys: usize,
     /// `C`: files in L0 that trigger a compaction, and the capacity of L1 in files.
     pub l0_files: usize,
@@ -25,20 +28,23 @@ pub struct MovementSimulation {
 pub struct MovementOutcome {
     /// Fanout `F` of this run.
     pub fanout: usize,
-    /// Mean number of next-level files touched per compaction out of L1 or deeper, trivial moves excluded.
+    /// Mean number of next-level files touched per compaction out of L1 or deeper, trivial moves
+    /// excluded.
     pub touched_files_mean: f64,
     /// Compactions out of L1 or deeper that rewrote data.
     pub compaction_count: u64,
     /// Files moved down without a rewrite because nothing overlapped them.
     pub trivial_moves: u64,
-    /// Per source level: files written by compactions out of it, per file flushed. Index 0 is L0 → L1.
+    /// Per source level: files written by compactions out of it, per file flushed. Index 0 is L0 →
+    /// L1.
     pub rewritten_per_flushed: Vec<f64>,
     /// Files per level at the end; index 0 is L0.
     pub level_files: Vec<usize>,
 }
 
 impl MovementOutcome {
-    /// Files written by flushes and compactions per file flushed: the write amplification of the load.
+    /// Files written by flushes and compactions per file flushed: the write amplification of the
+    /// load.
     pub fn write_amplification(&self) -> f64 {
         1.0 + self.rewritten_per_flushed.iter().sum::<f64>()
     }
@@ -74,7 +80,8 @@ impl MovementSimulation {
         tree.outcome(self.total_files)
     }
 
-    /// Mean files touched for each fanout, and the straight line through them (the paper's R² 0.974).
+    /// Mean files touched for each fanout, and the straight line through them (the paper's R²
+    /// 0.974).
     pub fn touched_files_line(&self, fanouts: &[usize]) -> (Vec<MovementOutcome>, LinearFit) {
         let runs: Vec<_> = fanouts.iter().map(|&fanout| self.run(fanout)).collect();
         let points: Vec<_> = runs
@@ -186,8 +193,8 @@ impl Tree {
     }
 }
 
-/// Cuts sorted keys into equal files of about `file_keys` keys (RocksDB cuts its outputs likewise; equal parts keep
-/// the last file from being a sliver that would win every later comparison).
+/// Cuts sorted keys into equal files of about `file_keys` keys (RocksDB cuts its outputs likewise;
+/// equal parts keep the last file from being a sliver that would win every later comparison).
 fn split(keys: &[u32], file_keys: usize) -> Vec<File> {
     let files = keys.len().div_ceil(file_keys).max(1);
     (0..files)
@@ -196,8 +203,8 @@ fn split(keys: &[u32], file_keys: usize) -> Vec<File> {
         .collect()
 }
 
-/// Index of the file in `from` with the fewest overlapping files in `into` (the first among equals), and their range.
-/// Both levels are sorted and disjoint, so one pass over both suffices.
+/// Index of the file in `from` with the fewest overlapping files in `into` (the first among
+/// equals), and their range. Both levels are sorted and disjoint, so one pass over both suffices.
 fn fewest_overlaps(from: &[File], into: &[File]) -> (usize, std::ops::Range<usize>) {
     let mut best = (0, 0..usize::MAX);
     let mut start = 0;

@@ -58,8 +58,8 @@ impl PrintedLsm {
         (self.l0_files + self.level_count(fanout)) * self.point_query_single_level_us(costs)
     }
 
-    /// Equation 11: compaction per record inserted with a single level, µs. The files touched, printed as O(T), are at
-    /// most N/T, and that is what this computes.
+    /// Equation 11: compaction per record inserted with a single level, µs. The files touched,
+    /// printed as O(T), are at most N/T, and that is what this computes.
     pub fn insert_single_level_us(&self, costs: &AccessCosts) -> f64 {
         let touched_files = self.data_bytes / self.file_bytes;
         touched_files * self.file_rewrite_us(costs) * self.record_bytes / self.file_bytes

@@ -1,8 +1,9 @@
 //! Device profiles: what a probe learnt about a drive, as versioned JSON.
 //!
-//! One file holds one probe of one target. It carries the raw points, not only fitted numbers, so that any model can be
-//! fitted later, and it carries everything that is needed to doubt them: kernel, file system, drive state, steal time,
-//! first-pass against repeat rates, reruns. All sizes are bytes, all times say their unit in their name.
+//! One file holds one probe of one target. It carries the raw points, not only fitted numbers, so
+//! that any model can be fitted later, and it carries everything that is needed to doubt them:
+//! kernel, file system, drive state, steal time, first-pass against repeat rates, reruns. All sizes
+//! are bytes, all times say their unit in their name.
 //!
 //! ```json
 //! {
@@ -113,12 +114,13 @@ pub enum ProfileError {
 /// The most I/Os in flight that a point may have: no block layer lets more through.
 const CONCURRENCY_MAX: f64 = 65_536.0;
 
-/// How the names of regimes of large I/Os begin: those that the sentinel of large I/Os distinguishes.
+/// How the names of regimes of large I/Os begin: those that the sentinel of large I/Os
+/// distinguishes.
 pub const LARGE_PREFIX: &str = "large I/Os: ";
 /// How the names of regimes of writes begin: those that the sentinel of writes distinguishes.
 pub const WRITE_PREFIX: &str = "writes: ";
 
-/// Levels of the three sentinels, 4 KiB pages per second; `None` where nothing was measured.
+/// Levels of the three sentinels, 4 KiB pages per second; `None` if nothing was measured.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Levels {
     /// Small random reads.
@@ -242,8 +244,8 @@ impl DeviceProfile {
         Ok(())
     }
 
-    /// Levels of the sentinels in the regimes that may be fitted: where this profile's models hold. A sentinel that
-    /// distinguished no regimes has the median of all its rates.
+    /// Levels of the sentinels in the regimes that may be fitted: where this profile's models hold.
+    /// A sentinel that distinguished no regimes has the median of all its rates.
     pub fn levels(&self) -> Levels {
         let level = |prefix: &str, rate: fn(&Sentinel) -> Option<f64>| {
             let mut fitted = self.regimes.iter().filter(|r| r.usable);
@@ -261,8 +263,9 @@ impl DeviceProfile {
         }
     }
 
-    /// The points that models are fitted to: [`Self::samples`], unless these do not determine the queue form and all points do. A
-    /// model of several levels at once is between them; one that knows nothing of concurrency is off by a factor everywhere.
+    /// The points that models are fitted to: [`Self::samples`], unless these do not determine the
+    /// queue form and all points do. A model of several levels at once is between them; one that
+    /// knows nothing of concurrency is off by a factor everywhere.
     pub fn fitted_samples(&self) -> Vec<Sample> {
         let steady = self.samples();
         let all: Vec<Sample> = self.points.iter().map(MeasuredPoint::sample).collect();
@@ -278,8 +281,8 @@ impl DeviceProfile {
         self.fitted_samples().len() > self.samples().len()
     }
 
-    /// The points of one level of the drive. Regimes that are marked unusable (burst credits, a full write cache)
-    /// are left out.
+    /// The points of one level of the drive. Regimes that are marked unusable (burst credits, a
+    /// full write cache) are left out.
     pub fn samples(&self) -> Vec<Sample> {
         self.points
             .iter()

@@ -1,4 +1,5 @@
-//! The fields of a device profile, version 1. Every change of meaning raises [`super::PROFILE_VERSION`].
+//! The fields of a device profile, version 1. Every change of meaning raises
+//! [`super::PROFILE_VERSION`].
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +18,8 @@ pub struct DeviceProfile {
     pub created_unix_s: u64,
     /// False for a probe that was interrupted: its points are sound, its plan is not finished.
     pub complete: bool,
-    /// The plan that was measured, so that an interrupted probe can go on; `None` in profiles from elsewhere.
+    /// The plan that was measured, so that an interrupted probe can go on; `None` in profiles from
+    /// elsewhere.
     #[serde(default)]
     pub plan: Option<PlanNote>,
     /// What was probed.
@@ -30,11 +32,13 @@ pub struct DeviceProfile {
     pub drive_state: DriveState,
     /// Whether something between us and the drive seems to cache.
     pub host_cache: HostCache,
-    /// Share of CPU time that the hypervisor gave to others during the probe, 0..=1; `None` on bare metal.
+    /// Share of CPU time that the hypervisor gave to others during the probe, 0..=1; `None` on bare
+    /// metal.
     #[serde(default)]
     pub steal_share: Option<f64>,
-    /// One page that is written and made durable with nothing else in flight, wall time, µs, the median: what a group of synced commits
-    /// waits for. `None` where the probe wrote nothing, and in profiles from before it was measured.
+    /// One page that is written and made durable with nothing else in flight, wall time, µs, the
+    /// median: what a group of synced commits waits for. `None` if the probe wrote nothing, and in
+    /// profiles from before it was measured.
     #[serde(default)]
     pub flush_us: Option<f64>,
     /// How much repeated points differ.
@@ -206,8 +210,8 @@ pub struct Regime {
     pub operation: Option<Operation>,
     /// Whether its points may be fitted.
     pub usable: bool,
-    /// Median of the sentinel that distinguishes this regime from others, 4 KiB pages per second; `None` where none
-    /// does.
+    /// Median of the sentinel that distinguishes this regime from others, 4 KiB pages per second;
+    /// `None` if none does.
     #[serde(default)]
     pub level_pages_per_s: Option<f64>,
     /// Seconds since the probe began.
@@ -223,10 +227,12 @@ pub struct Sentinel {
     pub at_s: f64,
     /// Throughput of small I/Os: random reads of a page.
     pub throughput_pages_per_s: f64,
-    /// Throughput of large I/Os: random reads of 64 pages. Bandwidth and I/Os per second are limited, and drift, apart.
+    /// Throughput of large I/Os: random reads of 64 pages. Bandwidth and I/Os per second are
+    /// limited, and drift, apart.
     #[serde(default)]
     pub large_pages_per_s: Option<f64>,
-    /// Throughput of small writes at random; `None` where only reads are measured. Flushes of others slow writes alone.
+    /// Throughput of small writes at random; `None` if only reads are measured. Flushes of others
+    /// slow writes alone.
     #[serde(default)]
     pub write_pages_per_s: Option<f64>,
 }
@@ -256,10 +262,11 @@ pub struct MeasuredPoint {
     pub throughput_spread: f64,
     /// Repeats that the median is over.
     pub repeats: u32,
-    /// Measurements that were thrown away because the sentinels around them differed by more than 10%, or because other
-    /// programs used the drive or the CPU during them.
+    /// Measurements that were thrown away because the sentinels around them differed by more than
+    /// 10%, or because other programs used the drive or the CPU during them.
     pub reruns: u32,
-    /// Repeats that were kept although other programs used the drive or the CPU during them: no quieter ones came.
+    /// Repeats that were kept although other programs used the drive or the CPU during them: no
+    /// quieter ones came.
     #[serde(default)]
     pub disturbed: u32,
     /// User and system time of the issuing process per I/O.

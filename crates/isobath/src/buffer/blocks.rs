@@ -1,6 +1,6 @@
 //! Reading what does not lie on whole blocks of the device.
 //!
-//! Chunks are as long as the device's blocks were where they were written. A store may
+//! Chunks are as long as the device's blocks were when they were written. A store may
 //! have been copied since to a device of larger blocks: what it holds is then read by
 //! the whole blocks around it.
 
@@ -24,7 +24,8 @@ impl Buffer {
             .is_multiple_of(self.shared.config.block_bytes as usize)
     }
 
-    /// Starts reading `stretch` to `into`, which is as long, straight or by way of the whole blocks around it.
+    /// Starts reading `stretch` to `into`, which is as long, straight or by way of the whole blocks
+    /// around it.
     pub(crate) fn start_read<'scope>(
         &self,
         io: &'scope IoScope<'scope, '_>,

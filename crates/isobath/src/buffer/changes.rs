@@ -1,4 +1,4 @@
-//! Which changes no durable copy has yet (docs/decisions/0014).
+//! Changes that no durable copy has yet. A recovery has to start before the oldest of them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ impl UnflushedBatches {
     /// The batch of `slot` was written; `record` says where to. Some page in it has
     /// ended before that record, but not before `late_since`, if that is given.
     ///
-    /// The floor of a batch that could not be written stays for good: what is in it
+    /// The floor of a batch that could not be written stays: what is in it
     /// is in no copy, and the store, which is poisoned, writes it no more.
     fn written(&self, slot: usize, record: Lsn, late_since: Option<Lsn>) {
         let floor = self.floors[slot].load(Acquire);
@@ -65,7 +65,7 @@ impl UnflushedBatches {
         if let Some(since) = late_since {
             self.late.lock().push((since, record));
         }
-        // Last: who finds no floor finds what it has become.
+        // Last: a look that finds no floor finds the batch that it has become.
         self.floors[slot].store(NONE, Release);
     }
 
@@ -75,14 +75,15 @@ impl UnflushedBatches {
         self.floors.iter().any(|floor| floor.load(Acquire) != NONE)
     }
 
-    /// Mapping records of an earlier opening with pages that may have ended before them; see [`UnflushedBatches::late`].
+    /// Mapping records of an earlier opening with pages that may have ended before them; see
+    /// [`UnflushedBatches::late`].
     fn add_late(&self, late: &[(Lsn, Lsn)]) {
         self.late.lock().extend(late);
     }
 }
 
-/// What lies between dirty frames and the mapping table on the volume: changes that have left their frames, and words that the
-/// next checkpoint has to write.
+/// Changes between dirty frames and the mapping table on the volume: those that have left their
+/// frames, and words that the next checkpoint has to write.
 pub(crate) struct ChangeTracker {
     pages: ChangedMapPages,
     batches: UnflushedBatches,
@@ -104,7 +105,7 @@ impl ChangeTracker {
         })
     }
 
-    /// `written` dirty pages have been written back so far: tasks that wait for so many go on.
+    /// `written` dirty pages have been written back so far: tasks that wait for this many go on.
     pub(super) fn pages_written(&self, written: u64) {
         self.flush_waiters.wake(written);
     }
@@ -137,13 +138,14 @@ impl ChangeTracker {
         &self.pages
     }
 
-    /// A change as old as `oldest` is in the batch of the writing task `slot`. Called before the frame says that it is clean.
+    /// A change as old as `oldest` is in the batch of the writing task `slot`. Called before the
+    /// frame says that it is clean.
     pub(crate) fn hold_batch(&self, slot: usize, oldest: Lsn) {
         self.batches.hold(slot, oldest);
     }
 
-    /// The batch of `slot` was written; `record` says where to. Some page in it has ended before that record, but not before
-    /// `late_since`, if that is given.
+    /// The batch of `slot` was written; `record` says where to. Some page in it has ended before
+    /// that record, but not before `late_since`, if that is given.
     pub(crate) fn batch_written(&self, slot: usize, record: Lsn, late_since: Option<Lsn>) {
         self.batches.written(slot, record, late_since);
     }
@@ -206,9 +208,9 @@ impl Buffer {
         }
     }
 
-    /// Where the log may start at `start` or later, so that no record is behind that place which is wrong without one before
-    /// it. A checkpoint that leaves changes before this dirty is moved back to before such a record, and however
-    /// often it is repeated frees no log.
+    /// Where the log may start at `start` or later, so that no record is behind that place which is
+    /// wrong without one before it. A checkpoint that leaves changes before this dirty is moved
+    /// back to before such a record, and however often it is repeated frees no log.
     pub(crate) fn after_late_records(&self, start: Lsn) -> Lsn {
         let late = self.changes.batches.late.lock();
         // Bound: each round but the last moves it behind another record.
@@ -241,7 +243,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Appends a mapping record; where nothing is logged, an LSN. The caller has
+    /// Appends a mapping record; if nothing is logged, an LSN. The caller has
     /// changed the mapping already.
     pub(crate) fn log_copies(&self, worker: &Worker, token: Token, copies: &[Mapped]) -> Lsn {
         let body = if self.log.is_on() {
@@ -275,7 +277,8 @@ impl Buffer {
         record
     }
 
-    /// Dirty frames with a change older than `before`, each as it is when it is looked at; `pause` may yield.
+    /// Dirty frames with a change older than `before`, each as it is when it is looked at; `pause`
+    /// may yield.
     pub(crate) fn count_older(&self, before: Lsn, pause: impl FnMut()) -> usize {
         (self.pool.frames.each_used(pause))
             .filter_map(|frame| self.pool.frames.header(frame).oldest_change())

@@ -9,8 +9,9 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 
 const SHARDS: usize = 8;
 
-/// Page ids in a row of one shard. Loads give ids to pages in the order of their keys, and writers take frames from
-/// one shard: pages whose keys follow each other are written together, and can be read together.
+/// Page ids in a row of one shard. Loads give ids to pages in the order of their keys, and writers
+/// take frames from one shard: pages whose keys follow each other are written together, and can be
+/// read together.
 const RUN: u64 = 64;
 
 /// A sharded queue of dirty frames. A frame is in it at most once: its

@@ -1,4 +1,5 @@
-//! How many pages may be dirty, and from when on they are written (decision 0019).
+//! How many pages may be dirty, and from when on they are written. If the whole store fits into the
+//! pool no page has to leave it, so more may be dirty: docs/decisions/0005 derives the numbers.
 
 use super::Buffer;
 use crate::log::record::MAPPED_BYTES;
@@ -6,8 +7,8 @@ use crate::page::PAGE_SIZE;
 
 /// Bytes of a writer's staging buffer: the largest single page write.
 pub(crate) const STAGING_BYTES: usize = 256 << 10;
-/// Share of the pool that may be dirty where the store is larger than it: one frame in
-/// this many (DESIGN.md).
+/// Share of the pool that may be dirty if the store is larger than it: one frame in this many. Most
+/// frames are clean, so that a page can leave the pool quickly.
 const DIRTY_SHARE: usize = 8;
 /// Share of the log's area that writing all dirty pages may take: one part in this many.
 /// Commits leave more than a quarter for that, but pages turn dirty during that.
@@ -15,14 +16,14 @@ const DIRTY_LOG_SHARE: u64 = 32;
 /// Frames that may be dirty for every one that the store does not need.
 const SPARE_WORTH: usize = 4;
 
-/// Bytes of log for the new place of one dirty page at worst: a record for each batch, in a flushed block of its own, and
-/// one more such flush before it (decision 0019).
+/// Bytes of log for the new place of one dirty page at worst: a record for each batch, in a flushed
+/// block of its own, and one more such flush before it.
 fn dirty_log_bytes(segment_bytes: u32) -> usize {
     let batch = (STAGING_BYTES / PAGE_SIZE).min(segment_bytes as usize / PAGE_SIZE);
     MAPPED_BYTES + 2 * PAGE_SIZE / batch.max(1)
 }
 
-/// What the store has on the volume, which the limits depend on.
+/// The store's size on the volume, which the limits depend on.
 #[derive(Clone, Copy)]
 pub(crate) struct Stored {
     /// Bytes of all pages and chunks that exist, whether written yet or not.
@@ -85,8 +86,8 @@ impl Buffer {
     }
 
     /// `count` frames are no longer dirty nor being written: changes that wait
-    /// for fewer dirty pages may go on. What is stored is asked for after they count no longer: a change that came to wait
-    /// before that saw no higher limit.
+    /// for fewer dirty pages may go on. What is stored is asked for after they count no longer: a
+    /// change that came to wait before that saw no higher limit.
     pub(crate) fn frames_written_back(&self, count: usize, stored: impl FnOnce() -> Stored) {
         self.pool.dirty.written(count);
         if self.pool.dirty.unwritten() <= self.dirty_limit(stored()) {

@@ -11,8 +11,8 @@ use crate::runtime::Worker;
 enum Until {
     /// Until they are.
     Written,
-    /// Until then, or until the log has no space for the records of pages that are written: a checkpoint that waited on
-    /// would wait for itself.
+    /// Until then, or until the log has no space for the records of pages that are written: a
+    /// checkpoint that waited on would wait for itself.
     LogIsShort,
 }
 
@@ -28,8 +28,8 @@ impl Buffer {
             .map(drop)
     }
 
-    /// The same, as long as the log has space for the records of the pages to write; `false` where it has none: then only
-    /// a checkpoint, of what is written by now, makes some.
+    /// The same, as long as the log has space for the records of the pages to write; `false` if it
+    /// has none: then only a checkpoint, of what is written by now, makes some.
     ///
     /// # Errors
     ///

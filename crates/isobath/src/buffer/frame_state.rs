@@ -15,20 +15,23 @@
 //! writing, with or without changes ── free_page ──▶ freed, writing ── write_ended, write_failed ──▶ freed
 //! ```
 //!
-//! Who may go which way:
+//! Which code may take which transition:
 //!
-//! - `start_load`, `start_new`, `loaded`: the one task that owns the free frame. Its latch is held exclusively.
-//! - `changed`, `free_page`: who holds the latch exclusively. A freed page's latch is never released: the frame leaves
-//!   as a free frame does.
-//! - `start_write`: who holds the latch shared; of several one wins. So no change happens between the start of a
-//!   write and the end of its copy.
-//! - `write_ended`, `write_failed`: the task whose `start_write` has won, once. No latch: changes go on during the write.
-//! - `give_up`: who takes the latch exclusively and finds the frame clean.
+//! - `start_load`, `start_new`, `loaded`: the one task that owns the free frame. Its latch is held
+//!   exclusively.
+//! - `changed`, `free_page`: the holder of the exclusive latch. A freed page's latch is never
+//!   released: the frame leaves as a free frame does.
+//! - `start_write`: holders of the shared latch; one of several wins. So no change happens between
+//!   the start of a write and the end of its copy.
+//! - `write_ended`, `write_failed`: the task whose `start_write` has won, once. No latch: changes
+//!   go on during the write.
+//! - `give_up`: a task that takes the latch exclusively and finds the frame clean.
 //!
-//! Beside its state a frame may be in two queues. `QUEUED` says that it is in the [`super::DirtyQueue`], perhaps for a
-//! page that it held before; so it is there at most once. `UNLISTED` says that no replacement queue holds it, as that
-//! of a new page before its first write. The task that takes `UNLISTED` away owns what follows: to list the frame, or to
-//! give it back where the page was freed.
+//! Beside its state a frame may be in two queues. `QUEUED` says that it is in the
+//! [`super::DirtyQueue`], perhaps for a page that it held before; so it is there at most once.
+//! `UNLISTED` says that no replacement queue holds it, as that of a new page before its first
+//! write. The task that takes `UNLISTED` away owns what follows: to list the frame, or to give it
+//! back where the page was freed.
 
 use isobath_flash::policy::History;
 
@@ -54,7 +57,7 @@ const UNLISTED: u8 = 16;
 /// headers are read and not written.
 const MAX_TOUCHES: u8 = 3;
 
-/// What the pool knows of one frame; a cache line of its own. Zero bytes are that of a free frame.
+/// The header of one frame; a cache line of its own. Zero bytes are a free frame's header.
 #[repr(C, align(64))]
 pub(crate) struct FrameHeader {
     latch: Latch,
@@ -79,7 +82,7 @@ pub(crate) struct FrameHeader {
 #[cfg(not(loom))] // loom's atomics are larger
 const _: () = assert!(std::mem::size_of::<FrameHeader>() == 64);
 
-/// What a change of a page leads to.
+/// The result of changing a page.
 pub(super) struct Changed {
     /// The frame was clean before.
     pub(super) turned_dirty: bool,
@@ -95,21 +98,23 @@ pub(crate) enum NotStarted {
     Never,
 }
 
-/// What the end of a write leads to.
+/// The result of ending a write.
 pub(crate) struct WriteEnd {
     /// The page was freed during the write: the copy that was written is for nothing.
     pub(crate) freed: bool,
     /// The page was changed during the write and is in no queue: it is to be queued.
     pub(crate) changed: bool,
-    /// No replacement queue held the frame: the caller lists it, or gives it back where the page was freed.
+    /// No replacement queue held the frame: the caller lists it, or gives it back where the page
+    /// was freed.
     pub(crate) unlisted: bool,
 }
 
-/// What freeing a page leads to.
+/// The result of freeing a page.
 pub(crate) struct Freed {
     /// The page's newest complete copy.
     pub(crate) address: Address,
-    /// A write of the page is in flight: who ends it frees the copies and gives the frame back.
+    /// A write of the page is in flight: the task that ends it frees the copies and gives the frame
+    /// back.
     pub(crate) is_written: bool,
     /// The page had changes that are not written, and never will be.
     pub(crate) was_dirty: bool,
@@ -146,7 +151,7 @@ impl FrameHeader {
         History(self.history.load(Relaxed))
     }
 
-    /// The oldest change that no write has copied yet; none where the page is clean or freed.
+    /// The oldest change that no write has copied yet; none if the page is clean or freed.
     pub(crate) fn oldest_change(&self) -> Option<Lsn> {
         let flags = self.flags.load(Acquire);
         (flags & (DIRTY | FREED) == DIRTY).then(|| Lsn(self.oldest_lsn.load(Acquire)))
@@ -168,15 +173,15 @@ impl FrameHeader {
         self.flags.load(Acquire) & FREED != 0
     }
 
-    /// Whether no replacement queue holds the frame, and it has a page, or one that was freed while a copy of it is being
-    /// written: who ends that write gives the frame back.
+    /// Whether no replacement queue holds the frame, and it has a page, or one that was freed while
+    /// a copy of it is being written: the task that ends that write gives the frame back.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn is_unlisted(&self) -> bool {
         let flags = self.flags.load(Acquire);
         flags & UNLISTED != 0 && flags & (FREED | WRITING) != FREED
     }
 
-    /// What holders of the page agree on.
+    /// The latch of the page's holders.
     #[inline(always)]
     pub(crate) fn latch(&self) -> &Latch {
         &self.latch
@@ -219,21 +224,22 @@ impl FrameHeader {
 
     /// Free → loading: the frame is for the copy of `page` at `address`.
     ///
-    /// The waiters' bits stay: one that was set too late for the frame's last load costs a look, one cleared too
-    /// early would lose a task.
+    /// The waiters' bits stay: one that was set too late for the frame's last load costs a look,
+    /// one cleared too early would lose a task.
     pub(crate) fn start_load(&self, page: PageId, address: Address) {
         self.page_id.store(page.0, Relaxed);
         self.address.store(address.to_raw(), Relaxed);
     }
 
-    /// Loading → clean: the frame holds a sound copy, whose newest change is `version`. It can be read once the
-    /// latch is released.
+    /// Loading → clean: the frame holds a sound copy, whose newest change is `version`. It can be
+    /// read once the latch is released.
     pub(crate) fn loaded(&self, version: Lsn) {
         self.lsn.store(version.0, Relaxed);
         self.start_page(0);
     }
 
-    /// Free → dirty, with the next [`FrameHeader::changed`]: `page` is new, nowhere on the volume and in no replacement queue.
+    /// Free → dirty, with the next [`FrameHeader::changed`]: `page` is new, nowhere on the volume
+    /// and in no replacement queue.
     pub(super) fn start_new(&self, page: PageId) {
         self.page_id.store(page.0, Relaxed);
         self.address.store(Address::NONE.to_raw(), Relaxed);
@@ -257,7 +263,7 @@ impl FrameHeader {
         self.lsn.store(version.0, Release);
         let mark = || self.flags.fetch_or(DIRTY | QUEUED, AcqRel);
         let early = canary::is_on(Canary::DirtyTooEarly).then(mark);
-        // Before the flag: who finds the frame dirty takes this for its oldest
+        // Before the flag: code that finds the frame dirty takes this for its oldest
         // change. No task copies the page until then, so none clears the flag.
         if early.unwrap_or_else(|| self.flags.load(Acquire)) & DIRTY == 0 {
             self.oldest_lsn.store(record.0, Release);
@@ -271,22 +277,24 @@ impl FrameHeader {
         }
     }
 
-    /// Notes that the frame is in the queue of frames to write; whether the caller has to put it there.
+    /// Notes that the frame is in the queue of frames to write; whether the caller has to put it
+    /// there.
     pub(super) fn enter_queue(&self) -> bool {
         self.flags.fetch_or(QUEUED, AcqRel) & QUEUED == 0
     }
 
-    /// Notes that the frame has left the queue of frames to write; whether there is something to write now. Where an older
-    /// copy is in flight there is not: two at a time could land in either order, and the end of that write says
-    /// that the page is to be queued again.
+    /// Notes that the frame has left the queue of frames to write; whether there is something to
+    /// write now. If an older copy is in flight there is not: two at a time could land in either
+    /// order, and the end of that write says that the page is to be queued again.
     pub(crate) fn leave_queue(&self) -> bool {
         let before = self.flags.fetch_and(!QUEUED, AcqRel);
         before & (DIRTY | WRITING | FREED) == DIRTY
     }
 
-    /// Dirty → writing: `copy` takes the bytes of `page`, no task changes them during that, and `history` is its write
-    /// history from now on. Before the frame says that it is clean, `hold` is told its oldest change; it may be told one
-    /// where no write starts. Returns the version that was copied.
+    /// Dirty → writing: `copy` takes the bytes of `page`, no task changes them during that, and
+    /// `history` is its write history from now on. Before the frame says that it is clean, `hold`
+    /// is told its oldest change; it may be told one if no write starts. Returns the version that
+    /// was copied.
     pub(crate) fn start_write(
         &self,
         page: PageId,
@@ -323,8 +331,8 @@ impl FrameHeader {
         }
     }
 
-    /// The copy that is being written is complete, at `address`; where the one before is. For the task that writes,
-    /// before it ends the write.
+    /// The copy that is being written is complete, at `address`; where the one before is. For the
+    /// task that writes, before it ends the write.
     pub(crate) fn set_address(&self, address: Address) -> Address {
         Address::from_raw(self.address.swap(address.to_raw(), AcqRel))
     }
@@ -339,8 +347,8 @@ impl FrameHeader {
         }
     }
 
-    /// Writing → dirty, or freed: the write has failed. Whether it was without changes that came during the write, or the address
-    /// of the newest complete copy of a page that was freed.
+    /// Writing → dirty, or freed: the write has failed. Whether it was without changes that came
+    /// during the write, or the address of the newest complete copy of a page that was freed.
     pub(crate) fn write_failed(&self) -> Result<bool, Address> {
         let mut flags = self.flags.load(Acquire);
         loop {
@@ -358,8 +366,9 @@ impl FrameHeader {
         }
     }
 
-    /// The copy of `page` at `from` was moved to `to`; `false` where it is stored elsewhere, `None` where the page is
-    /// latched or has left the frame. The shared latch keeps eviction from using the old address.
+    /// The copy of `page` at `from` was moved to `to`; `false` if it is stored elsewhere, `None` if
+    /// the page is latched or has left the frame. The shared latch keeps eviction from using the
+    /// old address.
     pub(crate) fn copy_moved(&self, page: PageId, from: Address, to: Address) -> Option<bool> {
         if !self.latch.try_shared() {
             return None;
@@ -375,8 +384,8 @@ impl FrameHeader {
 
     // ---- back to free -------------------------------------------------------
 
-    /// Clean → free, if no task holds the latch and `unmap` agrees that the page is at this address and no longer in
-    /// the frame. The latch is held from then on.
+    /// Clean → free, if no task holds the latch and `unmap` agrees that the page is at this address
+    /// and no longer in the frame. The latch is held from then on.
     pub(super) fn give_up(&self, unmap: impl FnOnce(PageId, Address) -> bool) -> bool {
         let flags = self.flags.load(Acquire);
         if flags & FREED != 0 {
@@ -407,9 +416,9 @@ impl FrameHeader {
         }
     }
 
-    /// Freed → free, where no replacement queue holds the frame and no write is in flight; the caller gives the frame back
-    /// then. For who ends the frame's last use: freeing itself, or the end of a write. The frame may still be in
-    /// the dirty queue, and be used again so.
+    /// Freed → free, if no replacement queue holds the frame and no write is in flight; the caller
+    /// gives the frame back then. For the task that ends the frame's last use: freeing itself, or
+    /// the end of a write. The frame may still be in the dirty queue, and be used again so.
     pub(crate) fn take_unlisted(&self) -> bool {
         let taken = self.flags.fetch_update(AcqRel, Acquire, |flags| {
             let mine = flags & (UNLISTED | WRITING | FREED) == UNLISTED | FREED;

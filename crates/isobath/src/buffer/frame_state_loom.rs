@@ -1,6 +1,6 @@
-//! The life of a frame under loom, which runs every interleaving that the memory model allows, with up to three threads that are
-//! interrupted up to [`INTERRUPTIONS`] times:
-//! `RUSTFLAGS="--cfg loom" cargo test -p isobath --release --lib frame_state_loom`.
+//! The life of a frame under loom, which runs every interleaving that the memory model allows, with
+//! up to three threads that are interrupted up to [`INTERRUPTIONS`] times: `RUSTFLAGS="--cfg loom"
+//! cargo test -p isobath --release --lib frame_state_loom`.
 
 use isobath_flash::policy::History;
 use loom::sync::Arc;
@@ -108,7 +108,8 @@ impl Frame {
         true
     }
 
-    /// Takes the frame from the queue, and writes it into `segment` if there is something to write; `fails` after the copy.
+    /// Takes the frame from the queue, and writes it into `segment` if there is something to write;
+    /// `fails` after the copy.
     fn write(&self, segment: u32, fails: bool) {
         if self.queued.swap(0, AcqRel) == 0 || !self.header.leave_queue() {
             return;

@@ -1,5 +1,5 @@
 //! The pool's memory: an array of 4 KiB frames and an array of one header per
-//! frame, both in huge pages where the system gives them.
+//! frame, both in huge pages if the system gives them.
 //!
 //! Both are reserved at the pool's limit and take memory as they are touched. Frames are
 //! used in ascending order, so the memory taken is that of the frames used so far.
@@ -68,8 +68,9 @@ impl Region {
     fn discard(&self) {
         // Whole pages; what is rounded up lies in the mapping, behind the region's end.
         let len = self.len.next_multiple_of(PAGE_SIZE);
-        // SAFETY: the range lies in the mapping, which nothing else uses. All access goes through atomics, for which zero
-        // is a value like others. A failure leaves the memory taken until the region is dropped.
+        // SAFETY: the range lies in the mapping, which nothing else uses. All access goes through
+        // atomics, for which zero is a value like others. A failure leaves the memory taken until
+        // the region is dropped.
         unsafe {
             libc::madvise(self.base.cast(), len, libc::MADV_DONTNEED);
         }
@@ -101,7 +102,8 @@ unsafe impl Send for Frames {}
 unsafe impl Sync for Frames {}
 
 impl Frames {
-    /// Reserves `count` frames. Zero bytes are a free frame's header: its latch is held exclusively.
+    /// Reserves `count` frames. Zero bytes are a free frame's header: its latch is held
+    /// exclusively.
     ///
     /// # Errors
     ///
@@ -117,15 +119,16 @@ impl Frames {
         })
     }
 
-    /// Number of frames, from the first on, that were ever used. What looks at all frames looks at these:
-    /// a frame that was used before something else happened is among them after that.
+    /// Number of frames, from the first on, that were ever used. What looks at all frames looks at
+    /// these: a frame that was used before something else happened is among them after that.
     #[inline]
     pub(crate) fn used(&self) -> u32 {
         self.used.load(Ordering::Acquire)
     }
 
-    /// The frames that were ever used, as [`Frames::used`] has them. After so many of them that a worker's other tasks should
-    /// have a turn, `pause` runs, which may yield: what needs all frames at one moment cannot use this.
+    /// The frames that were ever used, as [`Frames::used`] has them. After so many of them that a
+    /// worker's other tasks should have a turn, `pause` runs, which may yield: what needs all
+    /// frames at one moment cannot use this.
     pub(crate) fn each_used(&self, mut pause: impl FnMut()) -> impl Iterator<Item = FrameId> {
         let at_once = small::frames_at_once(FRAMES_AT_ONCE);
         (0..self.used()).inspect(move |frame| {
@@ -143,8 +146,8 @@ impl Frames {
         from..to
     }
 
-    /// Gives the memory back. From here on every latch is held exclusively, so that nothing that was read without
-    /// a latch counts.
+    /// Gives the memory back. From here on every latch is held exclusively, so that nothing that
+    /// was read without a latch counts.
     pub(crate) fn discard(&self) {
         // In this order: a reader that sees a page's bytes gone sees that its latch is held.
         self.headers.discard();

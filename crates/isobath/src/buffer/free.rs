@@ -20,8 +20,8 @@ impl FreeFrames {
         self.returned.push(frame);
     }
 
-    /// Moves up to `most` frames to the end of `into`: those that were used before first, then new ones, of which the
-    /// lowest comes last. Memory grows with the highest frame used.
+    /// Moves up to `most` frames to the end of `into`: those that were used before first, then new
+    /// ones, of which the lowest comes last. Memory grows with the highest frame used.
     pub(crate) fn take(&mut self, frames: &Frames, most: usize, into: &mut Vec<FrameId>) {
         let from = self.returned.len() - most.min(self.returned.len());
         let missing = most - (self.returned.len() - from);

@@ -1,6 +1,6 @@
-//! Holds on a resident page: optimistic, shared, exclusive. Who holds only an
-//! [`Optimistic`] or a [`Shared`] cannot change the page; who holds an
-//! [`Exclusive`] can, and must log the change through [`crate::log::Log`].
+//! Holds on a resident page: optimistic, shared, exclusive. A holder of an [`Optimistic`] or a
+//! [`Shared`] cannot change the page; the holder of an [`Exclusive`] can, and must log the change
+//! through [`crate::log::Log`].
 
 #![allow(unsafe_code)]
 

@@ -33,7 +33,7 @@ impl Page {
         }
     }
 
-    /// What an optimistic reader may act upon, if anything.
+    /// The value that an optimistic reader may act upon, if any.
     fn read_optimistically(&self) -> Option<u64> {
         let version = self.latch.optimistic()?;
         let (first, second) = self.read();

@@ -1,5 +1,5 @@
-//! How many records leaves have, so that a scan that says how many records it takes can ask for its first
-//! leaves together, before it has seen one.
+//! How many records leaves have, so that a scan that says how many records it takes can ask for its
+//! first leaves together, before it has seen one.
 
 use std::cell::Cell;
 
@@ -8,7 +8,7 @@ use crate::types::TreeId;
 /// Trees that a worker remembers; of two in one place the later one stays.
 const PLACES: usize = 16;
 
-/// What one worker has seen, by tree: its number, and records per leaf.
+/// Records per leaf that one worker has seen, by tree.
 #[derive(Default)]
 pub(crate) struct LeafRecords([Cell<(u32, u32)>; PLACES]);
 
@@ -23,7 +23,8 @@ impl LeafRecords {
         (id == tree.0 && records > 0).then_some(records as usize)
     }
 
-    /// Half-empty leaves are outweighed: to ask for too few leaves costs a wait, for too many the drive's time.
+    /// Half-empty leaves are outweighed: to ask for too few leaves costs a wait, for too many the
+    /// drive's time.
     pub(crate) fn note(&self, tree: TreeId, records: usize) {
         let place = self.place(tree);
         let (id, before) = place.get();

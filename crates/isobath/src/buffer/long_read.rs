@@ -1,12 +1,14 @@
 //! Long reads: pages that lie beside each other are read with one I/O.
 //!
-//! What is asked for ahead is known before it is read, and a load of sorted records leaves leaves that follow each
-//! other beside each other. A drive serves few I/Os of many pages faster than many I/Os of one.
+//! Pages asked for ahead are known before they are read, and a load of sorted records leaves leaves
+//! that follow each other beside each other. A drive serves few I/Os of many pages faster than many
+//! I/Os of one.
 //!
-//! Each page of a long read has a load of its own: its frame, its waiters, its failure. The read goes to a buffer
-//! of the worker; when it has ended, each page is copied to its frame and judged as if it had been read
-//! alone. The end of a long read that failed says nothing about any of its pages: each is then read alone. Bytes between two
-//! pages that are wanted may be read over; they are never looked at.
+//! Each page of a long read has a load of its own: its frame, its waiters, its failure. The read
+//! goes to a buffer of the worker; when it has ended, each page is copied to its frame and judged
+//! as if it had been read alone. The end of a long read that failed says nothing about any of its
+//! pages: each is then read alone. Bytes between two pages that are wanted may be read over; they
+//! are never looked at.
 
 #![allow(unsafe_code)]
 
@@ -48,7 +50,7 @@ struct WantedPage {
     rank: usize,
 }
 
-/// WantedPage pages that are read with one I/O.
+/// A run of wanted pages that are read with one I/O.
 struct Run {
     /// Which, of those that are sorted by their addresses.
     pages: Range<usize>,
@@ -59,9 +61,9 @@ struct Run {
 /// A long read in flight.
 #[derive(Default)]
 struct LongRead {
-    /// What it has of the buffer, in pages.
+    /// Its part of the buffer, in pages.
     buffer: Range<usize>,
-    /// Where on the volume it begins, in bytes within the segment, and its length.
+    /// Its offset in the segment, and its length, in bytes.
     start: u32,
     length: u32,
     /// The slots of its loads.
@@ -120,7 +122,7 @@ impl LongReads {
     }
 }
 
-/// Where long reads go. It takes memory once there is one.
+/// The buffer of long reads. It takes memory with the first one.
 struct ReadMemory {
     pages: usize,
     memory: Option<AlignedBuf>,
@@ -180,11 +182,13 @@ impl Buffer {
         self.start_ahead(worker, pages, most) == pages.len()
     }
 
-    /// Starts reading pages that will be wanted soon, the first ones first, while fewer than `most` reads are in
-    /// flight; how many of the first ones need not be asked for again. Page 0 stands for none.
+    /// Starts reading pages that will be wanted soon, the first ones first, while fewer than `most`
+    /// reads are in flight; how many of the first ones need not be asked for again. Page 0 stands
+    /// for none.
     ///
-    /// A first read of several pages is started in any case: the caller would read the first page alone otherwise. So the
-    /// more scans there are, the fewer reads each has in flight, but these stay as long as they are.
+    /// A first read of several pages is started in any case: the caller would read the first page
+    /// alone otherwise. So the more scans there are, the fewer reads each has in flight, but these
+    /// stay as long as they are.
     pub(crate) fn start_ahead(&self, worker: &Worker, pages: &[PageId], most: usize) -> usize {
         let (mut wanted, mut runs, limit) = {
             let mut reads = self.own(worker).long_reads.borrow_mut();
@@ -228,8 +232,8 @@ impl Buffer {
         done
     }
 
-    /// Starts one read of several pages, ascending in one segment; `false` where there is no frame or no buffer for
-    /// some of them.
+    /// Starts one read of several pages, ascending in one segment; `false` if there is no frame or
+    /// no buffer for some of them.
     fn start_long_read(&self, worker: &Worker, pages: &[WantedPage]) -> bool {
         let mut part = pages;
         // Bound: half of them each time.
@@ -299,14 +303,14 @@ impl Buffer {
             loads,
         };
         let io = Io::read(self.shared.offset_of(start), memory, length, 0);
-        // SAFETY: these pages of the buffer are this read's until `end_long_read`; the buffer stays where it is, and
-        // goes after the worker, whose channel waits for what is in flight.
+        // SAFETY: these pages of the buffer are this read's until `end_long_read`; the buffer stays
+        // where it is, and goes after the worker, whose channel waits for what is in flight.
         unsafe {
             worker.submit_background(io, LONG_READ | u64::from(at));
         }
     }
 
-    /// Where page `at` of the buffer is.
+    /// The memory of page `at` of the buffer.
     fn long_read_memory(&self, worker: &Worker, at: usize) -> *mut u8 {
         let mut reads = self.own(worker).long_reads.borrow_mut();
         let buffer = &mut reads.buffer;
@@ -346,8 +350,8 @@ impl Buffer {
             for &slot in &loads {
                 let (_, frame, address) = self.own(worker).loads.borrow().target(slot);
                 let from = memory.wrapping_add((address.offset() - start) as usize);
-                // SAFETY: the page is a part of the read, which is over, and its pages of the buffer are still its
-                // own: nothing writes to them.
+                // SAFETY: the page is a part of the read, which is over, and its pages of the
+                // buffer are still its own: nothing writes to them.
                 let bytes = unsafe { &*from.cast::<[u8; PAGE_SIZE]>() };
                 self.pool.frames.words(frame).store_all(bytes);
                 self.end_load(worker, slot, Ok(()));
@@ -367,8 +371,8 @@ impl Buffer {
     }
 }
 
-/// Sorts the wanted pages, each once, by where they are, and finds those that are read together, in at most `limit`
-/// bytes; what is wanted first comes first.
+/// Sorts the wanted pages, each once, by place, and finds those that are read together, in at most
+/// `limit` bytes; what is wanted first comes first.
 fn find_runs(wanted: &mut Vec<WantedPage>, runs: &mut Vec<Run>, limit: u32) {
     runs.clear();
     wanted.sort_unstable_by_key(|wanted| (wanted.address, wanted.rank));

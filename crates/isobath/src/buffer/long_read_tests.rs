@@ -22,7 +22,7 @@ fn options() -> Options {
         .tasks_per_worker(16)
 }
 
-/// A store, opened anew, whose tree was loaded; its device, and the tree's root.
+/// A store, opened again, whose tree was loaded; its device, and the tree's root.
 fn loaded(seed: u64) -> (Arc<FaultDevice>, Simulation, Tree) {
     let device = FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=40));
     let volume = || Volume::from_device(Arc::clone(&device) as _);

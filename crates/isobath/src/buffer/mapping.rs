@@ -17,7 +17,7 @@ const TAG_RESIDENT: u64 = 1;
 const TAG_STORED: u64 = 2;
 const TAG_LOADING: u64 = 3;
 
-/// Where a page is.
+/// The place of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
     /// The id belongs to no page.
@@ -81,7 +81,7 @@ impl MappingTable {
         self.0.at(id.0)
     }
 
-    /// Where `id` is now.
+    /// The present place of `id`.
     #[inline(always)]
     pub(crate) fn place(&self, id: PageId) -> Place {
         Place::from_word(self.word(id).load(Ordering::Acquire))

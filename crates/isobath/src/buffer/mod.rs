@@ -111,8 +111,8 @@ impl BufferPool {
         })
     }
 
-    /// Gives the memory back, once the store is closed: readers that do not know that yet find every latch taken
-    /// and every page id free.
+    /// Gives the memory back, once the store is closed: readers that do not know that yet find
+    /// every latch taken and every page id free.
     pub(crate) fn discard(&self) {
         self.frames.discard();
         self.mapping.discard();
@@ -253,7 +253,7 @@ impl Buffer {
         self.own.for_each_ended(release);
     }
 
-    /// Where the page in `frame` is stored; nowhere before its first write.
+    /// The stored address of the page in `frame`; none before its first write.
     pub(crate) fn stored_address(&self, frame: FrameId) -> Address {
         self.pool.frames.header(frame).address()
     }
@@ -310,7 +310,7 @@ impl Buffer {
         queued.sum()
     }
 
-    /// What readers of large values have read ahead.
+    /// Read-ahead buffers of readers of large values.
     pub(crate) fn read_buffers(&self) -> &ReadBuffers {
         &self.read_buffers
     }

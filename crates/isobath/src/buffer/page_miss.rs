@@ -1,13 +1,13 @@
-//! Page misses: one load per missing page, however many tasks wait for it. A load reads its page alone, or
-//! is a part of a long read ([`crate::buffer::long_read`]).
+//! Page misses: one load per missing page, however many tasks wait for it. A load reads its page
+//! alone, or is a part of a long read ([`crate::buffer::long_read`]).
 //!
 //! An id may be out of date when its read starts: its page may have been freed
 //! since, and the id given to a chunk of a large value, which no frame may hold.
 //! So an id alone is never trusted. A place of another length than a page's is
-//! not read; a chunk as long as a page fails its check and stays where it is, and
-//! who wants the chunk before that waits for that ([`Buffer::await_load`]). And a copy
-//! that is no sound page is corruption only if the parent still named the page
-//! after the copy was found so: see [`Buffer::load_page`].
+//! not read; a chunk as long as a page fails its check and stays where it is, and a task that needs
+//! the chunk before that waits for it ([`Buffer::await_load`]). And a copy that is no sound page is
+//! corruption only if the parent still named the page after the copy was found so: see
+//! [`Buffer::load_page`].
 
 #![allow(unsafe_code)]
 
@@ -132,7 +132,7 @@ pub(crate) struct UnreadPage {
     pub(crate) error: Error,
 }
 
-/// What a request to load a page led to.
+/// The result of a request to load a page.
 pub(crate) enum LoadStart {
     /// It is in memory, or it exists no longer: look again.
     Resolved,
@@ -140,7 +140,7 @@ pub(crate) enum LoadStart {
     Here(u32),
     /// Another worker is reading it.
     Elsewhere,
-    /// What the id names is stored as no page is.
+    /// The id's place is not that of a page.
     NoPage(Address),
     /// Every frame is in use.
     NoFrame,
@@ -161,7 +161,7 @@ impl Buffer {
         }
     }
 
-    /// Where page `id` has to be read from, if it has to.
+    /// The address from which page `id` has to be read, if it has to.
     pub(crate) fn place_to_load(&self, worker: &Worker, id: PageId) -> Result<Address, LoadStart> {
         match self.pool.mapping.place(id) {
             Place::Resident(_) | Place::Free => Err(LoadStart::Resolved),
@@ -176,8 +176,8 @@ impl Buffer {
         }
     }
 
-    /// Takes a frame for page `id`, which is at `address`: from now on it is being read, and the caller starts
-    /// the read, before anything else runs.
+    /// Takes a frame for page `id`, which is at `address`: from now on it is being read, and the
+    /// caller starts the read, before anything else runs.
     pub(crate) fn begin_load(
         &self,
         worker: &Worker,
@@ -226,7 +226,7 @@ impl Buffer {
     ///
     /// # Errors
     ///
-    /// With [`Error::CorruptPage`] or [`Error::PageRead`] where the page cannot be read.
+    /// With [`Error::CorruptPage`] or [`Error::PageRead`] if the page cannot be read.
     pub(crate) fn load_page(&self, worker: &Worker, id: PageId) -> Result<(), UnreadPage> {
         let task = worker.task_id();
         match self.start_load(worker, id) {
@@ -306,7 +306,7 @@ impl Buffer {
     /// Whether `page` is being read; then this worker will be told of its end.
     ///
     /// Between two looks the page may have been read, given up, and be read
-    /// again, into any frame: each load in progress is asked anew to tell.
+    /// again, into any frame: each load in progress is asked again to tell.
     fn waits_elsewhere(&self, worker: &Worker, page: PageId) -> bool {
         let pool = &self.pool;
         let mut place = pool.mapping.place(page);

@@ -27,7 +27,7 @@ fn simulation(seed: u64) -> Simulation {
 /// The value of one chunk that is as long as a page.
 const LENGTH: usize = 3700;
 
-/// Where the value of `key` is.
+/// The place of `key`'s value.
 fn extent_of(local: &WorkerState, tree: &Tree, key: &[u8]) -> Extent {
     let mut descriptor = Vec::new();
     let found = tree
@@ -113,8 +113,8 @@ fn trusting_ids_is_found() {
     assert!(run.join().is_err());
 }
 
-/// Reads a tree from the volume; how often another worker, which is interrupted as the first one is, sees a page
-/// being read, and how often unlatched.
+/// Reads a tree from the volume; how often another worker, which is interrupted as the first one
+/// is, sees a page being read, and how often unlatched.
 fn seen_while_read(seed: u64) -> (usize, usize) {
     let device = FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=40));
     let volume = || Volume::from_device(Arc::clone(&device) as _);
@@ -179,7 +179,8 @@ fn a_page_is_latched_until_its_word_says_that_it_is_there() {
     assert!(seeds.clone().any(|seed| seen_while_read(seed).1 > 0));
 }
 
-/// A reader gets an error only if it meets the same copy again after it has looked up what names it.
+/// A reader gets an error only if it meets the same copy again after it has looked up what names
+/// it.
 #[test]
 fn what_is_no_page_is_corruption_at_the_second_look() {
     let simulation = simulation(1);

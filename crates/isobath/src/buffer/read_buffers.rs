@@ -1,6 +1,6 @@
-//! What readers of large values have read ahead. All readers of a store together hold a
-//! bounded number of bytes: the next reader takes the buffers of those that have not
-//! read for the longest time, and these read their chunks once more when they go on.
+//! Read-ahead buffers of readers of large values. All readers of a store together hold a bounded
+//! number of bytes: the next reader takes the buffers of those that have not read for the longest
+//! time, and these read their chunks again when they continue.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::sync::Mutex;
 /// just now.
 const LIMIT: usize = 32 << 20;
 
-/// What one reader has read ahead.
+/// One reader's read-ahead buffer.
 #[derive(Default, Debug)]
 pub(crate) struct ReadBuffer {
     pub(crate) bytes: Vec<u8>,
@@ -47,7 +47,7 @@ impl Listed {
 
 impl ReadBuffers {
     /// Lists `buffer`, whose lock the caller holds, as one that is about to have chunks of
-    /// `chunk` bytes, and empties others where that is too much; how many chunks it may
+    /// `chunk` bytes, and empties others if that is too much; how many chunks it may
     /// have, at most `most` and at least one.
     pub(crate) fn admit(&self, buffer: &SharedBuffer, chunk: usize, most: usize) -> usize {
         let mut listed = self.0.lock();

@@ -1,7 +1,7 @@
-//! What of the pool one worker has registered with the kernel, which only saves time.
+//! The parts of the pool that one worker has registered with the kernel, which only saves time.
 //!
-//! A registered page is pinned: it takes memory whether anything is in it or not. So the pool is registered in pieces,
-//! each once all its frames were used.
+//! A registered page is pinned: it takes memory whether anything is in it or not. So the pool is
+//! registered in pieces, each once all its frames were used.
 
 #![allow(unsafe_code)]
 

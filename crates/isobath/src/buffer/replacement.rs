@@ -1,4 +1,4 @@
-//! Which frame to give up: S3-FIFO over the frames of one partition.
+//! Chooses the frame to give up: S3-FIFO over the frames of one partition.
 //!
 //! A page enters a small queue of a tenth of the frames. If no access touches it
 //! again by the time it reaches the queue's end, it goes; if one did, it

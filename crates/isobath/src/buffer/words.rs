@@ -72,7 +72,7 @@ impl Words {
         true
     }
 
-    /// Appends `length` bytes from `at` to `into`; `false` where they would
+    /// Appends `length` bytes from `at` to `into`; `false` if they would
     /// pass the page's end.
     #[inline]
     pub(crate) fn append_to(&self, at: usize, length: usize, into: &mut Vec<u8>) -> bool {
@@ -85,7 +85,7 @@ impl Words {
     }
 
     /// Compares the `length` bytes at `at` with `other`, as byte strings;
-    /// `None` where they would pass the page's end.
+    /// `None` if they would pass the page's end.
     #[inline]
     pub(crate) fn compare(&self, at: usize, length: usize, other: &[u8]) -> Option<Ordering> {
         if at + length > PAGE_SIZE {

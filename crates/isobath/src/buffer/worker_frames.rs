@@ -1,4 +1,4 @@
-//! What a worker has for itself of the buffer, and the free frames among it.
+//! A worker's own part of the buffer, with its free frames.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::shared::Counters;
 /// How long a worker sleeps at most while tasks wait for free frames.
 const FRAME_RETRY_INTERVAL: Duration = Duration::from_micros(200);
 
-/// What a worker has for itself of the buffer.
+/// A worker's own part of the buffer.
 pub(super) struct Own {
     /// Free frames that it keeps.
     free: RefCell<Vec<FrameId>>,
@@ -158,7 +158,8 @@ impl Buffer {
         }
     }
 
-    /// A worker's step: keeps free frames ready, wakes tasks that wait for frames or for pages that others have read.
+    /// A worker's step: keeps free frames ready, wakes tasks that wait for frames or for pages that
+    /// others have read.
     pub(crate) fn poll(&self, worker: &Worker) -> bool {
         let own = self.own(worker);
         if own.free.borrow().len() < own.batch / 2 {
@@ -185,13 +186,13 @@ impl Buffer {
         self.own(worker).free.borrow().len()
     }
 
-    /// What tasks wait for here.
+    /// Counts of the tasks that wait here, by reason.
     #[cfg(any(debug_assertions, test, feature = "simulation"))]
     pub(crate) fn waits(&self) -> [(usize, &'static str); 1] {
         [(self.dirty_waiters.waiters(), "fewer dirty pages")]
     }
 
-    /// What tasks of the worker wait for, to explain why nothing happens.
+    /// Describes the waits of the worker's tasks, to explain a standstill.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn describe(&self, worker: &Worker) -> String {
         let own = self.own(worker);

@@ -1,4 +1,5 @@
-//! The state of checkpoints: which one counts, what the next one has to write, and where a recovery would begin.
+//! The state of checkpoints: the newest one, the changes for the next one, and the start of a
+//! recovery.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -14,11 +15,11 @@ use crate::runtime::{PerWorker, TaskId, Worker};
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicU64;
 
-/// What a recovery would begin with, and what it would miss.
+/// The state of checkpoints: the start of a recovery, and the changes that it would miss.
 pub(crate) struct Checkpoints {
     /// The checkpoint on the volume; taken out by the task that writes the next one.
     pub(super) current: Mutex<Option<Box<CheckpointState>>>,
-    /// Where the log ended when the last checkpoint began.
+    /// The log's end when the last checkpoint began.
     pub(super) checkpointed_at: AtomicU64,
     /// The checkpointer, parked, to be woken when there is work.
     idle: PerWorker<Cell<Option<TaskId>>>,
@@ -48,7 +49,8 @@ impl Checkpoints {
         self.idle.of(worker)
     }
 
-    /// Takes the right to write superblocks and checkpoints, with what the newest one is; `None` while another task has it.
+    /// Takes the right to write superblocks and checkpoints, with what the newest one is; `None`
+    /// while another task has it.
     pub(crate) fn take(&self) -> Option<Box<CheckpointState>> {
         self.current.lock().take()
     }
@@ -65,7 +67,7 @@ impl Checkpoints {
     }
 
     /// Notes on the volume that a writer has the store open. Before this, opening
-    /// has changed nothing; where nothing is logged, only a checkpoint makes the
+    /// has changed nothing; if nothing is logged, only a checkpoint makes the
     /// store whole after it. The log ended at `log_end`, if there was one.
     ///
     /// # Errors
@@ -81,14 +83,14 @@ impl Checkpoints {
             current.superblock.provisional = ArrayRoot::EMPTY;
         }
         current.superblock.clean = false;
-        // Whatever this opening writes: the next one tells it from its own by the segments' sequence numbers, also where no
-        // checkpoint and no record says which were given.
+        // Whatever this opening writes: the next one tells it from its own by the segments'
+        // sequence numbers, also if no checkpoint and no record says which were given.
         if !canary::is_on(Canary::GiveSeqsAgain) {
             current.superblock.next_segment_seq = self.pagestore.next_seq();
         }
         log_device::announce(&volume, &current.superblock)?;
-        // Both of them: were only one to say "open" and be corrupted later, an opening would take the other, whose
-        // checkpoint is overwritten by then.
+        // Both of them: were only one to say "open" and be corrupted later, an opening would take
+        // the other, whose checkpoint is overwritten by then.
         for _ in SUPERBLOCK_OFFSETS {
             current.superblock.sequence += 1;
             CheckpointIo::Volume(volume.clone()).superblock(&current.superblock)?;

@@ -30,7 +30,7 @@ pub(crate) enum Array {
     Mapping = 2,
     /// Two words per page of the mapping table: its address and its stamp.
     Directory = 3,
-    /// What no record has confirmed yet: token, number of pages, pages; and so on.
+    /// Allocations that no record has confirmed yet: token, number of pages, pages; and so on.
     Provisional = 4,
 }
 
@@ -50,7 +50,7 @@ fn page_id(array: Array, level: u64, index: u64) -> PageId {
     page::checkpoint_page(array as u64, level, index)
 }
 
-/// Where the pages of a checkpoint go.
+/// The sink of a checkpoint's pages.
 pub(crate) trait Sink {
     /// Why a page could not be written.
     type Error;
@@ -117,7 +117,7 @@ pub(crate) struct Reader<'v> {
     pub(crate) segments: u32,
     /// Of the superblock that names the array.
     pub(crate) sequence: u64,
-    /// Where the pages that were read lie.
+    /// The addresses of the pages that were read.
     pub(crate) visited: std::cell::RefCell<Vec<Address>>,
 }
 

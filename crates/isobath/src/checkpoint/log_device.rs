@@ -1,5 +1,4 @@
-//! Where the log lies by what the superblock says: in the volume, or on a device of its own. That one is to be found and
-//! checked for being the right one.
+//! Finds the log by the superblock: in the volume, or on a device of its own, which is checked.
 
 use std::path::{Path, PathBuf};
 
@@ -16,8 +15,7 @@ fn device_area(bytes: u64) -> Option<LogArea> {
     LogArea::new(vec![(LOG_OFFSET + DEVICE_HEADER_BYTES, bytes)])
 }
 
-/// Where the log of a store lies, if it has one: behind segment 0, or on a
-/// device of its own.
+/// The log's area of a store, if it has one: behind segment 0, or on a device of its own.
 pub(crate) fn log_area(superblock: &Superblock) -> Option<LogArea> {
     if superblock.log_device_bytes > 0 {
         return device_area(superblock.log_device_bytes);
@@ -58,7 +56,7 @@ fn header_of(superblock: &Superblock) -> DeviceHeader {
     }
 }
 
-/// Writes to the log device, where there is one, which store it belongs to and in which opening it
+/// Writes to the log device, if there is one, which store it belongs to and in which opening it
 /// is used. Called before the superblocks say so.
 ///
 /// # Errors
@@ -83,14 +81,14 @@ pub(crate) fn confirm(volume: &Volume, superblock: &Superblock) -> Result<(), Er
     header_of(superblock).confirm(volume).map_err(Error::Io)
 }
 
-/// Where the log of a store is, by what its superblock says of the path and by
-/// the paths of its files; `None` without a path.
+/// The log's path of a store, from its superblock and the paths of its files; `None` without a
+/// path.
 pub(crate) fn log_path(noted: &Path, paths: &[PathBuf]) -> Option<PathBuf> {
     let is_noted = !noted.as_os_str().is_empty();
     is_noted.then(|| directory(paths).join(noted))
 }
 
-/// The same; words for a message instead where there is no path.
+/// The same; words for a message instead if there is no path.
 fn place_of(superblock: &Superblock, paths: &[PathBuf]) -> PathBuf {
     log_path(&superblock.log_path, paths).unwrap_or_else(|| PathBuf::from("a log device"))
 }
@@ -143,7 +141,7 @@ pub(crate) fn create_log(
 }
 
 /// Opens the log device of the store whose superblock this is, if it has one: at
-/// `given`, or else where the superblock says. Where it was found is noted in
+/// `given`, or else where the superblock says. The place is noted in
 /// the superblock.
 ///
 /// # Errors

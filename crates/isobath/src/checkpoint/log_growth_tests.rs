@@ -29,7 +29,7 @@ fn key(task: usize, number: u64) -> [u8; 16] {
     key
 }
 
-/// What a power cut may leave: a drive, and how many inserts of each task had been acknowledged.
+/// The state after a power cut: a drive, and how many inserts of each task were acknowledged.
 type Cut = (Arc<FaultDevice>, Vec<u64>);
 
 /// Commits to a store until its log has grown, with power cuts around that.
@@ -65,8 +65,8 @@ fn cuts(seed: u64, first_segments: Option<u32>) -> Vec<Cut> {
         simulation.step();
         let grown = engine.log.area_bytes() > MIN_AREA_BYTES;
         after += u64::from(grown);
-        // While the log moves, densely while its superblocks would still be written had it moved before them, and then now
-        // and again.
+        // While the log moves, densely while its superblocks would still be written had it moved
+        // before them, and then now and again.
         let takes = (engine.log.is_paused() && step % 31 == seed % 31)
             || (grown && (100..500).contains(&after) && after % 20 == 1)
             || (grown && after % 1501 == 1);

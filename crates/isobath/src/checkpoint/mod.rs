@@ -1,4 +1,5 @@
-//! Checkpoints: the mapping table on the volume, and where a recovery from it begins (docs/decisions/0014).
+//! Checkpoints: the mapping table on the volume, and the start of a recovery from it
+//! (docs/protocol.md).
 
 mod checkpoints;
 pub(crate) mod format;

@@ -1,17 +1,18 @@
-//! Where a recovery has to start reading the log (docs/decisions/0014).
+//! The LSN at which a recovery has to start reading the log.
 
 use super::Checkpoints;
 use crate::canary::{self, Canary};
 use crate::page::Lsn;
 
 impl Checkpoints {
-    /// Where a recovery from a checkpoint that begins now has to start reading the
-    /// log, or earlier. Called by who has the right to write checkpoints.
+    /// The LSN at which a recovery from a checkpoint that begins now has to start reading the log,
+    /// or an earlier one. Called by the task with the right to write checkpoints.
     ///
     /// A change moves from the log's incomplete end, or a commit in flight, to a
-    /// dirty frame, from there to the floor of who writes it, to the written batches, and
+    /// dirty frame, from there to its writer's floor, to the written batches, and
     /// to the mapping table. These are read in the same order, so that each change
-    /// is seen at least once, however long that takes; see docs/decisions/0014. So `pause` may yield.
+    /// is seen at least once, however long that takes (docs/protocol.md has the reason for each
+    /// step). So `pause` may yield.
     pub(crate) fn recovery_start(&self, pause: impl FnMut()) -> Lsn {
         let complete = self.lower.log.contiguous_lsn();
         let start = match canary::is_on(Canary::IgnoreUnapplied) {

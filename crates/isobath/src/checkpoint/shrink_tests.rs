@@ -42,7 +42,7 @@ fn fill(tree: &Tree) {
     }
 }
 
-/// What is wrong with a store as a power cut left it.
+/// The problem of a store after a power cut, if any.
 fn wrong(device: &Arc<FaultDevice>) -> Option<String> {
     let volume = Volume::from_device(Arc::clone(device) as _);
     let store = match Store::open_on_volume(volume, &options()) {
@@ -68,7 +68,8 @@ fn wrong(device: &Arc<FaultDevice>) -> Option<String> {
     problems.first().cloned()
 }
 
-/// Compacts a store with a power cut every so often, beside a writer of other records; the device then.
+/// Compacts a store with a power cut every so often, beside a writer of other records; the device
+/// then.
 fn cuts(seed: u64) -> (Vec<Arc<FaultDevice>>, Arc<FaultDevice>, u64) {
     let device = FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=200));
     let volume = Volume::from_device(Arc::clone(&device) as _);

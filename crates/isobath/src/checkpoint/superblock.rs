@@ -1,6 +1,5 @@
-//! The two superblocks at the start of segment 0: what the store is, and where
-//! its newest checkpoint lies. They are written in turn, so that a torn write
-//! leaves the other one.
+//! The two superblocks at the start of segment 0, with the store's properties and the place of its
+//! newest checkpoint. They are written in turn, so that a torn write leaves the other one.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -11,9 +10,9 @@ use crate::shared::{Address, Run, SegmentSizes};
 
 /// The on-disk format that this engine writes.
 pub(crate) const FORMAT_VERSION: u32 = 3;
-/// What it writes where all segments have one size.
+/// The version written if all segments have one size.
 const UNIFORM_VERSION: u32 = 2;
-/// What it writes where nothing needs more: a log that lies behind segment 0 and does not grow.
+/// The version written if nothing needs more: a log that lies behind segment 0 and does not grow.
 const FIRST_VERSION: u32 = 1;
 const MAGIC: &[u8; 8] = b"ISOBATH\0";
 
@@ -49,7 +48,7 @@ pub(crate) struct Superblock {
     pub(crate) sizes: SegmentSizes,
     /// Segments of the volume when this was written.
     pub(crate) segments: u32,
-    /// No writer has the store open: the checkpoint is all there is. Where nothing
+    /// No writer has the store open: the checkpoint is all there is. If nothing
     /// is logged, a store that is not clean is lost.
     pub(crate) clean: bool,
     /// The next LSN.
@@ -68,25 +67,26 @@ pub(crate) struct Superblock {
     pub(crate) segment_table: ArrayRoot,
     /// Two words per page of the mapping table: address and stamp.
     pub(crate) directory: ArrayRoot,
-    /// What no record had confirmed when the checkpoint was written.
+    /// Allocations that no record had confirmed when the checkpoint was written.
     pub(crate) provisional: ArrayRoot,
-    /// Segments of the log area; none where nothing is logged.
+    /// Segments of the log area; none if nothing is logged.
     pub(crate) log_segments: u32,
     /// The first of them.
     pub(crate) log_first: u32,
-    /// Segments that the log may grow to; 0 where it does not.
+    /// Segments that the log may grow to; 0 if it does not.
     pub(crate) max_log_segments: u32,
-    /// Where the log lay before it grew, while a recovery needs that: what is below this LSN lies there.
+    /// The log's place before it grew, while a recovery needs that: records below this LSN lie
+    /// there.
     pub(crate) log_before: LogBefore,
     /// Writers that have opened the store, this one included; what its log records carry.
     pub(crate) open_epoch: u32,
-    /// Where a recovery reads the log from.
+    /// The LSN from which a recovery reads the log.
     pub(crate) log_start: u64,
-    /// What records there carry at least; others were left behind by a crash.
+    /// The least open epoch of records there; others were left behind by a crash.
     pub(crate) log_epoch: u32,
     /// The log reaches up to here at least.
     pub(crate) log_durable: u64,
-    /// Where the log has a device of its own: the bytes of its area there, else 0.
+    /// Bytes of the log's area on a device of its own; 0 without one.
     pub(crate) log_device_bytes: u64,
     /// That device's path as last given, relative to the directory of the
     /// store's first file where it lies below that; empty if it has none.
@@ -95,7 +95,7 @@ pub(crate) struct Superblock {
     pub(crate) limit_segments: u32,
 }
 
-/// Where the log lay before it grew, if a recovery needs that. Not an `Option`: optimised code looks
+/// The log's place before it grew, if a recovery needs that. Not an `Option`: optimised code looks
 /// at the content of one before it looks whether there is any, and programs run under valgrind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LogBefore {
@@ -109,12 +109,12 @@ impl LogBefore {
         run: Run { first: 0, count: 0 },
     };
 
-    /// What is below the LSN `switch` lies in `run`.
+    /// Records below the LSN `switch` lie in `run`.
     pub(crate) fn new(switch: u64, run: Run) -> LogBefore {
         LogBefore { switch, run }
     }
 
-    /// The LSN from which on the log lies where it does now, and the segments of what is below.
+    /// The LSN from which on the log lies in its present area, and the segments of what is below.
     pub(crate) fn get(self) -> Option<(u64, Run)> {
         (self.run.count > 0).then_some((self.switch, self.run))
     }

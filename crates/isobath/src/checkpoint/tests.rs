@@ -1,4 +1,4 @@
-//! Checkpoints beside everything else: what a crash leaves is what the store was.
+//! Checkpoints with concurrent work: a crash leaves the store as it was.
 
 use std::sync::Arc;
 
@@ -119,7 +119,7 @@ fn opened_after_crash(device: &Arc<FaultDevice>) -> Arc<Engine> {
     Engine::new(open(image, superblock, &[], config, frames, policy).unwrap()).0
 }
 
-/// What a crash would have misplaced after some round of a run.
+/// Pages that a crash would have misplaced after some round of a run.
 fn run(seed: u64) -> Vec<(u64, Place, Place)> {
     let plan = FaultPlan::new(seed).latency_us(0..=200);
     let device = FaultDevice::new(0, plan.max_bytes(Some(VOLUME_BYTES)));
@@ -300,7 +300,8 @@ fn a_free_that_is_complete_has_marked_its_words() {
     assert_ne!(risen_between_record_and_mark(), 0);
 }
 
-/// A mapping record that no log may begin behind without the frees before it, and a backup that holds the log between the two.
+/// A mapping record that no log may begin behind without the frees before it, and a backup that
+/// holds the log between the two.
 #[test]
 fn what_holds_the_log_cuts_no_late_record_off() {
     let (simulation, _) = quiet();
@@ -331,7 +332,8 @@ fn what_holds_the_log_cuts_no_late_record_off() {
     work.join().unwrap();
 }
 
-/// A mapping record that is far behind the frees before it: the log may begin nowhere between them, and still goes on.
+/// A mapping record that is far behind the frees before it: the log may begin nowhere between them,
+/// and still goes on.
 #[test]
 fn a_late_record_holds_the_log_for_a_while_only() {
     let (simulation, _) = quiet();
@@ -438,8 +440,9 @@ fn what_ended_before_the_log_begins_rises_without_the_mend() {
     assert_ne!(risen_from_between_two_records(), 0);
 }
 
-/// A value with chunks in a page of the mapping table that a checkpoint has written and others that it has not, which is
-/// freed meanwhile: how many of its chunks a crash after the checkpoint leaves, and of how many.
+/// A value with chunks in a page of the mapping table that a checkpoint has written and others that
+/// it has not, which is freed during it: how many of its chunks a crash after the checkpoint
+/// leaves, and of how many.
 fn left_of_a_value_that_is_freed() -> (usize, usize) {
     const PER_PAGE: u64 = 504;
     const BETWEEN: u64 = 640;
@@ -516,8 +519,8 @@ fn of_a_value_all_chunks_are_free_in_a_checkpoint_or_none() {
     assert_eq!(left_of_a_value_that_is_freed(), (2, 3));
 }
 
-/// A chunk that is freed while its token is open, and a leaf that gets its id in a split, which needs no token: how many pages a
-/// crash behind a checkpoint misplaces.
+/// A chunk that is freed while its token is open, and a leaf that gets its id in a split, which
+/// needs no token: how many pages a crash behind a checkpoint misplaces.
 fn lost_in_pages_of_an_open_token() -> usize {
     let (simulation, device) = quiet();
     let freed = in_task(&simulation, 1, |local| {
@@ -561,8 +564,9 @@ fn a_provisional_allocation_ends_with_its_page() {
     assert_ne!(lost_in_pages_of_an_open_token(), 0);
 }
 
-/// Of a store that was closed nothing is recovered, and yet no checkpoint comes before its superblocks say that it is
-/// open: a task that writes one has them to itself, and opening would find them gone.
+/// Of a store that was closed nothing is recovered, and yet no checkpoint comes before its
+/// superblocks say that it is open: a task that writes one has them to itself, and opening would
+/// find them gone.
 #[test]
 fn no_checkpoint_is_due_before_the_store_is_open() {
     let device = FaultDevice::new(0, FaultPlan::new(1));
@@ -638,8 +642,8 @@ fn other_tasks_have_turns_while_all_frames_are_looked_at() {
     simulation.close().unwrap();
 }
 
-/// Makes pages; how often another worker, which is interrupted everywhere as the first one is, sees a frame that is dirty and
-/// has no oldest change.
+/// Makes pages; how often another worker, which is interrupted everywhere as the first one is, sees
+/// a frame that is dirty and has no oldest change.
 fn dirty_without_a_change(seed: u64) -> usize {
     let (rate, max_steps) = (0.3, 100);
     Switches::new(How::EveryPlace { rate, max_steps }).switch_on();
@@ -695,7 +699,7 @@ fn the_changes_of_a_batch_that_failed_hold_the_log() {
             (0..60_000).find(failed)
         };
         assert!(simulation.spawn(1, work).join().unwrap().is_some());
-        // Batches that did not fail end meanwhile, and hold nothing any more.
+        // Batches that did not fail have ended, and hold nothing any more.
         let rest = || (0..2_000).for_each(|_| crate::yield_now());
         simulation.spawn(0, rest).join().unwrap();
         let engine = simulation.engine();

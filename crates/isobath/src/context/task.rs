@@ -38,7 +38,8 @@ impl Deref for PoolHandle {
     }
 }
 
-/// The parts that tasks use to read and change trees and large values; those below the page store as if they were its own.
+/// The parts that tasks use to read and change trees and large values; those below the page store
+/// as if they were its own.
 #[derive(Clone)]
 pub(crate) struct TaskParts {
     pub(crate) lower: LowerParts,
@@ -55,15 +56,17 @@ impl Deref for TaskParts {
     }
 }
 
-/// Who has large values that only snapshots read.
+/// The owner of large values that only snapshots read.
 pub(crate) trait OldValues {
-    /// The volume is full: frees some of them, and fails their snapshots; `false` where there are none.
+    /// The volume is full: frees some of them, and fails their snapshots; `false` if there are
+    /// none.
     fn give_way(&self, local: &TaskWorker) -> bool;
 }
 
 /// A worker, with what its tasks use.
 pub(crate) struct TaskWorker {
-    /// Dropped before the parts: its channel waits for the reads that are in flight, into frames and buffers of theirs.
+    /// Dropped before the parts: its channel waits for the reads that are in flight, into frames
+    /// and buffers of theirs.
     pub(crate) worker: Worker,
     pub(crate) pool: PoolHandle,
     pub(crate) parts: TaskParts,
@@ -197,7 +200,7 @@ impl WriteContext for TaskContext<'_> {
 
 impl TaskContext<'_> {
     /// [`WriteContext::reserve`] for pages whose space the caller has reserved,
-    /// and keeps where this fails.
+    /// and keeps if this fails.
     pub(crate) fn take_reserved(&self, pages: u32) -> Result<Reservation, Error> {
         let TaskWorker { worker, parts, .. } = self.local;
         let mut taken = Vec::with_capacity(pages as usize);
@@ -210,7 +213,8 @@ impl TaskContext<'_> {
                 }
             }
         }
-        // The last one is used first: ids ascend where they are new, and so do those of pages made one after another.
+        // The last one is used first: new ids ascend, and so do those of pages made one after
+        // another.
         taken.reverse();
         Ok(Reservation::new(taken))
     }
@@ -285,11 +289,13 @@ impl ReadContext for InlineContext<'_> {
 }
 
 impl TaskWorker {
-    /// Waits, in a task, until page `id` is worth looking at again; see [`Buffer::load_page`](crate::buffer::Buffer::load_page).
+    /// Waits, in a task, until page `id` is worth looking at again; see
+    /// [`Buffer::load_page`](crate::buffer::Buffer::load_page).
     ///
     /// # Errors
     ///
-    /// [`Error::CorruptPage`] or [`Error::PageRead`] where the page cannot be read, [`Error::ReaderOverrun`].
+    /// [`Error::CorruptPage`] or [`Error::PageRead`] if the page cannot be read,
+    /// [`Error::ReaderOverrun`].
     pub(crate) fn load_page(&self, id: PageId) -> Result<(), Error> {
         let parts = &self.parts;
         let loaded = parts.buffer.load_page(&self.worker, id);

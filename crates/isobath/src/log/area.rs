@@ -1,4 +1,4 @@
-//! Where the log lies on its volume.
+//! The log's area on its volume.
 
 use isobath_io::{IoError, Volume};
 
@@ -12,7 +12,8 @@ pub(crate) struct LogArea {
     extents: Vec<(u64, u64)>,
     /// Position in the area at which each extent ends.
     ends: Vec<u64>,
-    /// The area that the log had before it grew, and the LSN, a whole block, below which it lies there.
+    /// The area that the log had before it grew, and the LSN, a whole block, below which it lies
+    /// there.
     before: Option<(u64, Box<LogArea>)>,
 }
 
@@ -36,7 +37,8 @@ impl LogArea {
         })
     }
 
-    /// This area from the LSN `switch` on, and `before` below it. What `before` has of an earlier one counts no more.
+    /// This area from the LSN `switch` on, and `before` below it. What `before` has of an earlier
+    /// one counts no more.
     pub(crate) fn growing_from(mut self, switch: u64, mut before: LogArea) -> LogArea {
         debug_assert!(switch.is_multiple_of(BLOCK));
         before.before = None;

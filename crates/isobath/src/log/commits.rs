@@ -33,7 +33,8 @@ struct WorkerSlots {
     unversioned_end: AtomicU64,
     slots: Box<[AtomicU64]>,
     /// For each slot: 0, or the LSN of its commit once that is applied and stays
-    /// only until the watermark has passed it; with [`LASTS`], which happens no earlier than it is durable.
+    /// only until the watermark has passed it; with [`LASTS`], which happens no earlier than it is
+    /// durable.
     applied: Box<[AtomicU64]>,
 }
 
@@ -51,7 +52,7 @@ pub(crate) struct Tracker {
     ending: Mutex<BTreeSet<Lsn>>,
 }
 
-/// What a record frees is not free yet, until this is dropped.
+/// A record whose frees have not ended until this is dropped.
 pub(crate) struct Ending<'t> {
     tracker: &'t Tracker,
     lsn: Lsn,
@@ -113,8 +114,8 @@ impl Tracker {
         }
     }
 
-    /// Pages and chunks end with the record at `lsn`, one after another, from now on: no log may begin behind it until
-    /// this is dropped.
+    /// Pages and chunks end with the record at `lsn`, one after another, from now on: no log may
+    /// begin behind it until this is dropped.
     pub(crate) fn begin_ending(&self, lsn: Lsn) -> Ending<'_> {
         self.ending.lock().insert(lsn);
         Ending { tracker: self, lsn }
@@ -126,7 +127,7 @@ impl Tracker {
         !self.ending.lock().is_empty()
     }
 
-    /// Where replaying commits would have to start, were the pages as they are now.
+    /// The LSN at which replaying commits would have to start, with the pages as they are now.
     fn oldest_unapplied(&self, log: &Log) -> Lsn {
         // In this order: what a record frees is noted before the watermark passes it.
         let watermark = Lsn(self.watermark(log));
@@ -158,7 +159,7 @@ impl Tracker {
 
     /// Announces a commit of a task of worker `worker`, on that worker's thread:
     /// from now on the watermark stays below whatever LSN it gets. The commit
-    /// counts as blind until [`Slot::publishes`].
+    /// counts as blind until [`Slot::adds_versions`].
     #[inline]
     pub(crate) fn register(&self, worker: usize, log: &Log) -> Slot<'_> {
         let worker = &self.workers[worker];
@@ -213,8 +214,8 @@ impl Tracker {
             stay = bound < lowest;
             lowest = lowest.min(bound);
         }
-        // Read last: a commit that has left its slot since has reported that the watermark passed it, or was visible
-        // before.
+        // Read last: a commit that has left its slot since has reported that the watermark passed
+        // it, or was visible before.
         let told = self.reported.load(Ordering::SeqCst);
         if told < lowest {
             self.reported
@@ -225,8 +226,8 @@ impl Tracker {
         }
     }
 
-    /// Whether a commit beside `own` keeps the watermark from passing the record at `lsn`, which is durable: its own may be
-    /// older, and it is not applied, or not durable.
+    /// Whether a commit beside `own` keeps the watermark from passing the record at `lsn`, which is
+    /// durable: its own may be older, and it is not applied, or not durable.
     pub(crate) fn waits_for_others(&self, log: &Log, lsn: Lsn, own: &Slot<'_>) -> bool {
         let durable = log.durable().0;
         self.workers.iter().any(|worker| {
@@ -241,15 +242,15 @@ impl Tracker {
         })
     }
 
-    /// The highest watermark that was reported. Every commit that was acknowledged, and every one that a reader was
-    /// shown, is below it.
+    /// The highest watermark that was reported. Every commit that was acknowledged, and every one
+    /// that a reader was shown, is below it.
     #[inline]
     pub(crate) fn reported(&self) -> u64 {
         self.reported.load(Ordering::SeqCst)
     }
 
-    /// What a snapshot that begins must reach to see all that blind commits have
-    /// changed. Asked once they have ended.
+    /// The watermark that a new snapshot must reach to see all changes of blind commits. Asked once
+    /// they have ended.
     pub(crate) fn unversioned_end(&self) -> u64 {
         let ends = self.workers.iter();
         let ends = ends.map(|worker| worker.unversioned_end.load(Ordering::Acquire));
@@ -303,7 +304,7 @@ impl Slot<'_> {
     }
 
     /// The commit adds versions: no snapshot has to wait for it.
-    pub(crate) fn sets_lsn(&self) {
+    pub(crate) fn adds_versions(&self) {
         let word = self.word().load(Ordering::Relaxed);
         self.word().store(word & !UNVERSIONED, Ordering::Release);
     }
@@ -331,22 +332,22 @@ impl Slot<'_> {
     /// less, to beyond its LSN, and to nothing between.
     pub(crate) fn is_applied(&self, lsn: Lsn) {
         self.ends_at(lsn.0 + 8);
-        self.sets_lsn();
+        self.adds_versions();
         self.worker.applied[self.index].store(lsn.0, Ordering::Release);
     }
 
-    /// The commit is applied, and stays until it is durable: till then the watermark stops before it. No task has to wake
-    /// for the watermark to go on then.
+    /// The commit is applied, and stays until it is durable: till then the watermark stops before
+    /// it. No task has to wake for the watermark to go on then.
     pub(crate) fn lasts(&self, lsn: Lsn) {
         self.ends_at(lsn.0 + 8);
         self.worker.applied[self.index].store(lsn.0 | LASTS, Ordering::Release);
     }
 
-    /// The commit is partially applied, or its caller got the error that it may not last: it never becomes visible, also if it becomes
-    /// durable later.
+    /// The commit is partially applied, or its caller got the error that it may not last: it never
+    /// becomes visible, also if it becomes durable later.
     pub(crate) fn abandon(self) {
         self.worker.applied[self.index].store(0, Ordering::SeqCst);
-        self.sets_lsn();
+        self.adds_versions();
         std::mem::forget(self);
     }
 }
@@ -444,7 +445,7 @@ mod tests {
         let tracker = Tracker::new(1, 4);
         let mut blind = Some(tracker.register(0, &log));
         let open = tracker.register(0, &log);
-        open.sets_lsn();
+        open.adds_versions();
         let mut waits = 0;
         let mut replacement = None;
         let drained: Result<(), ()> = tracker.drain(true, || {

@@ -1,10 +1,10 @@
-//! A log on a device of its own: what that device says of itself.
+//! The headers of a log on a device of its own.
 //!
 //! Its first 64 KiB hold two headers, the log's area follows. They name the
 //! store, and count its openings for writing as the superblocks do: so the store
 //! recognises a foreign device, and one that an older or a younger copy of the
 //! store has left. An opening is counted in the first header before the
-//! superblocks, and in the second one after them: where they differ, it was cut off
+//! superblocks, and in the second one after them: if they differ, it was cut off
 //! in between.
 //!
 //! ```text
@@ -28,14 +28,14 @@ use crate::page::{PAGE_SIZE, get_u32, get_u64, put_u32, put_u64};
 
 /// Bytes in front of the area.
 pub(crate) const DEVICE_HEADER_BYTES: u64 = 64 << 10;
-/// Where the two headers lie.
+/// Offsets of the two headers.
 const PLACES: [u64; 2] = [0, 32 << 10];
 const MAGIC: &[u8; 8] = b"ISOBLOG\0";
 /// The version of the header that this engine writes.
 pub(crate) const DEVICE_VERSION: u32 = 1;
 const CHECKSUM: usize = 12;
 
-/// What a log device says of itself.
+/// The header of a log device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct DeviceHeader {
     /// The store that it belongs to.
@@ -57,7 +57,7 @@ pub(crate) enum HeaderError {
     Newer(u32),
 }
 
-/// Whether `file` says of itself that it is a log device; a corrupt header counts.
+/// Whether `file` says that it is a log device; a corrupt header counts.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
-//! What is being written to the drive, and what is there.
+//! Flushes: the bytes that are being written to the drive, and those that are there.
 //!
 //! Any worker flushes. A flush takes everything that is complete, padded to a
-//! whole block; while one is in flight, what completes meanwhile gathers for the
+//! whole block; while one is in flight, completed records gather for the
 //! next, which is all that group commit needs.
 
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ pub(crate) struct Flush {
     pub(crate) end: u64,
 }
 
-/// What a log writer is to do.
+/// The work of a log writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Claim {
     /// Nothing now; the end of a flush in flight, or a new request, asks again.
@@ -48,7 +48,7 @@ struct State {
     running: usize,
     /// End of the padding that was taken for the next flush.
     padded_to: u64,
-    /// Where flushes stop while the log moves to another area.
+    /// The LSN at which flushes stop while the log moves to another area.
     pause_at: Option<u64>,
 }
 

@@ -1,4 +1,5 @@
-//! Whether the log should grow, and how far it has (docs/decisions/0028). The checkpointer makes the larger area.
+//! Whether the log should grow, and how far it has (docs/decisions/0028). The checkpointer makes
+//! the larger area.
 
 use std::time::Duration;
 
@@ -105,8 +106,9 @@ impl LogTasks {
         self.growth.request(bytes);
     }
 
-    /// The log need not be larger than it is, unless tasks wait for space in it. These are listed before they ask for a larger one:
-    /// either they are seen here, or what they ask for comes after this.
+    /// The log need not be larger than it is, unless tasks wait for space in it. These are listed
+    /// before they ask for a larger one: either they are seen here, or what they ask for comes
+    /// after this.
     pub(crate) fn forget_wanted(&self) {
         let before = self.growth.wanted.swap(0, Ordering::SeqCst);
         if self.log.has_reservation_waiters() {
@@ -142,11 +144,12 @@ impl LogTasks {
         self.wait_to_hold(worker, bytes)
     }
 
-    /// Waits until the log has grown so far that one record of `bytes` bytes, which it can hold once it has grown, fits.
+    /// Waits until the log has grown so far that one record of `bytes` bytes, which it can hold
+    /// once it has grown, fits.
     ///
     /// # Errors
     ///
-    /// [`Error::TransactionTooLarge`] where the volume has no space for that; [`Error::Poisoned`].
+    /// [`Error::TransactionTooLarge`] if the volume has no space for that; [`Error::Poisoned`].
     pub(crate) fn wait_to_hold(&self, worker: &Worker, bytes: u64) -> Result<(), Error> {
         let holds = || bytes <= self.log.record_limit_now();
         match self.wait_for_area(worker, Log::area_for(bytes), holds)? {
@@ -158,7 +161,8 @@ impl LogTasks {
         }
     }
 
-    /// Waits until the log has grown so far that one commit may split `leaves` leaves; whether it may.
+    /// Waits until the log has grown so far that one commit may split `leaves` leaves; whether it
+    /// may.
     ///
     /// # Errors
     ///
@@ -171,8 +175,8 @@ impl LogTasks {
         self.wait_for_area(worker, Log::area_to_split(leaves), may_split)
     }
 
-    /// Waits until the log's area is large enough, as `is_large` says, as it is with `wanted` bytes; `false` where the volume has no
-    /// space for that.
+    /// Waits until the log's area is large enough, as `is_large` says, as it is with `wanted`
+    /// bytes; `false` if the volume has no space for that.
     fn wait_for_area(
         &self,
         worker: &Worker,

@@ -1,4 +1,4 @@
-//! What keeps the log from beginning later: a backup, or a recovery under way.
+//! Holds that keep the log from beginning later: a backup's, or that of a recovery under way.
 
 use super::LogTasks;
 use crate::page::Lsn;
@@ -35,7 +35,8 @@ impl LogTasks {
         self.hold.floor.load(Ordering::SeqCst) != NO_FLOOR
     }
 
-    /// Keeps the log from `floor` on: a backup needs it, or a recovery has not applied what is there.
+    /// Keeps the log from `floor` on: a backup needs it, or a recovery has not applied what is
+    /// there.
     pub(crate) fn hold(&self, floor: Lsn) {
         self.hold.floor.store(floor.0, Ordering::SeqCst);
     }
@@ -47,8 +48,8 @@ impl LogTasks {
         }
     }
 
-    /// Writers may wait for log space that the last checkpoint came too early to free. They log nothing until there is
-    /// another one.
+    /// Writers may wait for log space that the last checkpoint came too early to free. They log
+    /// nothing until there is another one.
     pub(crate) fn request_checkpoint_again(&self) {
         self.hold.checkpoint_again.store(true, Ordering::SeqCst);
         self.workers.notify_all();

@@ -1,4 +1,4 @@
-//! Where the log's next byte is, and up to where every writer has copied.
+//! The log's next byte, and the end up to which every writer has copied.
 //!
 //! A writer publishes a low-water mark, takes its place with one atomic
 //! operation, copies, and clears the mark. What lies below the next byte and

@@ -1,4 +1,4 @@
-//! How units lie in the log: records, and words that say where to go on.
+//! The layout of the log's units: records, and words that say where the log continues.
 //!
 //! ```text
 //! record:  0 u32 length of the whole record, a multiple of 8
@@ -18,7 +18,7 @@ use crate::page::{get_u32, get_u64, put_u32, put_u64};
 
 /// Bytes of a record's header.
 pub(crate) const HEADER_BYTES: usize = 32;
-/// What a flush ends on a multiple of, so that no block is written twice.
+/// A flush ends at a multiple of this, so that no block is written twice.
 pub(crate) const BLOCK: u64 = 4096;
 /// Open epochs that fit into a skip word.
 pub(crate) const OPEN_EPOCH_LIMIT: u32 = 1 << 29;
@@ -28,7 +28,7 @@ pub(crate) const MAX_RECORD_BYTES: usize = 1 << 27;
 const SKIP_WORD: u32 = 1;
 const SKIP_BLOCK: u32 = 2;
 
-/// What the checksums of a store's log are seeded with.
+/// The seed of checksums of a store's log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Seed(u32);
 
@@ -126,7 +126,7 @@ pub(super) fn is_whole(seed: Seed, record: &[u8]) -> bool {
     get_u32(record, 4) == checksum(body, record)
 }
 
-/// Where the log goes on without a record.
+/// The place where the log continues without a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Skip {
     /// 8 bytes later: a stamp.
@@ -149,7 +149,7 @@ pub(super) fn skip_word(seed: Seed, lsn: u64, open_epoch: u32, skip: Skip) -> u6
     u64::from(low) | u64::from(sum) << 32
 }
 
-/// Reads a skip word and its open epoch; `None` where there is no sound one.
+/// Reads a skip word and its open epoch; `None` if there is no sound one.
 pub(super) fn read_skip(seed: Seed, lsn: u64, word: u64) -> Option<(Skip, u32)> {
     let low = word as u32;
     let skip = match low & 7 {

@@ -1,4 +1,4 @@
-//! What tasks share of the log, beside the log itself.
+//! Log state that tasks share, other than the log itself.
 
 use std::sync::Arc;
 
@@ -10,7 +10,8 @@ use super::{Log, Tracker};
 use crate::runtime::{PerWorker, WaitQueue, WorkerPool};
 use crate::shared::{Run, Shared};
 
-/// How far the log has grown, what tasks of each worker wait for in it, and flushes that they share.
+/// How far the log has grown, what tasks of each worker wait for in it, and flushes that they
+/// share.
 pub(crate) struct LogTasks {
     pub(super) growth: LogGrowth,
     pub(super) hold: Hold,
@@ -18,8 +19,8 @@ pub(crate) struct LogTasks {
     /// Per worker: what its tasks wait for in the log.
     pub(super) awaited: Vec<Awaited>,
     pub(super) volume_flush: VolumeFlush,
-    /// Tasks that wait until old changes are on the drive, a checkpoint among them: it goes on without them where the log has no
-    /// space for the records of what is written.
+    /// Tasks that wait until old changes are on the drive, a checkpoint among them: it goes on
+    /// without them where the log has no space for the records of what is written.
     pub(super) flush_waiters: Arc<WaitQueue>,
     pub(super) own: PerWorker<Own>,
     pub(super) shared: Arc<Shared>,
@@ -65,7 +66,7 @@ impl LogTasks {
         &self.commits
     }
 
-    /// What tasks wait for here.
+    /// Counts of the tasks that wait here, by reason.
     #[cfg(any(debug_assertions, test, feature = "simulation"))]
     pub(crate) fn waits(&self) -> [(usize, &'static str); 4] {
         let awaited = self.awaited.iter().filter(|awaited| awaited.is_any());
@@ -77,8 +78,8 @@ impl LogTasks {
         ]
     }
 
-    /// Tasks that wait until old changes are on the drive. They are woken, too, where the log has no space for the records of
-    /// what is written.
+    /// Tasks that wait until old changes are on the drive. They are woken, too, where the log has
+    /// no space for the records of what is written.
     pub(crate) fn flush_waiters(&self) -> &Arc<WaitQueue> {
         &self.flush_waiters
     }

@@ -41,7 +41,7 @@ impl From<ReadError> for Error {
     }
 }
 
-/// Where the valid log ends.
+/// The end of the valid log.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct LogEnd {
     /// The first position that belongs to nothing valid.
@@ -53,7 +53,7 @@ pub(crate) struct LogEnd {
 }
 
 impl LogEnd {
-    /// Where a writer goes on behind it, once [`seal_tail`] has sealed it.
+    /// The LSN at which a writer continues behind it, once [`seal_tail`] has sealed it.
     pub(crate) fn goes_on_at(&self) -> Lsn {
         let at = self.lsn.0.next_multiple_of(BLOCK);
         // A block that holds records is written once more, and only that.
@@ -80,7 +80,7 @@ pub(crate) struct Reader<'v> {
     open_epoch: u32,
     /// One lap after the start: the log cannot be longer.
     limit: u64,
-    /// Where the log is known to end; what follows may be a writer's new records.
+    /// The known end of the log; a writer's new records may follow.
     known_end: Option<Lsn>,
     /// The log was durable below this, by what the records say that were read.
     durable: u64,
@@ -90,7 +90,7 @@ pub(crate) struct Reader<'v> {
     filled: usize,
 }
 
-/// What is at the reader's position.
+/// The unit at the reader's position.
 enum Found {
     Record(Header),
     Skipped,
@@ -140,7 +140,8 @@ impl<'v> Reader<'v> {
         Lsn(self.durable)
     }
 
-    /// As [`Reader::known_durable`], by what the records behind the log's end say, too. Called at that end.
+    /// As [`Reader::known_durable`], by what the records behind the log's end say, too. Called at
+    /// that end.
     ///
     /// # Errors
     ///
@@ -190,8 +191,8 @@ impl<'v> Reader<'v> {
         })
     }
 
-    /// The next record that starts below `end`, up to where the log is known to be whole: what lies behind it may be in
-    /// the making. `None` at `end`, or where the log ends before.
+    /// The next record that starts below `end`, up to where the log is known to be whole: what lies
+    /// behind it may be in the making. `None` at `end`, or where the log ends before.
     ///
     /// # Errors
     ///
@@ -207,7 +208,7 @@ impl<'v> Reader<'v> {
         Ok(None)
     }
 
-    /// Where the log ends, once [`Reader::next`] said that it does.
+    /// The log's end, once [`Reader::next`] said that it has one.
     pub(crate) fn end(&self) -> LogEnd {
         LogEnd {
             lsn: Lsn(self.at),
@@ -248,7 +249,7 @@ impl<'v> Reader<'v> {
         Ok(Found::Record(header))
     }
 
-    /// What has been read from the present position on.
+    /// The bytes read from the present position on.
     fn here(&self) -> &[u8] {
         &self.buffer[(self.at - self.base) as usize..self.filled]
     }
@@ -297,7 +298,7 @@ impl<'v> Reader<'v> {
         }
     }
 
-    /// What the first record behind the present position knew to be durable for which `is_it` holds.
+    /// The durable LSN of the first record behind the present position for which `is_it` holds.
     fn search_behind(&self, mut is_it: impl FnMut(u64) -> bool) -> Result<Option<u64>, IoError> {
         let search_end = self.limit.min(self.at.saturating_add(SEARCH_BYTES));
         let first = self.at - self.at % BLOCK;
@@ -319,8 +320,8 @@ impl<'v> Reader<'v> {
         Ok(None)
     }
 
-    /// What the first record in the block that lies at `block` knew to be
-    /// durable, if there is a sound one of this lap or a later one.
+    /// The durable LSN of the first record in the block at `block`, if there is a sound one of this
+    /// lap or a later one.
     fn durable_at(&self, block: u64, bytes: &[u8]) -> Result<Option<u64>, IoError> {
         let mut within = 0;
         let lsn = loop {
@@ -355,7 +356,7 @@ pub(crate) fn next_epoch(newest: u32) -> u32 {
     newest + u32::from(!canary::is_on(Canary::KeepEpoch))
 }
 
-/// Prepares the log to go on behind `end`, as `open_epoch`: where that is in
+/// Prepares the log to go on behind `end`, as `open_epoch`: if that is in
 /// the middle of a block, whose rest a crash has torn, a skip to the next block
 /// is written there, durably. So it is where sound records begin at the end that do
 /// not count: none of them may be read again, by whatever is written behind them. Returns where the

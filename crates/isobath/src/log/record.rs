@@ -1,5 +1,4 @@
-//! What the log's records say, and how they are laid out
-//! (docs/decisions/0014, docs/format.md).
+//! The bodies of the log's records, and their layout (docs/format.md).
 //!
 //! Bodies only: the header with length, checksum and LSN is the log's own.
 
@@ -7,7 +6,7 @@ use crate::page::{HEADER_SIZE, Lsn, PAGE_SIZE, PageId, get_u16, get_u32, get_u64
 use crate::shared::Address;
 use crate::types::{Tree, TreeId, ValueKind, ValueRef};
 
-/// What a record is about; the byte in its header.
+/// A record's kind; the byte in its header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -15,7 +14,7 @@ pub(crate) enum Kind {
     Commit = 1,
     /// New images of pages, and freed pages.
     Structure = 2,
-    /// Where copies of pages and chunks are.
+    /// Places of copies of pages and chunks.
     Mapping = 3,
     /// Freed chunks, and cancelled tokens.
     Free = 4,
@@ -42,11 +41,11 @@ pub(crate) type Token = u64;
 pub(crate) struct Operation<'a> {
     pub(crate) tree: Tree,
     pub(crate) key: &'a [u8],
-    /// What the key has from now on; `None` if nothing.
+    /// The key's new value; `None` if none.
     pub(crate) value: Option<ValueRef<'a>>,
 }
 
-/// What an entry of a mapping record is about.
+/// The kind of an entry of a mapping record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Copied {
@@ -58,8 +57,8 @@ pub(crate) enum Copied {
     MovedChunk = 2,
     /// No copy yet: a page that belongs to the record's token until that is confirmed.
     Provisional = 3,
-    /// A chunk that did not exist before, which was written and is on the drive once this record counts as durable
-    /// (docs/decisions/0086).
+    /// A chunk that did not exist before, which was written and is on the drive once this record
+    /// counts as durable (docs/decisions/0086).
     UnflushedChunk = 4,
 }
 
@@ -170,7 +169,7 @@ fn longest_zeros(image: &[u8; PAGE_SIZE]) -> (usize, usize) {
     best
 }
 
-/// The body of a mapping record; `token` is 0 where the copies belong to nothing that could still
+/// The body of a mapping record; `token` is 0 if the copies belong to nothing that could still
 /// be cancelled.
 pub(crate) fn mapping_body(token: Token, copies: &[Mapped]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(8 + copies.len() * MAPPED_BYTES);

@@ -10,7 +10,7 @@ use crate::page::Lsn;
 /// Bytes that are written at a time.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// What a new log says, and where.
+/// Writes a new log.
 pub(crate) struct Rewriter<'v> {
     volume: &'v Volume,
     area: &'v LogArea,
@@ -18,7 +18,7 @@ pub(crate) struct Rewriter<'v> {
     open_epoch: u32,
     /// The next position.
     at: u64,
-    /// What is not written yet: from `base`, a whole block, on.
+    /// Bytes not written yet, from `base`, a whole block, on.
     base: u64,
     bytes: Vec<u8>,
 }

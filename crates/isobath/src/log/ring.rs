@@ -1,4 +1,4 @@
-//! The log's memory: what was appended and is not on the drive yet.
+//! The log's memory: bytes that were appended and are not on the drive yet.
 
 #![allow(unsafe_code)]
 
@@ -41,8 +41,8 @@ impl Ring {
 
     /// Gives the memory back; for the ring's last user.
     pub(super) fn discard(&self) {
-        // SAFETY: the memory is the ring's own, a multiple of a page long, and its bytes are not needed. A failure leaves it
-        // taken until the ring is dropped.
+        // SAFETY: the memory is the ring's own, a multiple of a page long, and its bytes are not
+        // needed. A failure leaves it taken until the ring is dropped.
         unsafe {
             libc::madvise(self.base.cast(), self.bytes() as usize, libc::MADV_DONTNEED);
         }

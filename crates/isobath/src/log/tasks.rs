@@ -59,7 +59,7 @@ impl Awaited {
     }
 }
 
-/// What a worker has for its tasks.
+/// A worker's state for its tasks.
 pub(super) struct Own {
     /// Tasks that wait until their LSN is durable, the smallest first.
     waiters: RefCell<BinaryHeap<Reverse<(Lsn, TaskId)>>>,
@@ -262,7 +262,8 @@ impl LogTasks {
             self.growth.request(wanted);
         }
         if self.log.area_is_short_for_system() {
-            // After the waiter is listed: a checkpoint that waits for pages to be written sees it, or is woken.
+            // After the waiter is listed: a checkpoint that waits for pages to be written sees it,
+            // or is woken.
             self.flush_waiters.wake_all();
         }
         if self.log.area_is_short() {
@@ -284,8 +285,8 @@ impl LogTasks {
 
     // ---- writing ------------------------------------------------------------
 
-    /// A log writer's life: writes what is contiguous while a flush of it is requested. It ends once `has_ended` says that no task
-    /// is left on the worker that could request one.
+    /// A log writer's life: writes what is contiguous while a flush of it is requested. It ends
+    /// once `has_ended` says that no task is left on the worker that could request one.
     pub(crate) fn run_writer(&self, worker: &Worker, has_ended: impl Fn() -> bool) {
         loop {
             match self.log.claim(worker.index) {
@@ -315,8 +316,8 @@ impl LogTasks {
             // covers is not overwritten before it is durable.
             unsafe { worker.start_io(io) };
         }
-        // The writes of the chunks that its records name had ended before these were appended. So a flush of all devices of the
-        // volume that begins now makes them durable.
+        // The writes of the chunks that its records name had ended before these were appended. So a
+        // flush of all devices of the volume that begins now makes them durable.
         if self.log.flushes_volume(flush) && !canary::is_on(Canary::FlushLogAlone) {
             // SAFETY: a flush has no buffer.
             unsafe { worker.start_io(Io::flush(0)) };
@@ -345,15 +346,16 @@ impl LogTasks {
             && let Some(region) = self.log.region()
         {
             due.set(false);
-            // SAFETY: the log's ring outlives every worker of its engine. A refusal costs time alone.
+            // SAFETY: the log's ring outlives every worker of its engine. A refusal costs time
+            // alone.
             let _ = unsafe { worker.register_more(region) };
         }
     }
 
     // ---- the log's part of a worker's step -------------------------------------------------------
 
-    /// Readies the tasks that wait for the log; part of each step while there is a log. For `has_ended` see
-    /// [`LogTasks::run_writer`].
+    /// Readies the tasks that wait for the log; part of each step while there is a log. For
+    /// `has_ended` see [`LogTasks::run_writer`].
     pub(crate) fn poll(&self, worker: &Worker, has_ended: impl FnOnce() -> bool) -> bool {
         let own = self.own.of(worker);
         let mut woke = self.wake_durable_waiters(worker, own);

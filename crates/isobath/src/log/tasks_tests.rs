@@ -1,5 +1,4 @@
-//! The log under workers: group commit, power cuts, failures, buffered commits,
-//! and what it all costs.
+//! The log with workers: group commit, power cuts, failures, buffered commits, and their cost.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -120,7 +119,7 @@ impl Stepped {
     }
 }
 
-/// What tasks have done, as they know it.
+/// The tasks' own account of their work.
 #[derive(Default)]
 struct Book {
     /// Acknowledged records: LSN and first byte.
@@ -150,8 +149,8 @@ fn spawn_commits(run: &Stepped, engine: &Arc<Engine>, book: &Arc<Book>, tasks: u
     }
 }
 
-/// Where a recovery of the store on `volume` starts, and LSN and tag of every
-/// commit from there on.
+/// The LSN at which a recovery of the store on `volume` starts, and LSN and tag of every commit
+/// from there on.
 fn read_log(volume: &Volume, engine: &Engine) -> (u64, Vec<(u64, u64)>) {
     let superblock = crate::recovery::read_superblock(volume, &[]).unwrap();
     let (start, open_epoch) = (Lsn(superblock.log_start), superblock.log_epoch);

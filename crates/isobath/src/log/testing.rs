@@ -1,5 +1,5 @@
-//! Tests of the log as a whole, on a volume in memory: what was appended and
-//! flushed is read back, and nothing else is, whatever a crash left.
+//! Tests of the log as a whole, on a volume in memory: bytes that were appended and flushed are
+//! read back, and nothing else is, whatever a crash left.
 
 #![allow(unsafe_code)]
 
@@ -183,7 +183,7 @@ fn a_record_larger_than_a_read_and_a_new_log_are_read_back() {
     assert!(found == written);
 }
 
-/// What one I/O writes: the volume offset, and the bytes.
+/// One I/O's volume offset and bytes.
 type Piece = (u64, Vec<u8>);
 
 /// A log of several flushes on a volume that already holds a lap of older log.

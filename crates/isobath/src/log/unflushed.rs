@@ -1,11 +1,12 @@
-//! Which flushes of the log have to make chunks durable, too: those that hold records of chunks that were written and not
-//! flushed (docs/decisions/0086).
+//! Chunks of large values that the log names before they are flushed: flushes of the log that hold
+//! such records flush the volume, too. So a commit waits for one round of flushes.
 
 use super::flush::Flush;
 use crate::page::Lsn;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of chunks that may wait for a flush of the log before one is requested: what a recovery reads to verify them.
+/// Bytes of chunks that may wait for a flush of the log before one is requested: what a recovery
+/// reads to verify them.
 const MAX_BYTES: u64 = 16 << 20;
 
 /// The records of chunks that were not flushed.
@@ -18,7 +19,8 @@ pub(super) struct Unflushed {
 }
 
 impl Unflushed {
-    /// The record at `lsn` names `bytes` bytes of chunks, whose writes have ended. Called before the record is complete.
+    /// The record at `lsn` names `bytes` bytes of chunks, whose writes have ended. Called before
+    /// the record is complete.
     pub(super) fn add(&self, lsn: Lsn, bytes: u64) {
         self.newest.fetch_max(lsn.0 + 1, Ordering::SeqCst);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -29,7 +31,8 @@ impl Unflushed {
         self.bytes.load(Ordering::Relaxed) >= MAX_BYTES
     }
 
-    /// Whether `flush`, which was just taken, may hold such a record. All records in it are complete.
+    /// Whether `flush`, which was just taken, may hold such a record. All records in it are
+    /// complete.
     pub(super) fn is_in(&self, flush: Flush) -> bool {
         let is_in = self.newest.load(Ordering::SeqCst) > flush.start;
         if is_in {

@@ -40,7 +40,7 @@ impl LogTasks {
     ///
     /// # Errors
     ///
-    /// A failed flush, which poisons the store; [`Error::Poisoned`] where it
+    /// A failed flush, which poisons the store; [`Error::Poisoned`] if it
     /// was another task's.
     pub(crate) fn flush_volume(&self, worker: &Worker) -> Result<(), Error> {
         debug_assert!(worker.in_task(), "only tasks wait");

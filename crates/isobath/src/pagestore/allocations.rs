@@ -1,5 +1,5 @@
-//! Provisional allocations as the engine lists and logs them: pages and chunks that
-//! nothing reachable names until a record confirms their token (docs/decisions/0014).
+//! Lists and logs provisional allocations: pages and chunks that nothing reachable names until a
+//! record confirms their token.
 
 use crate::canary::{self, Canary};
 use crate::log::record::{Copied, Kind, Mapped, Token, free_body};
@@ -57,7 +57,8 @@ impl PageStore {
         self.lower.buffer.log_copies(worker, token, &provisional);
     }
 
-    /// Reserves log space for a free record. Without it the store is poisoned, and nothing is written any more.
+    /// Reserves log space for a free record. Without it the store is poisoned, and nothing is
+    /// written any more.
     pub(crate) fn reserve_for_free(
         &self,
         worker: &Worker,

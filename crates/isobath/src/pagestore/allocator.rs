@@ -1,5 +1,5 @@
-//! Bookkeeping of the log-structured volume: which segments are free, open,
-//! sealed; where the next page of a stream goes; what is obsolete where.
+//! Bookkeeping of the log-structured volume: free, open and sealed segments, the next place of each
+//! stream, and obsolete places.
 //!
 //! Pure state behind one lock that is held for one batch of pages at a time;
 //! the I/O that it implies is the caller's.
@@ -27,8 +27,8 @@ pub(crate) use cleaning::{CleaningEnd, Victim};
 use fence::Fence;
 use retained::Retained;
 
-/// What is written: pages of the buffer, or chunks of large values. They go to
-/// different segments, because chunks need not start at page boundaries.
+/// The content of a write: pages of the buffer, or chunks of large values. They go to different
+/// segments, because chunks need not start at page boundaries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Content {
     Pages,
@@ -61,7 +61,8 @@ pub(crate) struct SealedSegment {
     pub(crate) entries: Vec<Entry>,
 }
 
-/// Segments that may be open at a time in however small a volume: two streams of pages and two of chunks.
+/// Segments that may be open at a time in however small a volume: two streams of pages and two of
+/// chunks.
 const MIN_OPEN: u32 = 4;
 
 /// No free segment for `cause`: clean, or grow the volume.
@@ -156,7 +157,7 @@ pub(crate) struct SegmentAllocator {
     /// Bytes of the device's logical block. What is written together lies without gaps;
     /// what is written next begins at a block of its own.
     block: u32,
-    /// What lies in sealed segments that have no summary, as after a crash.
+    /// Contents of sealed segments without a summary, as after a crash.
     unsummarized: HashMap<u32, Vec<Entry>>,
     /// Segments that hold no pages of the store: superblocks, log, checkpoints.
     system: u32,
@@ -164,7 +165,8 @@ pub(crate) struct SegmentAllocator {
     small_system: u32,
     /// No segment becomes free: a reader needs obsolete pages.
     keeps_dead: bool,
-    /// Per segment: the newest superblock that may have been on the volume when it became free, 0 if it was never in use.
+    /// Per segment: the newest superblock that may have been on the volume when it became free, 0
+    /// if it was never in use.
     freed_at: Vec<u64>,
     retained: Retained,
 }
@@ -254,8 +256,8 @@ impl SegmentAllocator {
         self.reserve = shares.reserve;
     }
 
-    /// Says whether a checkpoint may be written from now on. While none may, as in a store without a log before it is
-    /// closed, cleaning does not keep free what it would need.
+    /// Says whether a checkpoint may be written from now on. While none may, as in a store without
+    /// a log before it is closed, cleaning does not keep free what it would need.
     pub(crate) fn reserve_for_checkpoint(&mut self, keeps: bool) {
         self.keeps_checkpoint = keeps;
     }
@@ -276,7 +278,8 @@ impl SegmentAllocator {
         Some(segment)
     }
 
-    /// Takes this free segment as [`SegmentAllocator::take_system`] does; `false` if it is not free.
+    /// Takes this free segment as [`SegmentAllocator::take_system`] does; `false` if it is not
+    /// free.
     pub(crate) fn adopt_system(&mut self, segment: u32) -> bool {
         let Some(at) = self.free.iter().position(|free| *free == segment) else {
             return false;
@@ -286,7 +289,8 @@ impl SegmentAllocator {
         true
     }
 
-    /// Takes these free segments as [`SegmentAllocator::take_system`] does; `false`, and none is taken, if one is not free.
+    /// Takes these free segments as [`SegmentAllocator::take_system`] does; `false`, and none is
+    /// taken, if one is not free.
     pub(crate) fn adopt_run(&mut self, run: Run) -> bool {
         let free = self.free.iter().filter(|&&segment| run.contains(segment));
         if free.count() as u32 != run.count {
@@ -322,7 +326,7 @@ impl SegmentAllocator {
         self.put_free(segment);
     }
 
-    /// What was written to a sealed segment that has no summary; `None` if it has one.
+    /// Contents of a sealed segment without a summary; `None` if it has one.
     pub(crate) fn unsummarized(&self, segment: u32) -> Option<Vec<Entry>> {
         self.unsummarized.get(&segment).cloned()
     }
@@ -421,7 +425,7 @@ impl SegmentAllocator {
         Ok(())
     }
 
-    /// Gives a place to `request`, right behind the one before it where that was
+    /// Gives a place to `request`, right behind the one before it if that was
     /// `behind` in the same segment: the two are written together.
     fn append(
         &mut self,
@@ -477,12 +481,13 @@ impl SegmentAllocator {
         Ok(Address::new(segment, offset, length))
     }
 
-    /// The stream that takes `request`: its own, or the nearest one whose open segment has space, where as many are
-    /// open as may be, or where the cleaner needs what is free for the victims under way.
+    /// The stream that takes `request`: its own, or the nearest one whose open segment has space,
+    /// if as many are open as may be, or where the cleaner needs what is free for the victims under
+    /// way.
     ///
-    /// While nothing is free but the cleaner's reserve, changed pages fill the segments that they opened themselves and
-    /// no others: where many streams share their segments, others would use up the reserve, and a page in the wrong stream
-    /// costs more than its wait.
+    /// While nothing is free but the cleaner's reserve, changed pages fill the segments that they
+    /// opened themselves and no others: where many streams share their segments, others would use
+    /// up the reserve, and a page in the wrong stream costs more than its wait.
     fn slot_for(&self, slot: usize, request: &Request) -> Result<usize, NoSegment> {
         let user = request.write.cause == Cause::User;
         let scarce = match user {
@@ -526,8 +531,8 @@ impl SegmentAllocator {
         self.pop_free().ok_or(NoSegment)
     }
 
-    /// Takes up to `most` free segments, and at most half of the spare ones, out of use: those from place `from` on in the
-    /// list of free segments. For [`SegmentAllocator::give_spare`].
+    /// Takes up to `most` free segments, and at most half of the spare ones, out of use: those from
+    /// place `from` on in the list of free segments. For [`SegmentAllocator::give_spare`].
     pub(crate) fn take_spare(&mut self, from: usize, most: usize) -> Vec<u32> {
         let most = most.min(self.spare_segments().div_ceil(2) as usize);
         let from = from.min(self.free.len());
@@ -563,8 +568,8 @@ impl SegmentAllocator {
         }
     }
 
-    /// Ends the open segment of `slot`; its summary keeps it busy. What is unused of a segment that is
-    /// `full` is too short for the next chunk; the rest of another one is worth cleaning.
+    /// Ends the open segment of `slot`; its summary keeps it busy. What is unused of a segment that
+    /// is `full` is too short for the next chunk; the rest of another one is worth cleaning.
     fn close(&mut self, slot: usize, full: bool, closing: &mut Vec<SealedSegment>) {
         if let Some(open) = self.open[slot].take() {
             let size = summary::size(open.entries.len());
@@ -610,12 +615,12 @@ impl SegmentAllocator {
     }
 
     /// One write into `segment`, or its summary's, has completed. The segment becomes free
-    /// where all that it holds is obsolete already.
+    /// if all that it holds is obsolete already.
     pub(crate) fn written(&mut self, segment: u32) {
         self.unpin(segment);
     }
 
-    /// What was at `address` is there no longer. Its segment becomes free where nothing else is.
+    /// Invalidates the copy at `address`. Its segment becomes free if it holds nothing else.
     pub(crate) fn invalidate(&mut self, address: Address) {
         let segment = SegmentId(address.segment());
         self.table.invalidate(segment, address.length());
@@ -650,12 +655,14 @@ impl SegmentAllocator {
         self.put_free(segment);
     }
 
-    /// From now on no segment becomes free, so that obsolete pages can still be read, until [`SegmentAllocator::release_dead`].
+    /// From now on no segment becomes free, so that obsolete pages can still be read, until
+    /// [`SegmentAllocator::release_dead`].
     pub(crate) fn retain_obsolete(&mut self) {
         self.keeps_dead = true;
     }
 
-    /// Ends [`SegmentAllocator::retain_obsolete`]; frees the segments in which everything is obsolete by now.
+    /// Ends [`SegmentAllocator::retain_obsolete`]; frees the segments in which everything is
+    /// obsolete by now.
     pub(crate) fn release_dead(&mut self) {
         self.keeps_dead = false;
         self.restart_progress();
@@ -703,7 +710,7 @@ impl SegmentAllocator {
         self.free_if_empty(segment);
     }
 
-    /// What fills the volume, to explain why nothing is free.
+    /// Describes the contents of the volume, to explain why nothing is free.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn describe(&self) -> String {
         let in_state = |state: SegmentState| {
@@ -727,7 +734,8 @@ impl SegmentAllocator {
         )
     }
 
-    /// The history of `page`, stored at `address`: its own where the policy keeps one per page, else its segment's.
+    /// The history of `page`, stored at `address`: its own if the policy keeps one per page, else
+    /// its segment's.
     pub(crate) fn inherited(&self, page: PageId, address: Address) -> History {
         let segment = (!address.is_none()).then(|| address.segment());
         if self.histories.wanted() {
@@ -738,7 +746,8 @@ impl SegmentAllocator {
         })
     }
 
-    /// Whether pages have histories of their own, so that the one that a frame carries may be older.
+    /// Whether pages have histories of their own, so that the one that a frame carries may be
+    /// older.
     pub(crate) fn keeps_page_histories(&self) -> bool {
         self.histories.wanted()
     }

@@ -1,4 +1,4 @@
-//! What users of a space leave free for cleaning and for checkpoints.
+//! Users of a space leave segments for cleaning and for checkpoints.
 
 use isobath_flash::policy::{Cause, History, PageWrite, PolicyKind};
 
@@ -57,7 +57,7 @@ fn write_with(
     Some(placed[0].address)
 }
 
-/// Writes new pages until a user finds no segment any more; where they are.
+/// Writes new pages until a user finds no segment any more; returns their places.
 fn fill(space: &mut SegmentAllocator, seqs: &ReservedWords, next_page: &mut u64) -> Vec<Address> {
     std::iter::from_fn(|| {
         let address = write(space, seqs, *next_page, Cause::User)?;
@@ -83,7 +83,7 @@ fn begin(space: &mut SegmentAllocator) -> u32 {
     }
 }
 
-/// How many victims are cleaned at a time where no task ends.
+/// How many victims are cleaned at a time if no task ends.
 fn victims(space: &mut SegmentAllocator) -> u32 {
     let next = || match space.begin_cleaning() {
         Victim::Segment(segment) => Some(segment),
@@ -129,8 +129,9 @@ fn as_many_victims_are_cleaned_at_a_time_as_users_leave_segments_free() {
     }
 }
 
-/// Chooses as many victims as may be cleaned at a time, has a checkpoint take what it gets, and moves what lives in the
-/// victims; how many segments the checkpoint got before and after, and whether all could be moved.
+/// Chooses as many victims as may be cleaned at a time, has a checkpoint take what it gets, and
+/// moves what lives in the victims; how many segments the checkpoint got before and after, and
+/// whether all could be moved.
 fn checkpoint_beside_victims() -> (usize, usize, bool) {
     let (mut space, seqs) = space();
     let mut addresses = fill(&mut space, &seqs, &mut 1);
@@ -224,7 +225,8 @@ fn cleaning_ends_where_it_has_moved_everything_for_nothing() {
     assert!(!space.cleaning_makes_no_progress());
 }
 
-/// Multi-log looks near the log of the last user write: on a full volume that may be where nothing is to be gained.
+/// Multi-log looks near the log of the last user write: on a full volume that may be where nothing
+/// is to be gained.
 #[test]
 fn before_cleaning_ends_the_emptiest_segment_is_tried() {
     let (mut space, seqs) = space_of(PolicyKind::MultiLog);
@@ -373,7 +375,8 @@ fn what_is_unused_of_a_segment_that_was_not_full_is_worth_cleaning() {
         let segment = SegmentId(live[live.len() - 1].segment());
         assert_eq!(now.table.live_bytes(segment), 6 << 10, "{page}");
     }
-    // A segment that is full: its end is too short for a chunk, and moving those there would not win it back.
+    // A segment that is full: its end is too short for a chunk, and moving those there would not
+    // win it back.
     let first = write_chunk(&mut now, &seqs, 100, 6 << 10);
     while now.live_bytes_of(first.segment()) + (6 << 10) < SEGMENT_BYTES {
         live.push(write_chunk(&mut now, &seqs, 101, 6 << 10));
@@ -406,7 +409,8 @@ fn a_segment_that_was_emptied_but_is_needed_still_is_no_bad_one() {
     assert_eq!(space.table.state(SegmentId(victim)), SegmentState::Free);
 }
 
-/// Where a checkpoint says that the summary of a full segment is before that was written, and afterwards; where it is.
+/// Where a checkpoint says that the summary of a full segment is before that was written, and
+/// afterwards; where it is.
 fn named_summary() -> (u32, u32, u32) {
     let (mut space, seqs) = space();
     let (mut placed, mut closing) = (Vec::new(), Vec::new());
@@ -442,7 +446,8 @@ fn a_checkpoint_names_a_summary_once_it_is_written() {
     assert_eq!(named_summary().0, at);
 }
 
-/// Pages of a space under life-table: 1 to 200 are updated ten times each after all of them were written.
+/// Pages of a space under life-table: 1 to 200 are updated ten times each after all of them were
+/// written.
 fn with_hot_pages() -> (SegmentAllocator, ReservedWords, Vec<Address>) {
     const PAGES: u64 = 2000;
     let (mut space, seqs) = space_of(PolicyKind::LifeTable);
@@ -488,7 +493,7 @@ fn histories_of_pages_survive_closing_and_growing_as_their_segments() {
     assert_ne!(opened.inherited(PageId(101), new), history);
 }
 
-/// What a policy stores of a segment is in MDC's terms, so that another one understands it.
+/// A policy stores a segment's history in MDC's terms, so that another one understands it.
 #[test]
 fn a_space_can_be_opened_with_another_policy() {
     let (space, seqs, addresses) = with_hot_pages();
@@ -500,7 +505,8 @@ fn a_space_can_be_opened_with_another_policy() {
     assert!(tells_hot_pages(&opened, &addresses) && opened.now == now);
 }
 
-/// A space of 40 small segments, all in use but what is kept, that has grown by 30 large ones; and where its pages are.
+/// A space of 40 small segments, all in use but what is kept, that has grown by 30 large ones; and
+/// where its pages are.
 fn outgrown() -> (SegmentAllocator, ReservedWords, Vec<Address>) {
     let seqs = ReservedWords::reserve(1 << 20).unwrap();
     let sizes = SegmentSizes::decode(4 * SEGMENT_BYTES, SEGMENT_BYTES, 40).unwrap();

@@ -1,4 +1,5 @@
-//! Chunks that tasks are freeing: taken out of the mapping table, the record of that not appended yet.
+//! Chunks that tasks are freeing: taken out of the mapping table, the record of that not appended
+//! yet.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +15,8 @@ pub(crate) struct ChunkFrees {
     open: BTreeSet<u64>,
 }
 
-/// From before the first chunk is taken out of the mapping table until the record of that is appended.
+/// From before the first chunk is taken out of the mapping table until the record of that is
+/// appended.
 pub(crate) struct Freeing<'e> {
     pagestore: &'e PageStore,
     number: u64,
@@ -27,7 +29,8 @@ impl Drop for Freeing<'_> {
 }
 
 impl PageStore {
-    /// Chunks are going to be taken out of the mapping table. The caller has reserved log space for the record that says so.
+    /// Chunks are going to be taken out of the mapping table. The caller has reserved log space for
+    /// the record that says so.
     pub(crate) fn begin_freeing(&self) -> Freeing<'_> {
         let mut frees = self.chunk_frees.lock();
         frees.begun += 1;
@@ -45,8 +48,9 @@ impl PageStore {
         frees.open.first().is_some_and(|oldest| *oldest <= begun)
     }
 
-    /// Waits until every chunk that the mapping table does not name any more has the record of its free appended. A
-    /// task that copies the table waits for this, and then until that record is durable.
+    /// Waits until every chunk that the mapping table does not name any more has the record of its
+    /// free appended. A task that copies the table waits for this, and then until that record is
+    /// durable.
     ///
     /// # Errors
     ///

@@ -11,12 +11,14 @@ use crate::runtime::Worker;
 const AT_A_TIME: usize = 8;
 
 impl PageStore {
-    /// Has file systems take back what small segments take that hold nothing and that the volume has outgrown: no one writes
-    /// there again. Answers how many bytes that were, 0 where a file system cannot do that.
+    /// Has file systems take back what small segments take that hold nothing and that the volume
+    /// has outgrown: no one writes there again. Answers how many bytes that were, 0 if a file
+    /// system cannot do that.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] where the device fails; nothing is lost. [`Error::ReadOnly`], [`Error::Poisoned`].
+    /// [`Error::Io`] if the device fails; nothing is lost. [`Error::ReadOnly`],
+    /// [`Error::Poisoned`].
     pub(crate) fn discard_outgrown(&self, worker: &Worker) -> Result<u64, Error> {
         self.lower.shared.writable()?;
         let sizes = self.lower.shared.config.sizes;
@@ -43,7 +45,8 @@ impl PageStore {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] where the device refuses or fails; the segments stay free. [`Error::ReadOnly`], [`Error::Poisoned`].
+    /// [`Error::Io`] if the device refuses or fails; the segments stay free. [`Error::ReadOnly`],
+    /// [`Error::Poisoned`].
     pub(crate) fn discard_free(&self, worker: &Worker) -> Result<u64, Error> {
         self.lower.shared.writable()?;
         let sizes = self.lower.shared.config.sizes;

@@ -10,10 +10,11 @@ const CHUNK: usize = 1 << 16;
 /// No page of a tree has this number or a higher one.
 const PAGES_MAX: u64 = 1 << 40;
 
-/// Per page id the low four bytes of its history; nothing at all for policies that keep histories per segment.
+/// Per page id the low four bytes of its history; nothing at all for policies that keep histories
+/// per segment.
 ///
-/// They are hints: lost when the store closes. Until a page is written again it has the history that the policy gives to all
-/// pages of its segment.
+/// They are hints: lost when the store closes. Until a page is written again it has the history
+/// that the policy gives to all pages of its segment.
 pub(super) struct PageHistories {
     wanted: bool,
     chunks: Vec<Vec<u32>>,

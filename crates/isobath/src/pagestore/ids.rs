@@ -1,5 +1,5 @@
-//! Which page ids are in use. Free ids form a list that runs through their own
-//! words of the mapping table, so they cost no memory beside it.
+//! Allocates page ids. Free ids form a list that runs through their own words of the mapping table,
+//! so they cost no other memory.
 
 use crate::buffer::{MappingTable, Place};
 use crate::page::PageId;

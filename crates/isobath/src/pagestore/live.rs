@@ -1,5 +1,5 @@
-//! What lives in a segment: by its summary, or by the mapping table where the
-//! summary cannot be read.
+//! Finds the live pages of a segment: by its summary, or by the mapping table if the summary cannot
+//! be read.
 
 use isobath_io::AlignedBuf;
 
@@ -15,8 +15,7 @@ use crate::sync::atomic::Ordering::Acquire;
 const SCAN_STEP: u64 = 1 << 16;
 
 impl PageStore {
-    /// What was written to the sealed segment `segment` and may live. The caller has
-    /// the segment pinned.
+    /// Entries of the sealed segment `segment` that may be live. The caller has the segment pinned.
     pub(crate) fn entries_of(&self, worker: &Worker, segment: u32) -> Vec<Entry> {
         self.read_summary(worker, segment).unwrap_or_else(|_| {
             Counters::add(&self.lower.shared.counters.unreadable_summaries, 1);
@@ -54,8 +53,8 @@ impl PageStore {
         })
     }
 
-    /// What the mapping table has in a sealed segment. No page is added to it meanwhile; the caller
-    /// finds pages that leave it elsewhere.
+    /// Entries of the mapping table in a sealed segment. No page is added to it during that; the
+    /// caller finds pages that leave it elsewhere.
     fn entries_from_mapping(&self, worker: &Worker, segment: u32) -> Vec<Entry> {
         let high_water = self.ids.lock().high_water();
         let mut entries = Vec::new();

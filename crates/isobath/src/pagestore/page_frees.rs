@@ -1,7 +1,8 @@
 //! Freeing many pages of trees by their ids, without reading those that are not in memory.
 //!
-//! A structure modification latches the pages that it frees. Here they are too many for that: nothing reachable names them any more,
-//! and readers that are still on their way through them find that a page which named another has gone first.
+//! A structure modification latches the pages that it frees. Here they are too many for that:
+//! nothing reachable names them any more, and readers that are still on their way through them find
+//! that a page which named another has gone first.
 
 use crate::buffer::{Exclusive, Place};
 use crate::log::record::Token;
@@ -22,8 +23,9 @@ enum Taken<'e> {
 }
 
 impl PageStore {
-    /// Frees `pages`, in this order, as the durable record at `record` says. Until this returns no checkpoint may begin behind the
-    /// record: the caller is in a slot of the tracker, or has noted that pages end with it.
+    /// Frees `pages`, in this order, as the durable record at `record` says. Until this returns no
+    /// checkpoint may begin behind the record: the caller is in a slot of the tracker, or has noted
+    /// that pages end with it.
     pub(crate) fn end_pages(&self, worker: &Worker, record: Lsn, pages: &[PageId]) {
         for (at, &id) in pages.iter().enumerate() {
             // Bound: what keeps the page is the load or the write of another task.
@@ -43,7 +45,8 @@ impl PageStore {
     /// Frees pages that belong to `token` and that nothing has named, and cancels the token.
     pub(crate) fn discard_pages(&self, worker: &Worker, token: Token, pages: Vec<PageId>) {
         let mut left = pages;
-        // Bound: each round frees a page, or waits for another task that keeps one. What a poisoned store keeps a recovery frees.
+        // Bound: each round frees a page, or waits for another task that keeps one. What a poisoned
+        // store keeps a recovery frees.
         while !left.is_empty() && self.lower.shared.writable().is_ok() {
             let _reservation = self.reserve_for_free(worker, 0, TOGETHER);
             let freeing = self.begin_freeing();
@@ -70,7 +73,8 @@ impl PageStore {
         self.log_free(worker, &[token], &[]);
     }
 
-    /// Takes a page out of the mapping table; `Err` where another task keeps it now, `None` where there is none.
+    /// Takes a page out of the mapping table; `Err` if another task keeps it now, `None` if there
+    /// is none.
     fn take_page(&self, id: PageId) -> Result<Option<Taken<'_>>, ()> {
         let pool = &self.lower.buffer.pool;
         match pool.mapping.place(id) {
@@ -104,17 +108,20 @@ impl PageStore {
         }
     }
 
-    /// Says in the mapping table that `page` is gone; before the record that says so counts as complete.
+    /// Says in the mapping table that `page` is gone; before the record that says so counts as
+    /// complete.
     pub(crate) fn end_page(&self, page: &Exclusive<'_>) {
         self.lower.buffer.pool.mapping.set(page.id(), Place::Free);
         self.lower.buffer.changes.mark(page.id());
     }
 
-    /// Frees a page that no reachable page names any more, as the log record at `record` says; after [`PageStore::end_page`].
+    /// Frees a page that no reachable page names any more, as the log record at `record` says;
+    /// after [`PageStore::end_page`].
     pub(crate) fn free_page(&self, worker: &Worker, page: Exclusive<'_>, record: Lsn) {
         let pool = &self.lower.buffer.pool;
         let id = page.id();
-        // No changed page holds the log where the record is: a checkpoint that starts behind it has to find this.
+        // No changed page holds the log at the record: a checkpoint that starts behind it has to
+        // find this.
         assert!(
             pool.mapping.place(id) == Place::Free,
             "a page ends with its record"

@@ -1,4 +1,4 @@
-//! Addresses that become free once a record is durable: until then a recovery may still read what is there.
+//! Addresses that become free once a record is durable: until then a recovery may still read them.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! Places that tasks read, kept from reuse meanwhile, and places that become obsolete.
+//! Places that tasks read, kept from reuse during that, and places that become obsolete.
 
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
@@ -8,8 +8,8 @@ use crate::runtime::Worker;
 use crate::shared::Address;
 
 impl PageStore {
-    /// Where the chunk `id` is, its segment kept from reuse until
-    /// [`PageStore::unpin`]; `None` if there is no such chunk.
+    /// The address of chunk `id`, whose segment is kept from reuse until [`PageStore::unpin`];
+    /// `None` if there is no such chunk.
     pub(crate) fn pin_chunk(&self, worker: &Worker, id: PageId) -> Option<Address> {
         loop {
             let mut space = self.space.lock();
@@ -47,7 +47,8 @@ impl PageStore {
         self.clean_if_few(spare);
     }
 
-    /// The page at `address`, if that is one, becomes obsolete once the record at `record` is durable.
+    /// The page at `address`, if that is one, becomes obsolete once the record at `record` is
+    /// durable.
     pub(crate) fn free_after(&self, record: Lsn, address: Address) {
         if address.is_none() {
             return;
@@ -59,7 +60,7 @@ impl PageStore {
         }
     }
 
-    /// What was at `address` is there no longer, and no log record says that it is.
+    /// Invalidates the copy at `address`, which no log record names.
     pub(crate) fn invalidate(&self, address: Address) {
         let mut space = self.space.lock();
         space.invalidate(address);

@@ -1,5 +1,5 @@
-//! Provisional allocations: pages and chunks that belong to a token until a log
-//! record confirms it (docs/decisions/0014).
+//! Provisional allocations: pages and chunks that belong to a token until a log record confirms it.
+//! Recovery frees those that nothing confirmed.
 //!
 //! An allocation ends when its page is freed, whatever becomes of the token: the id may be
 //! another's by then, and a recovery that still took it for provisional would free a
@@ -63,8 +63,7 @@ impl Provisional {
 struct Runs {
     /// By a run's first id: the id behind it, and whose it is. No two overlap.
     owners: BTreeMap<u64, (u64, Token)>,
-    /// What each token was given, first id and the one behind; some of it may have been freed
-    /// since.
+    /// Each token's ids, as first id and the one behind the last; some may have been freed since.
     given: HashMap<Token, Vec<(u64, u64)>>,
 }
 

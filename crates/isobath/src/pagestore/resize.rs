@@ -1,9 +1,9 @@
 //! Changing the volume's length while the worker's other tasks run (docs/decisions/0083).
 //!
-//! A file system takes milliseconds to seconds to allocate space or to give it back, and to flush what it has noted about
-//! that. These calls block, so a thread makes them, which lives as long as one call. The task that needs the
-//! call waits for its end as for an I/O. One task at a time resizes the volume; others that need it longer wait in
-//! the same queue.
+//! A file system takes milliseconds to seconds to allocate space or to give it back, and to flush
+//! what it has noted about that. These calls block, so a thread makes them, which lives as long as
+//! one call. The task that needs the call waits for its end as for an I/O. One task at a time
+//! resizes the volume; others that need it longer wait in the same queue.
 //!
 //! The order of steps, and what each is for:
 //!
@@ -16,8 +16,8 @@
 //! | nothing named behind the new end | labels say so, then files cut ([`isobath_io::Volume::shrink`]) | `checkpoint/shrink.rs` |
 //! | thread ended | files released by closing | the next opening finds them locked |
 //!
-//! A task that resizes the volume waits for the drive alone: for no page, no segment, no space in the log and no other task.
-//! So tasks may wait for it whatever they hold across waits.
+//! A task that resizes the volume waits for the drive alone: for no page, no segment, no space in
+//! the log and no other task. So tasks may wait for it whatever they hold across waits.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -129,12 +129,13 @@ impl Resizing {
 pub(crate) struct Turn<'e> {
     resizing: &'e Resizing,
     number: u64,
-    /// The turn that was under way when this one was asked for; this one where there was none.
+    /// The turn that was under way when this one was asked for; this one if there was none.
     asked_in: u64,
 }
 
 impl Turn<'_> {
-    /// Why there is no room for `segments` segments, if another task has found that out since this turn was asked for.
+    /// Why there is no room for `segments` segments, if another task has found that out since this
+    /// turn was asked for.
     pub(crate) fn refused(&self, segments: u32) -> Option<Arc<VolumeError>> {
         let state = self.resizing.state.lock();
         let refusal = state.refusal.as_ref()?;
@@ -170,7 +171,8 @@ fn start(work: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>
 }
 
 impl PageStore {
-    /// Waits for the right to resize the volume; `None` once `is_met` says that there is no need to.
+    /// Waits for the right to resize the volume; `None` once `is_met` says that there is no need
+    /// to.
     ///
     /// # Errors
     ///
@@ -198,7 +200,8 @@ impl PageStore {
                     asked_in: asked_in.unwrap_or(state.turns),
                 };
                 drop(state);
-                // The task that had the turn before may have ended the need since that was looked at.
+                // The task that had the turn before may have ended the need since that was looked
+                // at.
                 return Ok((!is_met()).then_some(turn));
             }
             asked_in.get_or_insert(state.turns);
@@ -236,7 +239,8 @@ impl PageStore {
     ) -> Result<(), VolumeError> {
         #[cfg(any(test, feature = "simulation"))]
         if let Some(time) = worker.draw_time(SIMULATED_CALL) {
-            // A simulation has one thread. Power cuts and other tasks come before or after the call's effect.
+            // A simulation has one thread. Power cuts and other tasks come before or after the
+            // call's effect.
             let now = crate::runtime::clock::now();
             worker.sleep_until(now + time / 2);
             let result = resize.call(volume);

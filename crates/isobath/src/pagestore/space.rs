@@ -1,10 +1,12 @@
 //! The segment allocator behind its lock, and the tasks that wait for a free segment.
 //!
-//! A task waits while no segment is spare. Segments become spare in many ways: the last page in one becomes obsolete, a
-//! reader in another process ends, the volume grows, a fence is lifted. So no code that frees segments has to wake the
-//! waiters: each [`SpaceGuard`] compares the spare segments when it locks and when it unlocks, and wakes all waiters
-//! where there were none and now are some. No wake-up is lost, because a waiter lists itself before it looks under the
-//! lock: if it finds no spare segment, the guard that makes the next one spare locks later, and finds it listed.
+//! A task waits while no segment is spare. Segments become spare in many ways: the last page in one
+//! becomes obsolete, a reader in another process ends, the volume grows, a fence is lifted. So no
+//! code that frees segments has to wake the waiters: each [`SpaceGuard`] compares the spare
+//! segments when it locks and when it unlocks, and wakes all waiters if there were none and now are
+//! some. No wake-up is lost, because a waiter lists itself before it looks under the lock: if it
+//! finds no spare segment, the guard that makes the next one spare locks later, and finds it
+//! listed.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -132,8 +134,8 @@ mod tests {
     use crate::sync::atomic::{AtomicBool, Ordering};
     use crate::{Options, Store};
 
-    /// What readers in other processes have retained becomes free when the cleaner looks, and then it is no more wanted:
-    /// whoever waits for a segment has to be woken.
+    /// Segments retained for readers become free when the cleaner looks, and then it has no reason
+    /// to go on: tasks that wait for a segment have to be woken.
     #[test]
     fn a_task_goes_on_when_a_reader_lets_go_of_segments() {
         let options = Options::new()

@@ -4,7 +4,7 @@
 //! a segment with a corrupt page is lost, with all its space: once too many are,
 //! no writer gets a place any more, and no delete, which would have to write too.
 //! Writers then get an error instead of waiting, and reads go on. The same happens
-//! where nothing moves at all, whatever the reason.
+//! if nothing moves at all, whatever the reason.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ const STANDSTILL: Duration = Duration::from_secs(90);
 /// How often a worker looks.
 pub(crate) const PERIOD: Duration = Duration::from_secs(1);
 
-/// What is known of tasks that wait.
+/// The state of waiting tasks.
 #[derive(Default)]
 pub(crate) struct Stall {
     seen: Mutex<Option<Seen>>,
@@ -37,11 +37,11 @@ struct Progress {
     room: RoomProgress,
     /// Bytes written to the volume and the log.
     written: u64,
-    /// Where the log starts and ends.
+    /// The log's start and end.
     log: (u64, u64),
 }
 
-/// What has to change for writers to get a segment.
+/// The numbers that change as soon as writers can get a segment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct RoomProgress {
     pages_written: u64,
@@ -49,7 +49,7 @@ struct RoomProgress {
     segments_free: u32,
 }
 
-/// What the last look has found.
+/// The result of the last look.
 struct Seen {
     next_look: Instant,
     progress: Progress,
@@ -59,7 +59,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// What is known after a look at `now` that has found `progress`.
+    /// The result of a look at `now` that has found `progress`.
     fn after(before: Option<&Seen>, progress: Progress, now: Instant) -> Seen {
         let room = before.filter(|seen| seen.progress.room == progress.room);
         let all = before.filter(|seen| seen.progress == progress);
@@ -73,7 +73,8 @@ impl Seen {
 }
 
 impl PageStore {
-    /// Looks whether tasks have waited for too long: the store takes no more writes then, and they get an error.
+    /// Looks whether tasks have waited for too long: the store takes no more writes then, and they
+    /// get an error.
     pub(super) fn look_at_stall(&self) {
         if let Some(error) = self.stalled() {
             self.lower.shared.poison(error);

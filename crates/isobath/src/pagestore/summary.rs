@@ -1,4 +1,4 @@
-//! The summary that closes a segment: which pages were written where.
+//! The summary that closes a segment: the pages written to it, and their places.
 //!
 //! The cleaner reads it to find candidates; whether a candidate is live, the
 //! mapping table says. Nothing else depends on it.

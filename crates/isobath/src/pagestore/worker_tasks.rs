@@ -11,7 +11,7 @@ pub(crate) const WRITERS: usize = 3;
 /// Tasks that write pages, per worker: those and the cleaner.
 pub(crate) const WRITING_TASKS: usize = WRITERS + 1;
 
-/// What one worker has for its tasks.
+/// One worker's state for its tasks.
 pub(super) struct Own {
     /// Parked writers and the cleaner, to be woken when there is work.
     idle_writers: RefCell<Vec<TaskId>>,
@@ -69,8 +69,8 @@ impl PageStore {
         self.own.of(worker).idle_writers.borrow().len()
     }
 
-    /// Part of a worker's step: readies tasks that have something to do, or have to end because the store is `stopping`, and
-    /// frees what may be used again.
+    /// Part of a worker's step: readies tasks that have something to do, or have to end because the
+    /// store is `stopping`, and frees what may be used again.
     pub(crate) fn poll(&self, worker: &Worker, stopping: bool) -> bool {
         let own = self.own.of(worker);
         let mut woke = false;

@@ -48,7 +48,7 @@ impl PageStore {
         self.lower.shared.writable()
     }
 
-    /// What the limits of dirty pages depend on.
+    /// The numbers that the limits of dirty pages depend on.
     pub(crate) fn stored(&self) -> Stored {
         Stored {
             allocated_bytes: self.allocated_bytes(),
@@ -67,10 +67,10 @@ impl PageStore {
     }
 }
 
-/// What one write of pages or chunks consists of.
+/// One write of pages or chunks.
 pub(crate) struct Batch {
     pub(crate) requests: Vec<Request>,
-    /// What the policy orders; scratch space.
+    /// Writes for the policy to order; scratch space.
     writes: Vec<PageWrite>,
     pub(crate) placed: Vec<Placement>,
     pub(crate) closing: Vec<SealedSegment>,
@@ -215,8 +215,8 @@ impl PageStore {
         log.reserve(worker, bytes as u64, ReservationClass::System)
     }
 
-    /// Has the policy order the requests by expected lifetime; those that are alike by their ids, in which loads number the
-    /// pages in the order of their keys.
+    /// Has the policy order the requests by expected lifetime; those that are alike by their ids,
+    /// in which loads number the pages in the order of their keys.
     fn order(&self, batch: &mut Batch) {
         batch.requests.sort_unstable_by_key(|request| request.page);
         let frames = &self.lower.buffer.pool.frames;
@@ -358,7 +358,8 @@ impl PageStore {
                 staged += length as usize;
                 let at = self.lower.shared.offset_of(first);
                 let whole = length.next_multiple_of(self.lower.shared.config.block_bytes);
-                // A run that does not fill whole blocks, as where chunks of a store that was made on smaller blocks are moved.
+                // A run that does not fill whole blocks, as where chunks of a store that was made
+                // on smaller blocks are moved.
                 if whole != length || !self.lower.buffer.is_aligned(from.as_ptr()) {
                     io.write_owned(at, padded_copy(from, whole));
                 } else {
@@ -463,8 +464,8 @@ impl PageStore {
         self.drain_pending_frees();
     }
 
-    /// Writes to places and of summaries have ended, and what is at `dead` counts no longer; how many segments are spare
-    /// then.
+    /// Writes to places and of summaries have ended, and what is at `dead` counts no longer; how
+    /// many segments are spare then.
     pub(super) fn writes_ended(
         &self,
         placed: &[Placement],
@@ -500,7 +501,7 @@ impl PageStore {
         }
     }
 
-    /// Points the written frames at their copies and logs where those are,
+    /// Points the written frames at their copies and logs their places,
     /// before anything else can happen to the pages. Adds to `old` where the
     /// pages were before.
     fn install_copies(&self, worker: &Worker, batch: &Batch, old: &mut Vec<Address>) -> Lsn {
@@ -608,7 +609,8 @@ impl PlacedChunks {
 }
 
 impl PageStore {
-    /// Gives places to chunks of a large value, in order, until one finds no segment; waits for a free one for the first.
+    /// Gives places to chunks of a large value, in order, until one finds no segment; waits for a
+    /// free one for the first.
     pub(crate) fn place_chunks(
         &self,
         worker: &Worker,
@@ -637,8 +639,8 @@ impl PageStore {
     }
 
     /// Writes chunks, sealed in `staging`, to their places, and has `install`
-    /// publish them before their segments can be cleaned. They are on the drive once the record is durable that names
-    /// them: that has to be told to [`crate::log::Log::names_unflushed`].
+    /// publish them before their segments can be cleaned. They are on the drive once the record is
+    /// durable that names them: that has to be told to [`crate::log::Log::names_unflushed`].
     pub(crate) fn write_chunks(
         &self,
         worker: &Worker,
@@ -708,8 +710,8 @@ impl PageStore {
 }
 
 impl PageStore {
-    /// Sets the cleaners to work where few segments are spare. After each change of what is obsolete: the cleaners may have
-    /// found nothing to clean before.
+    /// Sets the cleaners to work if few segments are spare. After each change of what is obsolete:
+    /// the cleaners may have found nothing to clean before.
     pub(super) fn clean_if_few(&self, spare: u32) {
         if spare < LOW_WATER {
             self.request_cleaning();

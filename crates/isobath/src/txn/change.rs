@@ -1,4 +1,4 @@
-//! What a commit changes: one key at a time.
+//! One key's change by a commit.
 
 use super::TreeStatus;
 use super::tree_status::Access;
@@ -22,9 +22,9 @@ pub(crate) struct Change<'a> {
     pub(crate) key: &'a [u8],
     /// By [`key_hash`].
     pub(crate) number: u64,
-    /// What it has from now on; `None` if nothing.
+    /// Its new value; `None` if none.
     pub(crate) value: Option<ValueRef<'a>>,
-    /// What becomes part of the store with this, beside a large value.
+    /// The token that this confirms, other than a large value's.
     pub(crate) confirms: Option<Token>,
 }
 
@@ -60,7 +60,8 @@ impl Change<'_> {
         }
     }
 
-    /// Waits while a bulk load of the tree is being linked, or a large commit rewrites it. The caller has no slot.
+    /// Waits while a bulk load of the tree is being linked, or a large commit rewrites it. The
+    /// caller has no slot.
     pub(super) fn await_load(&self, local: &TaskWorker) -> Result<(), Error> {
         let mut patience = Patience::default();
         while !self.may_change()? {

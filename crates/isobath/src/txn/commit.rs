@@ -185,7 +185,8 @@ struct Outcome<'a> {
 }
 
 impl Outcome<'_> {
-    /// Whether it is durable is unknown, so it never becomes visible. `locked`, if it has left no versions.
+    /// Whether it is durable is unknown, so it never becomes visible. `locked`, if it has left no
+    /// versions.
     fn stays_unseen(self, transactions: &Transactions, locked: Option<&Locked<'_>>) {
         if let Some(slot) = self.slot {
             slot.abandon();
@@ -353,7 +354,8 @@ struct Commit<'a, 'g> {
     precondition: &'a mut Precondition<'g>,
     /// A snapshot has begun while it went on without versions.
     has_met_snapshots: bool,
-    /// What the keys have is more than the version store is to hold: it goes on without, and keeps snapshots out.
+    /// What the keys have is more than the version store is to hold: it goes on without, and keeps
+    /// snapshots out.
     is_too_much: bool,
 }
 
@@ -376,8 +378,8 @@ impl<'a> Commit<'a, '_> {
         self.transactions().snapshots.others(self.context.snapshot)
     }
 
-    /// Whether a key's newest state is of a commit that is not visible yet. Asked after the keys were read, as by every
-    /// reader: a commit is noted before its changes are in the leaves.
+    /// Whether a key's newest state is of a commit that is not visible yet. Asked after the keys
+    /// were read, as by every reader: a commit is noted before its changes are in the leaves.
     fn has_read_early(&self) -> bool {
         let transactions = self.transactions();
         let unseen = &transactions.unseen;
@@ -679,7 +681,7 @@ impl<'a> Commit<'a, '_> {
             let old = (peeked.old, token);
             versions.add(change.at(), old, number);
         }
-        slot.sets_lsn();
+        slot.adds_versions();
         number
     }
 

@@ -85,7 +85,7 @@ impl KeyRanges {
     }
 }
 
-/// Where a key lies.
+/// The position of a key.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Position {
     Within,

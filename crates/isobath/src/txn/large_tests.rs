@@ -1,4 +1,4 @@
-//! What others see of a large commit, and when.
+//! When others see a large commit, and which part.
 
 use std::sync::Arc;
 
@@ -65,8 +65,8 @@ fn beside_its_pages<T: Send + 'static>(
     })
 }
 
-/// An earlier commit that is not visible, because one before it takes its time, and the large one: how often single reads see
-/// that and what the earlier one has replaced.
+/// An earlier commit that is not visible, because one before it takes its time, and the large one:
+/// how often single reads see that and what the earlier one has replaced.
 fn seen_before_an_earlier_one(isolation: Isolation) -> usize {
     let simulation = simulation();
     let committed = commit_large(&simulation, isolation);
@@ -130,8 +130,8 @@ fn nobody_sees_a_large_commit_before_an_earlier_one() {
     );
 }
 
-/// What a large commit changes is not shown to a compare-and-swap, either, before it is visible: one that has looked at the tree's
-/// status before that was closed, and at its leaf after the swap.
+/// What a large commit changes is not shown to a compare-and-swap, either, before it is visible:
+/// one that has looked at the tree's status before that was closed, and at its leaf after the swap.
 #[test]
 fn a_refused_compare_and_swap_waits_for_what_it_has_seen() {
     let simulation = simulation();
@@ -164,7 +164,8 @@ fn a_refused_compare_and_swap_waits_for_what_it_has_seen() {
     simulation.close().unwrap();
 }
 
-/// A write fails between the swap and the moment when the commit would be visible: it never is, by any way of reading.
+/// A write fails between the swap and the moment when the commit would be visible: it never is, by
+/// any way of reading.
 #[test]
 fn a_large_commit_that_fails_after_its_swap_is_shown_to_nobody() {
     let simulation = simulation();
@@ -183,8 +184,8 @@ fn a_large_commit_that_fails_after_its_swap_is_shown_to_nobody() {
     let read = beside_its_pages(&simulation, move |local| {
         let engine = &local.engine;
         let (transactions, log) = (&engine.transactions, &engine.log);
-        // A serializable commit: its bound is below the large one's record, its own record behind, and before that
-        // another one is in flight. So the watermark stays below the large one.
+        // A serializable commit: its bound is below the large one's record, its own record behind,
+        // and before that another one is in flight. So the watermark stays below the large one.
         let serializable = transactions.tracker.register(0, log);
         while !engine.pagestore.provisional().is_empty() {
             local.worker.yield_now();

@@ -64,7 +64,7 @@ impl Locks {
         self.shard(number).lock().contains_key(&number)
     }
 
-    /// How many tasks wait for keys, where no task has the list of these now.
+    /// How many tasks wait for keys, if no task has the list of these now.
     #[cfg(any(debug_assertions, test, feature = "simulation"))]
     pub(crate) fn waiters(&self) -> usize {
         let shards = self.shards.iter().filter_map(|shard| shard.try_lock());

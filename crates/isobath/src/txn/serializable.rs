@@ -1,12 +1,13 @@
-//! What a serializable transaction has read, and whether that still holds.
+//! The reads of a serializable transaction, and their validation.
 //!
 //! A transaction that commits publishes its own changes first and looks at what
 //! it has read afterwards, so of two that read what the other changes, at least
 //! one sees the other.
 //!
-//! It visits what has changed since, and not what was read. Most of that is visited before the commit has a slot, while
-//! all others go on ([`Validation::advance`]); what is left for [`Validation::run`], for which commits of others wait, is
-//! what has come in the last [`MAX_BEHIND`] bytes of log: less than a millisecond for a thousand ranges.
+//! It visits what has changed since, and not what was read. Most of that is visited before the
+//! commit has a slot, while all others go on ([`Validation::advance`]); what is left for
+//! [`Validation::run`], for which commits of others wait, is what has come in the last
+//! [`MAX_BEHIND`] bytes of log: less than a millisecond for a thousand ranges.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -23,14 +24,15 @@ use crate::log::Log;
 /// Ranges, single keys among them, that are remembered one by one, per tree; beyond that the
 /// whole tree counts as read.
 const MAX_RANGES: usize = 1 << 16;
-/// LSNs, which are bytes of the log, that a validation may be behind when the commits of others begin to wait for it.
+/// LSNs, which are bytes of the log, that a validation may be behind when the commits of others
+/// begin to wait for it.
 const MAX_BEHIND: u64 = 16 << 10;
 /// How often a validation tries to catch up.
 const MAX_ADVANCES: usize = 4;
 /// Changes that it looks at between two looks at other tasks.
 const STEPS_BETWEEN_PAUSES: usize = 256;
 
-/// What was read of one tree.
+/// The reads of one tree.
 struct TreeReads {
     tree: TreeId,
     name: Arc<str>,
@@ -147,7 +149,8 @@ impl Validation<'_> {
         pause: &mut dyn FnMut(),
     ) -> Result<(), Error> {
         for _ in 0..MAX_ADVANCES {
-            // Read first: a version that this does not find is added later, and gets its LSN later still.
+            // Read first: a version that this does not find is added later, and gets its LSN later
+            // still.
             let end = log.next().0;
             if end.saturating_sub(self.reached) <= MAX_BEHIND {
                 break;
@@ -158,13 +161,14 @@ impl Validation<'_> {
         Ok(())
     }
 
-    /// Validates the rest, for a commit that has the trees `rewritten` to itself. The caller has published its own changes, by
-    /// the number `own`, and no commit that publishes from now on gets an LSN before it.
+    /// Validates the rest, for a commit that has the trees `rewritten` to itself. The caller has
+    /// published its own changes, by the number `own`, and no commit that publishes from now on
+    /// gets an LSN before it.
     ///
     /// # Errors
     ///
-    /// [`Error::Conflict`] if anything that was read has changed since the snapshot, or is being changed by a commit other than
-    /// `own`.
+    /// [`Error::Conflict`] if anything that was read has changed since the snapshot, or is being
+    /// changed by a commit other than `own`.
     pub(crate) fn run(
         &self,
         versions: &Versions,
@@ -328,7 +332,8 @@ mod tests {
         reads
     }
 
-    /// Old versions cost nothing, and new ones outside of what was read no more than there are of them, or ranges.
+    /// Old versions cost nothing, and new ones outside of what was read no more than there are of
+    /// them, or ranges.
     #[test]
     fn a_validation_visits_what_has_changed_and_not_what_was_read() {
         let (log, tracker) = (Log::off(Lsn(800)), Tracker::new(1, 1));
@@ -348,7 +353,8 @@ mod tests {
         assert!(!is_valid(&reads, &snapshot, &versions));
     }
 
-    /// What commits of others wait for is the end of a validation, which passes over what it has seen before.
+    /// Other commits wait only for the end of a validation, which passes over keys that it has seen
+    /// before.
     #[test]
     fn a_validation_catches_up_beside_other_commits() {
         let (log, tracker) = (Log::off(Lsn(800)), Tracker::new(1, 1));

@@ -48,7 +48,7 @@ struct Shard {
 }
 
 impl Shard {
-    /// The oldest snapshot: its LSN and number. Where one is being opened waits until it is.
+    /// The oldest snapshot: its LSN and number. If one is being opened waits until it is.
     fn oldest(&self) -> Option<(u64, u64)> {
         self.live.lock().keys().next().copied()
     }
@@ -163,8 +163,8 @@ impl Snapshots {
         }
     }
 
-    /// No open snapshot, and none that begins later, is below this. Uses the reported watermark: what lies above it
-    /// counts as not passed.
+    /// No open snapshot, and none that begins later, is below this. Uses the reported watermark:
+    /// what lies above it counts as not passed.
     pub(super) fn horizon(&self, tracker: &Tracker) -> u64 {
         let watermark = tracker.reported();
         if canary::is_on(Canary::DropVersionsEarly) {
@@ -175,7 +175,8 @@ impl Snapshots {
         oldest.fold(watermark, u64::min)
     }
 
-    /// As [`Snapshots::horizon`], and waits for those that are being opened, which let nothing go until it is known where they are.
+    /// As [`Snapshots::horizon`], and waits for those that are being opened, which let nothing go
+    /// until their LSNs are known.
     pub(super) fn exact_horizon(&self, tracker: &Tracker) -> u64 {
         // Read first: one that is opened in a shard after the look at that begins here or later.
         let watermark = tracker.reported();
@@ -200,8 +201,8 @@ impl Snapshots {
         active > u64::from(counts)
     }
 
-    /// Keeps new snapshots out; `wait` is called while another commit does, and says when to give up. Those that are being opened
-    /// are counted already, and will be open.
+    /// Keeps new snapshots out; `wait` is called while another commit does, and says when to give
+    /// up. Those that are being opened are counted already, and will be open.
     pub(super) fn close<E>(
         &self,
         mut wait: impl FnMut() -> Result<(), E>,
@@ -232,13 +233,14 @@ impl Snapshots {
 
     /// Aborts the oldest snapshot; `false` if none is open.
     pub(crate) fn abort_oldest(&self) -> bool {
-        // Not by what the shards say is their oldest: one whose snapshot is being opened says 0, and may have no other.
+        // Not by what the shards say is their oldest: one whose snapshot is being opened says 0,
+        // and may have no other.
         let Some(oldest) = self.shards.iter().filter_map(Shard::oldest).min() else {
             return false;
         };
         let shard = self.shard(oldest.1);
         let mut live = shard.live.lock();
-        // Where it has ended meanwhile that is as good.
+        // If it has ended since, that is as good.
         if let Some(aborted) = live.remove(&oldest) {
             self.abort(&aborted);
             shard.note_oldest(&live);

@@ -1,8 +1,9 @@
-//! An ordered map that knows the newest stamp below each of its nodes, so that a look for the keys of a range with a
-//! stamp at or above another passes over all the rest.
+//! An ordered map that knows the newest stamp below each of its nodes, so that a look for the keys
+//! of a range with a stamp at or above another passes over all the rest.
 //!
-//! A B-tree: each node but the root has [`MIN_ITEMS`] to [`MAX_ITEMS`] items, so the depth, and with it every recursion here, is
-//! below 16. With `n` keys a change costs O(log n), and a visit O(log n) for each key that it is shown, however many it passes over.
+//! A B-tree: each node but the root has [`MIN_ITEMS`] to [`MAX_ITEMS`] items, so the depth, and
+//! with it every recursion here, is below 16. With `n` keys a change costs O(log n), and a visit
+//! O(log n) for each key that it is shown, however many it passes over.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -54,7 +55,7 @@ impl<V> Default for StampedMap<V> {
     }
 }
 
-/// What a visit's caller does with a key and its value.
+/// A visit's callback, with a key and its value.
 pub(super) type Visitor<'v, V, B> = dyn FnMut(&Arc<[u8]>, &V) -> ControlFlow<B> + 'v;
 
 impl<V: Stamped> StampedMap<V> {
@@ -97,7 +98,8 @@ impl<V: Stamped> StampedMap<V> {
         result
     }
 
-    /// Shows the keys within `bounds` whose newest stamp is at or above `at`, until `visitor` breaks.
+    /// Shows the keys within `bounds` whose newest stamp is at or above `at`, until `visitor`
+    /// breaks.
     pub(super) fn visit<B>(
         &self,
         bounds: Bounds<'_>,
@@ -237,8 +239,8 @@ fn change_in<V: Stamped, R>(
     }
 }
 
-/// The node below the item at `at` has changed: splits it or merges it with a neighbour, where it has too many items or too
-/// few, and says again what is below.
+/// The node below the item at `at` has changed: splits it or merges it with a neighbour, if it has
+/// too many items or too few, and says again what is below.
 fn balance<V>(node: &mut Node<V>, at: usize) {
     let Content::Node(below) = &mut node[at].content else {
         return;

@@ -1,4 +1,4 @@
-//! What is known of one tree beside its pages, and which operations may change it.
+//! The status of one tree outside its pages: which operations may change it.
 //!
 //! Commits change a tree side by side. A bulk load that links its pages, and the
 //! drop of the tree, have it to themselves: each closes the tree, then waits for
@@ -115,7 +115,7 @@ impl Closed<'_> {
         self.0.loaded.store(lsn, Ordering::SeqCst);
     }
 
-    /// Leaves the tree closed for good: the tree exists no longer.
+    /// Leaves the tree closed permanently: it exists no longer.
     pub(crate) fn drop_tree(self) {
         self.0.set_dropped();
     }

@@ -1,4 +1,4 @@
-//! What keys had before the commits that some open snapshot must not see.
+//! Older values of keys, for snapshots that must not see later commits.
 //!
 //! A version is added, *pending*, before its commit has a record, and gets the
 //! commit's LSN once that is applied. A snapshot that begins at `S` has of a key what
@@ -6,14 +6,29 @@
 //! none, what the leaf says. A reader reads the leaf first and asks here
 //! afterwards, while writers do the opposite, so it finds what it needs in one of the two.
 //!
+//! For example with keys a, b and c, all of which were 1 when the snapshot `S` began at 25:
+//!
+//! | event | leaves: a, b, c | versions |
+//! | --- | --- | --- |
+//! | a commit is about to change b | 1, 1, 1 | b: 1, pending |
+//! | its record is at 30, the leaf is changed | 1, 2, 1 | b: 1, pending |
+//! | it is applied | 1, 2, 1 | b: 1 at 30 |
+//! | a commit at 40 removes c | 1, 2, none | b: 1 at 30; c: 1 at 40 |
+//! | a commit at 50 changes b again | 1, 3, none | b: 1 at 30, 2 at 50; c: 1 at 40 |
+//!
+//! `S` reads a from the leaf, since a has no version, and b and c from their first versions at or
+//! above 25, as 1. A snapshot that begins at 45 reads b as 2, and finds no c. Once `S` has ended,
+//! the versions at 30 and 40 go.
+//!
 //! Most versions are needed only until their commit is durable. They stay in a short list,
 //! from which their commit takes them ([`Versions::release`]); those that a snapshot needs
 //! longer, and those beyond the list's length, go to ordered chains.
 //!
-//! What a reader pays depends on the versions that it needs, those at or above its snapshot, and not on those that others
-//! keep: with `n` keys in chains, a search for one key is O(log n), and a look at a range O(log n) for each key that it
-//! finds ([`StampedMap`]), of which a scan takes a batch at a time. Each look also passes the short lists, whose length is
-//! bounded. A validation is a look at ranges: O(log n) for each change since, or for each range where these are fewer.
+//! What a reader pays depends on the versions that it needs, those at or above its snapshot, and
+//! not on those that others keep: with `n` keys in chains, a search for one key is O(log n), and a
+//! look at a range O(log n) for each key that it finds ([`StampedMap`]), of which a scan takes a
+//! batch at a time. Each look also passes the short lists, whose length is bounded. A validation is
+//! a look at ranges: O(log n) for each change since, or for each range if these are fewer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Bound, ControlFlow, RangeBounds};
@@ -40,7 +55,7 @@ const NONE: u64 = u64::MAX;
 /// Bounds of a range of keys, as the maps take them.
 pub(crate) type Bounds<'k> = (Bound<&'k [u8]>, Bound<&'k [u8]>);
 
-/// What a key had.
+/// A key's older value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum OldValue {
     /// Nothing.
@@ -52,7 +67,8 @@ pub(crate) enum OldValue {
 }
 
 impl OldValue {
-    /// What a read of a leaf has found: `kind`, and in `bytes` the value or its descriptor.
+    /// The value that a read of a leaf has found: `kind`, and in `bytes` the value or its
+    /// descriptor.
     pub(crate) fn from_read(kind: Option<ValueKind>, bytes: &mut Vec<u8>) -> OldValue {
         match kind {
             None => OldValue::Absent,
@@ -61,7 +77,7 @@ impl OldValue {
         }
     }
 
-    /// What a read of the leaf would have given: the kind, and the bytes or the descriptor in `into`.
+    /// The result as of a read of the leaf: the kind, and the bytes or the descriptor in `into`.
     pub(crate) fn take(self, into: &mut Vec<u8>) -> Option<ValueKind> {
         into.clear();
         match self {
@@ -101,7 +117,7 @@ struct Version {
     /// The LSN of the commit that replaced the value, or [`PENDING`] and its number.
     stamp: u64,
     old: OldValue,
-    /// What the chunks of a large value belong to from the commit until they are freed.
+    /// The token of a large value's chunks from the commit until they are freed.
     token: Token,
 }
 
@@ -137,7 +153,8 @@ const SPARE_MAX: usize = 4;
 const SPARE_KEY_BYTES: usize = 64;
 
 /// Versions of one key, oldest first: their stamps ascend, as the key is locked from
-/// [`Versions::add`] to [`Versions::stamp_commit_lsn`], and readers rely on it. Pending stamps are above all others.
+/// [`Versions::add`] to [`Versions::stamp_commit_lsn`], and readers rely on it. Pending stamps are
+/// above all others.
 #[derive(Default)]
 struct Chain(VecDeque<Version>);
 
@@ -266,7 +283,7 @@ impl Inner {
         result
     }
 
-    /// What `key` has in the ordered chains.
+    /// The ordered chain of `key`.
     fn chained(&self, of: KeyRef<'_>) -> Option<&Chain> {
         self.trees.get(&of.tree)?.get(of.key)
     }
@@ -432,8 +449,8 @@ impl Versions {
         self.queued.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The commit at `lsn` is to be seen: drops its version of the key if that is below `horizon`, else keeps it
-    /// until [`Versions::collect`]. A large value that only it named.
+    /// The commit at `lsn` is to be seen: drops its version of the key if that is below `horizon`,
+    /// else keeps it until [`Versions::collect`]. A large value that only it named.
     pub(crate) fn release(
         &self,
         of: KeyRef<'_>,
@@ -484,7 +501,7 @@ impl Versions {
 
     // ---- readers ----------------------------------------------------------------
 
-    /// What `key` had at the snapshot `at`, if the leaf may say something newer.
+    /// The value of `key` at the snapshot `at`, if the leaf may be newer.
     #[inline]
     pub(crate) fn find(&self, tree: TreeId, key: &[u8], at: u64) -> Option<OldValue> {
         if self.is_empty() {
@@ -503,8 +520,8 @@ impl Versions {
         first.map(|version| version.old.clone())
     }
 
-    /// What the keys within `bounds` had at the snapshot `at`, by key, as far as the leaves may say something newer: in a scan's
-    /// direction the first of them, at least some and about `most`.
+    /// The values of keys within `bounds` at the snapshot `at`, by key, if the leaves may be newer:
+    /// in a scan's direction the first of them, at least some and about `most`.
     pub(crate) fn within(
         &self,
         tree: TreeId,
@@ -590,7 +607,8 @@ impl Versions {
         })
     }
 
-    /// A key in `ranges` that a commit other than `own` changes, at or after `at`. Calls `pause` often.
+    /// A key in `ranges` that a commit other than `own` changes, at or after `at`. Calls `pause`
+    /// often.
     pub(crate) fn changed_within(
         &self,
         tree: TreeId,
@@ -667,8 +685,8 @@ impl Versions {
 
     // ---- collection -------------------------------------------------------------
 
-    /// Takes the recent versions below `horizon` before their commits do: there is no space for them. Large values
-    /// that only they named go to `dead`.
+    /// Takes the recent versions below `horizon` before their commits do: there is no space for
+    /// them. Large values that only they named go to `dead`.
     pub(crate) fn collect_recent(&self, horizon: u64, dead: &mut Vec<(Descriptor, Token)>) {
         for shard in &self.shards {
             let mut inner = shard.inner.lock();
@@ -686,8 +704,8 @@ impl Versions {
         }
     }
 
-    /// Drops versions below `horizon` that their commits have left, at most `most`; large values that only
-    /// they named go to `dead`. Whether more are left.
+    /// Drops versions below `horizon` that their commits have left, at most `most`; large values
+    /// that only they named go to `dead`. Whether more are left.
     pub(crate) fn gc(
         &self,
         horizon: u64,
@@ -728,12 +746,12 @@ impl Versions {
 /// Keys that a look at a range takes from a shard, at least.
 const MIN_OF_SHARD: usize = 4;
 
-/// What keys of a range had.
+/// Older values of a range's keys.
 #[derive(Default)]
 pub(crate) struct Older {
     /// By ascending keys.
     pub(crate) found: Vec<(Arc<[u8]>, OldValue)>,
-    /// Where not all of the range was looked at, the last key that was.
+    /// The last key looked at, if that was not all of the range.
     pub(crate) cut: Option<Arc<[u8]>>,
 }
 

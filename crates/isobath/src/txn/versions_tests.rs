@@ -94,7 +94,7 @@ impl Model {
     }
 }
 
-/// What keys of a range had, in as many looks as it takes, from both ends.
+/// Older values of a range's keys, in as many looks as it takes, from both ends.
 fn within(versions: &Versions, bounds: Bounds<'_>, at: u64) -> Vec<(Arc<[u8]>, OldValue)> {
     let look = |direction| {
         let mut all = Vec::new();

@@ -1,8 +1,9 @@
 //! RocksDB under the benchmark's workloads.
 //!
-//! Configured as the comparison needs it: blocks of 4 KiB without compression, reads and background writes past the page
-//! cache, and block cache and memtables together of the pool's size. Index blocks stay in memory beside that, which
-//! favours RocksDB. Sizes of memtables, files and levels scale with the data (`engine/lsm.rs`).
+//! Configured as the comparison needs it: blocks of 4 KiB without compression, reads and background
+//! writes past the page cache, and block cache and memtables together of the pool's size. Index
+//! blocks stay in memory beside that, which favours RocksDB. Sizes of memtables, files and levels
+//! scale with the data (`engine/lsm.rs`).
 //!
 //! Transactions are optimistic ones over a snapshot: the first to commit wins, as in Isobath.
 

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// A load whose pages are built when a checkpoint begins, and are part of their tree before that lists what is provisional: how
-/// many of them a crash after the checkpoint loses.
+/// A load whose pages are built when a checkpoint begins, and are part of their tree before that
+/// lists what is provisional: how many of them a crash after the checkpoint loses.
 fn lost_beside_a_load() -> usize {
     let (simulation, device) = quiet();
     let tree = simulation.store().create_tree("loaded").unwrap();
@@ -55,8 +55,8 @@ fn a_checkpoint_beside_a_load_loses_none_of_its_pages() {
     assert_ne!(lost_beside_a_load(), 0);
 }
 
-/// A large commit that cannot free a page which it has replaced before a checkpoint is written: how many pages a crash after the
-/// commit brings back.
+/// A large commit that cannot free a page which it has replaced before a checkpoint is written: how
+/// many pages a crash after the commit brings back.
 fn left_by_a_large_commit() -> usize {
     Small {
         words_per_page: None,

@@ -3,7 +3,8 @@
 use super::*;
 use crate::canary::Canary;
 
-/// The log is cut off before one of its records and goes on there: whether only what lies before and the news are read.
+/// The log is cut off before one of its records and goes on there: whether only what lies before
+/// and the news are read.
 fn ends_where_it_was_cut(seed: u64, choose: impl Fn(&History) -> u64) -> bool {
     let history = history(seed, 3, 9_000, 0);
     (0..3).for_each(|flush| history.write(flush));
@@ -41,7 +42,7 @@ fn ends_where_it_was_cut(seed: u64, choose: impl Fn(&History) -> u64) -> bool {
     is_right && history.read().is_ok_and(is_whole)
 }
 
-/// Where a flush begins, and so a block.
+/// The start of a flush, and so of a block.
 fn first_of_second_flush(history: &History) -> u64 {
     let start = history.flushes[1].0.start;
     let first = history.written.iter().find(|record| record.lsn >= start);

@@ -5,15 +5,15 @@ use isobath_flash::policy::{SegmentId, SegmentState};
 use super::{SegmentAllocator, chunk_waste, page_payload};
 use crate::canary::{self, Canary};
 
-/// Whether cleaning gains space: what it has moved since a user write got a place, since something became free, or
-/// since something became obsolete.
+/// Whether cleaning gains space: what it has moved since a user write got a place, since something
+/// became free, or since something became obsolete.
 ///
-/// Cleaning that has moved everything twice and has gained nothing would go on like that: it ends, and the volume grows,
-/// or the writers that wait get the error that it is full.
+/// Cleaning that has moved everything twice and has gained nothing would go on like that: it ends,
+/// and the volume grows, or the writers that wait get the error that it is full.
 #[derive(Default)]
 pub(super) struct CleaningProgress {
     moved_bytes: u64,
-    /// What lived in the volume when that began.
+    /// Live bytes in the volume when that began.
     live_bytes: u64,
     /// The most segments that were free since then.
     free_max: u32,
@@ -25,7 +25,7 @@ impl CleaningProgress {
     }
 }
 
-/// What a cleaner is to do next.
+/// A cleaner's next step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Victim {
     /// Clean this segment.
@@ -39,7 +39,8 @@ pub(crate) enum Victim {
 /// How the cleaning of a segment ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CleaningEnd {
-    /// Everything that lived there is elsewhere. The segment is free once no reader needs what was there.
+    /// Everything that lived there is elsewhere. The segment is free once no reader needs what was
+    /// there.
     Emptied,
     /// Something in it could not be read: it is a bad segment.
     Bad,
@@ -60,8 +61,8 @@ impl SegmentAllocator {
     /// What lives in a victim fits one segment. So as long as no more victims
     /// are cleaned at a time than segments are free, and in reserve, every one of them finds
     /// space to the end. The reserve includes a checkpoint's share: a checkpoint that comes
-    /// meanwhile waits for them ([`SegmentAllocator::has_space_for_checkpoint`]), and no other victim
-    /// is chosen until it has space.
+    /// during that waits for them ([`SegmentAllocator::has_space_for_checkpoint`]), and no other
+    /// victim is chosen until it has space.
     pub(crate) fn begin_cleaning(&mut self) -> Victim {
         let none = match self.keeps_dead || self.cleaning > 0 {
             true => Victim::Wait,
@@ -74,8 +75,8 @@ impl SegmentAllocator {
         let mut victims = Vec::with_capacity(1);
         victims.extend(self.fenced_victim());
         if victims.is_empty() && self.progress.moved_bytes > self.live_bytes {
-            // The policy's choice has moved everything once and gained nothing, as one may that looks
-            // near the last write only: what is emptiest decides before cleaning ends.
+            // The policy's choice has moved everything once and gained nothing, as one may that
+            // looks near the last write only: what is emptiest decides before cleaning ends.
             victims.extend(self.emptiest());
         } else if victims.is_empty() {
             self.policy
@@ -99,9 +100,9 @@ impl SegmentAllocator {
         (self.table.live_bytes(emptiest) < self.table.segment_bytes()).then_some(emptiest)
     }
 
-    /// Whether a segment is free beyond those that the victims under way may still need, one each. So many were free when
-    /// they were chosen, user writes leave them as many, and so does a checkpoint as long as it can wait: they find
-    /// space to the end, and then more is free.
+    /// Whether a segment is free beyond those that the victims under way may still need, one each.
+    /// So many were free when they were chosen, user writes leave them as many, and so does a
+    /// checkpoint as long as it can wait: they find space to the end, and then more is free.
     pub(crate) fn has_space_for_checkpoint(&self) -> bool {
         let kept = match canary::is_on(Canary::TakeSpaceOfVictims) {
             true => 0,
@@ -134,8 +135,8 @@ impl SegmentAllocator {
         self.cleaning
     }
 
-    /// Bad segments: those that cannot be cleaned, because a page in them is corrupt. Segments that were emptied and wait
-    /// until no reader needs them are none.
+    /// Bad segments: those that cannot be cleaned, because a page in them is corrupt. Segments that
+    /// were emptied and wait until no reader needs them are none.
     pub(crate) fn bad_segments(&self) -> u32 {
         let live =
             |segment: &&u32| self.table.state(SegmentId(**segment)) == SegmentState::Cleaning;
@@ -151,8 +152,9 @@ impl SegmentAllocator {
         };
     }
 
-    /// Whether cleaning makes no progress: it has moved as much as lives here twice, and what its open segments hold,
-    /// no user write got a place, nothing became obsolete, and no more segments are free than before.
+    /// Whether cleaning makes no progress: it has moved as much as lives here twice, and what its
+    /// open segments hold, no user write got a place, nothing became obsolete, and no more segments
+    /// are free than before.
     pub(super) fn cleaning_makes_no_progress(&mut self) -> bool {
         let progress = &self.progress;
         if self.live_bytes < progress.live_bytes || self.free_segments() > progress.free_max {

@@ -1,8 +1,9 @@
 //! Emptying segments so that the volume can end before them, or hold a run of them for the log.
 //!
-//! No one takes segments behind the fence: those that are free, or become so, wait on a list of their own. The cleaner
-//! moves what lives in the others. When all of them are on the list, the volume may be cut there. Until then the fence may
-//! be lifted at any time, and everything is as before.
+//! No one takes segments behind the fence: those that are free, or become so, wait on a list of
+//! their own. The cleaner moves what lives in the others. When all of them are on the list, the
+//! volume may be cut there. Until then the fence may be lifted at any time, and everything is as
+//! before.
 
 use isobath_flash::policy::{SegmentId, SegmentState};
 
@@ -17,7 +18,7 @@ pub(super) struct Fence {
     run: Option<Run>,
     /// Those of them that are free.
     free: Vec<u32>,
-    /// Where the cleaner looks for the next victim: below this, from the volume's end down.
+    /// The cleaner looks for the next victim below this, from the volume's end down.
     cursor: u32,
 }
 
@@ -27,7 +28,7 @@ impl Fence {
     }
 }
 
-/// What segments a volume of some length keeps for what.
+/// The shares of segments that a volume of some length keeps.
 pub(crate) struct Shares {
     /// For a checkpoint.
     pub(crate) checkpoint: u32,
@@ -38,7 +39,7 @@ pub(crate) struct Shares {
 }
 
 impl SegmentAllocator {
-    /// What a volume of `segments` segments keeps for what.
+    /// The shares that a volume of `segments` segments keeps.
     pub(crate) fn shares(&self, segments: u32) -> Shares {
         // Every stream of relocated pages may hold one half-filled segment while
         // the next victim is read.
@@ -61,8 +62,8 @@ impl SegmentAllocator {
         !self.is_left(lowest)
     }
 
-    /// Takes the segments from `tail` on out of use, and those of `run`. Those of them that are open are closed; their
-    /// summaries are to be written.
+    /// Takes the segments from `tail` on out of use, and those of `run`. Those of them that are
+    /// open are closed; their summaries are to be written.
     pub(crate) fn fence(&mut self, tail: u32, run: Option<Run>, closing: &mut Vec<SealedSegment>) {
         self.unfence();
         let fence = Fence {
@@ -154,7 +155,8 @@ impl SegmentAllocator {
         Some(run)
     }
 
-    /// The lowest `count` neighbouring segments that can be emptied: without the superblocks, those of `taken`, and bad ones.
+    /// The lowest `count` neighbouring segments that can be emptied: without the superblocks, those
+    /// of `taken`, and bad ones.
     pub(crate) fn lowest_run(&self, count: u32, taken: Run) -> Option<Run> {
         let lowest = match self.sizes.are_outgrown_by(self.count) {
             true => self.sizes.first_large.max(1),
@@ -185,7 +187,8 @@ impl SegmentAllocator {
         }
     }
 
-    /// Lets the cleaner look at all segments behind the fence again: some may have been written to the end since.
+    /// Lets the cleaner look at all segments behind the fence again: some may have been written to
+    /// the end since.
     pub(crate) fn look_behind_fence_again(&mut self) {
         if let Some(fence) = &mut self.fence {
             fence.cursor = self.count;

@@ -1,5 +1,5 @@
-//! Small segments that a volume has outgrown: no one takes them, and none is cleaned
-//! (docs/decisions/0087-small-segments-first.md).
+//! Small segments that a volume has outgrown: none is taken or cleaned any more, since cleaning
+//! them would use up large segments and free none.
 
 use isobath_flash::policy::{SegmentId, SegmentState};
 
@@ -12,7 +12,8 @@ impl SegmentAllocator {
         self.sizes.usable_of(self.count)
     }
 
-    /// Segments, of those that are in use at all, that hold no pages of the store: superblocks, log, checkpoints.
+    /// Segments, of those that are in use at all, that hold no pages of the store: superblocks,
+    /// log, checkpoints.
     pub(crate) fn system_segments(&self) -> u32 {
         match self.sizes.are_outgrown_by(self.count) {
             true => self.system - self.small_system,
@@ -20,8 +21,8 @@ impl SegmentAllocator {
         }
     }
 
-    /// Takes no small segment from now on, if the volume has outgrown them, and cleans none: that would take space, and give
-    /// none.
+    /// Takes no small segment from now on, if the volume has outgrown them, and cleans none: that
+    /// would take space, and give none.
     pub(crate) fn leave_small(&mut self) {
         if !self.sizes.are_outgrown_by(self.count) {
             return;
@@ -38,8 +39,8 @@ impl SegmentAllocator {
         }
     }
 
-    /// Small segments that hold nothing and that the volume has outgrown; none while a reader in another process may need
-    /// what was there.
+    /// Small segments that hold nothing and that the volume has outgrown; none while a reader in
+    /// another process may need what was there.
     pub(crate) fn unused_outgrown(&self) -> Vec<u32> {
         if self.has_readers() && !canary::is_on(Canary::ReuseBesideReaders) {
             return Vec::new();

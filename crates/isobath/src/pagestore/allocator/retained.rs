@@ -1,10 +1,11 @@
 //! Segments that hold nothing any more, but that readers in other processes may still read
 //! (docs/decisions/0029).
 //!
-//! A reader pins the superblock that it was opened with. It needs no segment that became free before that superblock was
-//! written, and any that became free since. So a freed segment is labelled with the newest superblock that may be on the
-//! volume, and is used again once no pin is as old as the label. How much is retained is bounded: beyond the bound, and
-//! when nothing else is free, the oldest readers are overrun.
+//! A reader pins the superblock that it was opened with. It needs no segment that became free
+//! before that superblock was written, and any that became free since. So a freed segment is
+//! labelled with the newest superblock that may be on the volume, and is used again once no pin is
+//! as old as the label. How much is retained is bounded: beyond the bound, and when nothing else is
+//! free, the oldest readers are overrun.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
@@ -45,14 +46,16 @@ impl Retained {
 }
 
 impl SegmentAllocator {
-    /// From now on what readers may need is retained. The newest superblock has the number `superblock`.
+    /// From now on what readers may need is retained. The newest superblock has the number
+    /// `superblock`.
     pub(crate) fn retain_for_readers(&mut self, superblock: u64, is_pinned: PinnedBy) {
         self.retained.is_pinned = Some(is_pinned);
         self.retained.superblock = superblock;
     }
 
-    /// Retains what became free before this opening, and is needed by readers that came before it. Of what it is not known when
-    /// that became free, the superblock `latest` was the newest one then.
+    /// Retains what became free before this opening, and is needed by readers that came before it.
+    /// Of what it is not known when that became free, the superblock `latest` was the newest one
+    /// then.
     pub(crate) fn retain_freed(&mut self, latest: u64) {
         for &segment in &self.free {
             let freed_at = &mut self.freed_at[segment as usize];
@@ -61,7 +64,7 @@ impl SegmentAllocator {
         let since = |&segment: &u32| self.freed_at[segment as usize];
         let mut freed: Vec<(u64, u32)> = self.free.iter().map(|s| (since(s), *s)).collect();
         freed.sort_unstable();
-        // Who needs what became free at some time also needs what did so later.
+        // A reader that needs a segment freed at some time also needs those freed later.
         let first = freed.partition_point(|freed| !self.retained.is_needed(freed.0));
         let needed = freed.split_off(first);
         let segments: BTreeSet<u32> = needed.iter().map(|(_, segment)| *segment).collect();
@@ -70,7 +73,7 @@ impl SegmentAllocator {
         self.bound_retained();
     }
 
-    /// Frees what was retained first where that is more than may be.
+    /// Frees what was retained first if that is more than may be.
     fn bound_retained(&mut self) {
         let least = RETAINED_BYTES / self.segment_bytes();
         let most = least.max(self.usable_segments() / RETAINED_SHARE);
@@ -109,7 +112,8 @@ impl SegmentAllocator {
         }
     }
 
-    /// Ends waiting for readers of small segments, which the volume has outgrown: no one writes there again.
+    /// Ends waiting for readers of small segments, which the volume has outgrown: no one writes
+    /// there again.
     pub(super) fn release_outgrown(&mut self) {
         let first_large = self.sizes.first_large;
         self.retained
@@ -118,7 +122,8 @@ impl SegmentAllocator {
         self.retained.grown = 0;
     }
 
-    /// Nothing lives in `segment`, and this process reads nothing there: it is free, now or once no reader needs it.
+    /// Nothing lives in `segment`, and this process reads nothing there: it is free, now or once no
+    /// reader needs it.
     pub(super) fn put_free(&mut self, segment: u32) {
         if self.is_left(segment) {
             return;
@@ -148,8 +153,8 @@ impl SegmentAllocator {
         self.retained.grown = 0;
     }
 
-    /// Frees the segments that were retained first; whether there are any. The readers that may need them find out when they
-    /// read there, and hold back nothing any more.
+    /// Frees the segments that were retained first; whether there are any. The readers that may
+    /// need them find out when they read there, and hold back nothing any more.
     pub(crate) fn overrun_readers(&mut self) -> bool {
         let Some(&(superblock, _)) = self.retained.segments.front() else {
             return false;
@@ -159,7 +164,8 @@ impl SegmentAllocator {
         true
     }
 
-    /// A free segment; where there is none, one that was to be given back, or else one that is retained.
+    /// A free segment; if there is none, one that was to be given back, or else one that is
+    /// retained.
     pub(super) fn pop_free(&mut self) -> Option<u32> {
         if self.free.is_empty() {
             self.unfence();
@@ -240,9 +246,9 @@ mod tests {
         assert_eq!(readers.space.retained(), 0);
     }
 
-    /// A reader that pins the superblock before the last one may need the checkpoint that this one has replaced: its segments were
-    /// in use when the last one was written, and are free when the store is opened after a crash. What was never in use no
-    /// reader needs.
+    /// A reader that pins the superblock before the last one may need the checkpoint that this one
+    /// has replaced: its segments were in use when the last one was written, and are free when the
+    /// store is opened after a crash. What was never in use no reader needs.
     #[test]
     fn what_the_system_used_at_the_last_checkpoint_waits_for_readers() {
         let before = Readers::new(50);
@@ -297,7 +303,8 @@ mod tests {
         assert!(readers.space.take_system().is_none());
     }
 
-    /// No one takes a small segment of a volume that has outgrown these, so that nothing has to be retained there.
+    /// No one takes a small segment of a volume that has outgrown these, so that nothing has to be
+    /// retained there.
     #[test]
     fn small_segments_that_are_outgrown_are_not_retained() {
         let sizes = SegmentSizes::decode(2 << 20, 64 << 10, 256).unwrap();
@@ -331,7 +338,7 @@ mod tests {
         assert_eq!(readers.space.free_segments(), 24);
     }
 
-    /// What the volume had grown by for readers while it had small segments does not count for large ones.
+    /// Growth for readers while the volume had small segments does not count for large ones.
     #[test]
     fn a_volume_that_has_outgrown_small_segments_grows_for_readers_anew() {
         let sizes = SegmentSizes::decode(2 << 20, 64 << 10, 256).unwrap();

@@ -1,4 +1,4 @@
-//! What a checkpoint says of the segments.
+//! The segment table of a checkpoint.
 
 use isobath_flash::policy::{History, SegmentId, SegmentRecord, SegmentState, StreamId};
 
@@ -8,10 +8,11 @@ use crate::page::PAGE_SIZE;
 use crate::shared::GRANULE;
 use crate::sync::atomic::Ordering;
 
-/// The second word of a segment that is free: its third is the superblock since which it is. No summary lies there.
+/// The second word of a segment that is free: its third is the superblock since which it is. No
+/// summary lies there.
 const FREED: u64 = 1 << 63;
-/// The third word of a segment that only the system has used, which has no sequence number: what is free in the next opening
-/// and has this was in use at the checkpoint.
+/// The third word of a segment that only the system has used, which has no sequence number: what is
+/// free in the next opening and has this was in use at the checkpoint.
 const SYSTEM: u64 = 1;
 /// In place of the superblock since which a segment is free.
 pub(super) const UNKNOWN: u64 = u64::MAX;
@@ -46,7 +47,8 @@ impl SegmentAllocator {
         ]
     }
 
-    /// Begins with a policy for a larger volume, which learns of the segments what a checkpoint would have said.
+    /// Begins with a policy for a larger volume, which learns of the segments what a checkpoint
+    /// would have said.
     pub(super) fn begin_policy_anew(&mut self, pages: u64) {
         let in_use = (0..self.table.len()).map(SegmentId);
         let in_use: Vec<SegmentId> = in_use.filter(|&id| self.table.live_pages(id) > 0).collect();
