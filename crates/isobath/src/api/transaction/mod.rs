@@ -508,7 +508,7 @@ impl Transaction {
         }
         self.name_removed()?;
         if !self.writes.has_single_writes() {
-            return self.view.is_durable();
+            return Ok(());
         }
         let reads = self.reads.as_mut().map(|reads| &*reads.get_mut());
         let (writes, view, durability) = (&self.writes, &self.view, self.durability);
