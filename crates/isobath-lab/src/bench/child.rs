@@ -17,7 +17,8 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer, V2Serializer};
 use serde::{Deserialize, Serialize};
 
-use super::lookup::{LookupPlan, LookupReport, check_plan, lookup};
+use super::lookup::{LookupReport, lookup};
+use super::plan::{LookupPlan, check_plan};
 use super::series::Series;
 use crate::{LabError, Monitor, Stage, Unit, engine, hex, unhex};
 

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::keys::Records;
-use super::lookup::{LookupPlan, lookup};
+use super::lookup::lookup;
+use super::plan::LookupPlan;
 use super::workload::{Mix, Operation};
 use crate::engine::{self, EngineKind, Key};
 use crate::{LabError, Monitor, Stage};

@@ -8,97 +8,19 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use super::catalogue::{ScanLength, Workload};
-use super::choice::Choice;
 use super::clients::{Arrivals, Shared};
 use super::components::Profiler;
 use super::keys::Records;
-use super::medium::Medium;
-use super::record::LeftOut;
-use super::row::{Latency, LoadRow, Row, Setting, SpaceRow, steady};
+use super::plan::{LookupPlan, check_plan};
+use super::row::{Latency, LoadRow, Row, SpaceRow, steady};
 use super::series::{Sampler, Series};
 use super::tally::Results;
 use super::tpcc::{self, Tpcc};
-use super::workload::Operation;
 use crate::drive::{self, DriveLimit};
-use crate::engine::{self, Callers, Counters, Engine, EngineConfig, EngineKind, IsolationLevel};
-use crate::machine::{device_bytes, memory_bytes, steal_time};
+use crate::engine::{self, Counters, Engine, IsolationLevel};
+use crate::machine::{device_bytes, steal_time};
 use crate::write_limit::{self, WriteLimit};
 use crate::{LabError, Machine, Monitor, Stage, Unit, cpu_time};
-
-/// The plan of a measurement.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct LookupPlan {
-    /// The engine and its configuration.
-    pub engine: EngineConfig,
-    /// The directory of the virtual SSD on which the engine's path lies, and whose counters are
-    /// read.
-    pub virtual_ssd: Option<PathBuf>,
-    /// Bytes of the region of a drive on which the engine's path lies, where it can write nowhere
-    /// else.
-    pub region_bytes: Option<u64>,
-    /// Whether the pool holds everything and is filled before.
-    pub in_pool: bool,
-    /// Records loaded.
-    pub records: u64,
-    /// The clients' work.
-    pub workload: Workload,
-    /// Operations offered per second; `None` is a closed loop.
-    pub rate_per_s: Option<f64>,
-    /// How long to run before measuring.
-    pub warm_up: Duration,
-    /// How long to measure.
-    pub duration: Duration,
-    /// Whether to stop after the sorted load.
-    pub load_only: bool,
-    /// Whether to keep the data, and to use existing data.
-    pub keep: bool,
-    /// Depth of the drive's own limit; `None` does not measure it.
-    pub drive_depth: Option<u32>,
-    /// How long each measurement of the drive takes.
-    pub drive_duration: Duration,
-    /// How often counters are read.
-    pub sample_every: Duration,
-    /// End before `duration` once throughput and write amplification are steady.
-    pub until_steady: bool,
-    /// Calls of a client of which one is timed; `None` times all that may wait for a drive, and one
-    /// in 16 of others.
-    pub latency_every: Option<u32>,
-    /// Whether `perf` says where the CPU time goes.
-    pub components: bool,
-    /// Measurements left out although they are possible: a pitfall, which the benchmark's self-test
-    /// commits.
-    pub left_out: LeftOut,
-    /// Seed of keys and arrivals.
-    pub seed: u64,
-}
-
-impl LookupPlan {
-    /// The medium under the engine.
-    #[must_use]
-    pub fn medium(&self) -> Medium {
-        Medium::of(&self.engine, self.region_bytes)
-    }
-
-    /// Clients at the same time.
-    #[must_use]
-    pub fn clients(&self) -> usize {
-        let engine = &self.engine;
-        match (engine.kind, engine.callers) {
-            (EngineKind::Isobath, Callers::Tasks) => workers(engine) * engine.tasks_per_worker,
-            _ => engine.threads,
-        }
-    }
-
-    /// Calls of a client of which one is timed.
-    pub(super) fn timed_one_in(&self) -> u32 {
-        let by_place = match self.in_pool || self.engine.path.is_none() {
-            true => LATENCY_EVERY_IN_MEMORY,
-            false => 1,
-        };
-        self.latency_every.unwrap_or(by_place).max(1)
-    }
-}
 
 /// The results.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -160,79 +82,6 @@ pub fn lookup(plan: &LookupPlan, monitor: &dyn Monitor) -> Result<LookupReport, 
         }
     }
     result
-}
-
-/// Threads of one run at most.
-const THREADS_MAX: usize = 8192;
-
-/// Says why a plan cannot be run.
-pub(super) fn check_plan(plan: &LookupPlan) -> Result<(), LabError> {
-    let request = |text: &str| Err(LabError::Request(text.to_owned()));
-    plan.workload.check(plan.records)?;
-    if plan.components {
-        Profiler::check()?;
-    }
-    if plan.engine.threads > THREADS_MAX {
-        return Err(LabError::Request(format!(
-            "{} threads are asked for; the benchmark runs {THREADS_MAX} at most, since each takes several of the 65,530 mappings that Linux gives a process",
-            plan.engine.threads
-        )));
-    }
-    if plan.rate_per_s.is_some_and(|r| !r.is_finite() || r <= 0.0) {
-        return request("the rate must be a number above 0");
-    }
-    check_memory(plan)?;
-    if plan.keep && plan.workload.mix.has(Operation::Insert) {
-        return request("inserts change what is kept; leave out --keep, or insert from the mix");
-    }
-    if let Some(path) = &plan.engine.path {
-        if path.exists() && !plan.keep {
-            return Err(LabError::Request(format!(
-                "{} exists already; the benchmark makes and removes it, so remove it, or name a path that is free",
-                path.display()
-            )));
-        }
-        // Small drives have no room to spare; an engine that runs out of it says so.
-        if !path.exists() && plan.virtual_ssd.is_none() {
-            let free = crate::free_space(path)?;
-            let data = plan.records.saturating_mul(plan.workload.record_bytes());
-            let needed = data.saturating_mul(2).saturating_add(256 << 20);
-            if free.available_bytes < needed {
-                return Err(LabError::NoSpace {
-                    path: path.clone(),
-                    available_bytes: free.available_bytes,
-                    needed_bytes: needed,
-                    option: "--path",
-                });
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Bytes of its value that a client holds in a call: what it writes or has read, and the engine's
-/// copy.
-const VALUES_HELD: u64 = 2;
-
-/// Refuses clients that would hold more than half of the memory in values.
-fn check_memory(plan: &LookupPlan) -> Result<(), LabError> {
-    // Transactions have small rows, whatever a warehouse has.
-    if plan.workload.tpcc.is_some() {
-        return Ok(());
-    }
-    let value = (plan.workload.value_bytes as u64).max(1);
-    let of_each = value.saturating_mul(VALUES_HELD);
-    let clients = plan.clients() as u64;
-    // Values are cut from as many bytes of noise.
-    let room = (memory_bytes() / 2).saturating_sub(value);
-    if memory_bytes() == 0 || clients.saturating_mul(of_each) <= room {
-        return Ok(());
-    }
-    Err(LabError::Request(format!(
-        "{clients} clients would hold {} of values in memory, more than half of what this machine has; {} at most fit: ask for fewer with --tasks, --workers or --threads",
-        isobath_io::ByteSize(clients.saturating_mul(of_each)),
-        room / of_each
-    )))
 }
 
 /// The source of the records.
@@ -558,10 +407,6 @@ struct Measured {
     components: Option<Result<Vec<(String, f64)>, LabError>>,
 }
 
-/// Latencies are taken at every operation if it waits for a drive; where it
-/// does not, reading the clock would be a good part of it.
-const LATENCY_EVERY_IN_MEMORY: u32 = 16;
-
 /// Keys that are drawn before a run in memory, by all clients together: 64 MiB with the numbers of
 /// their records, so that neither they nor the records that they lead to stay in a processor's
 /// caches. They are shared out, so that every engine's clients visit as many.
@@ -689,7 +534,7 @@ fn rows(
     clients: usize,
     space_bytes: u64,
 ) -> Vec<Row> {
-    let setting = setting(plan, engine, clients);
+    let setting = plan.setting(engine, clients);
     let config_hash = setting.hash();
     let machine = Machine::here(plan.engine.path.as_deref().unwrap_or("/".as_ref()));
     let results = &measured.results;
@@ -760,51 +605,4 @@ fn rows(
             }
         })
         .collect()
-}
-
-/// Workers of Isobath.
-fn workers(engine: &EngineConfig) -> usize {
-    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-    engine.workers.unwrap_or_else(cores)
-}
-
-fn setting(plan: &LookupPlan, engine: &str, clients: usize) -> Setting {
-    let tasks = plan.engine.kind == EngineKind::Isobath && plan.engine.callers == Callers::Tasks;
-    Setting {
-        kind: plan.engine.kind,
-        engine: engine.to_owned(),
-        workload: plan.workload.name.clone(),
-        mix: plan.workload.mix.to_string(),
-        choice: plan.workload.choice,
-        records: plan.records,
-        key_bytes: plan.workload.key_format.bytes(),
-        value_bytes: plan.workload.value_bytes,
-        pool_bytes: plan.engine.pool_bytes,
-        in_pool: plan.in_pool,
-        medium: plan.medium(),
-        callers: if tasks {
-            Callers::Tasks
-        } else {
-            Callers::Threads
-        },
-        clients,
-        workers: match plan.engine.kind {
-            EngineKind::Isobath => workers(&plan.engine),
-            _ => 0,
-        },
-        zipf: match plan.workload.choice {
-            Choice::Uniform => None,
-            Choice::Zipf(s) | Choice::ScrambledZipf(s) | Choice::Latest(s) => Some(s),
-        },
-        space: plan.engine.space.clone(),
-        batch: plan.workload.batch,
-        scan_records: match plan.workload.scan {
-            ScanLength::Fixed(records) | ScanLength::UpTo(records) => records,
-        },
-        rate_per_s: plan.rate_per_s,
-        warm_up_s: plan.warm_up.as_secs_f64(),
-        duration_s: plan.duration.as_secs_f64(),
-        tuning: plan.engine.tuning.clone(),
-        seed: plan.seed,
-    }
 }

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::lookup::{LookupPlan, LookupReport};
+use super::lookup::LookupReport;
+use super::plan::LookupPlan;
 use super::row::Setting;
 use super::search::Search;
 use super::series::Series;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 
-use super::lookup::LookupPlan;
+use super::plan::LookupPlan;
 use crate::LabError;
 use crate::engine::{EngineConfig, EngineKind};
 

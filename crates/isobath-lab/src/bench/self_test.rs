@@ -12,7 +12,7 @@ use super::campaign::{Campaign, Case, Outcome};
 use super::catalogue::Workload;
 use super::cost::needs;
 use super::evidence::verdicts;
-use super::lookup::LookupPlan;
+use super::plan::LookupPlan;
 use super::record::{LeftOut, Record};
 use super::verdict::{Pitfall, Verdict};
 use crate::engine::{

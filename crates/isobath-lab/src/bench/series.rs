@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::clients::Shared;
 use super::latencies::Total;
-use super::lookup::LookupPlan;
 use super::medium::Medium;
+use super::plan::LookupPlan;
 use super::record::LeftOut;
 use super::smart::{self, DriveWrites};
 use super::steady::{Steady, SteadyParameters, steady};

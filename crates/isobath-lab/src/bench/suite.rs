@@ -8,8 +8,8 @@ use serde::Deserialize;
 
 use super::campaign::Case;
 use super::catalogue::Workload;
-use super::lookup::LookupPlan;
 use super::place::{Place, VirtualSsdPlace};
+use super::plan::LookupPlan;
 use super::ratio::schedule;
 use super::record::LeftOut;
 use crate::LabError;
