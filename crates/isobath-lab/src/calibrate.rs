@@ -1,4 +1,5 @@
-//! What Isobath takes of this machine's CPU, measured on a memory device: the constants behind the advice.
+//! What Isobath takes of this machine's CPU, measured on a memory device: the constants behind the
+//! advice.
 
 use std::ops::Bound;
 use std::path::Path;
@@ -20,15 +21,18 @@ pub struct Calibration {
     pub operations: u32,
 }
 
-impl Default for Calibration {
-    /// A gigabyte, which no CPU cache holds: some ten seconds.
-    fn default() -> Self {
+impl Calibration {
+    /// A calibration with so many records, and with as many operations, but a million at most.
+    #[must_use]
+    pub fn of(records: u32) -> Self {
         Self {
-            records: 8_000_000,
-            operations: 1_000_000,
+            records: records.max(1),
+            operations: records.clamp(1, OPERATIONS_MAX),
         }
     }
 }
+
+const OPERATIONS_MAX: u32 = 1_000_000;
 
 pub(crate) const KEY_BYTES: usize = 8;
 pub(crate) const VALUE_BYTES: usize = 120;
@@ -138,7 +142,8 @@ struct Costs<C> {
     isobath: C,
 }
 
-/// Measures Isobath on a memory device, and its synced commits in a new directory below `directory`, which is removed.
+/// Measures Isobath on a memory device, and its synced commits in a new directory below
+/// `directory`, which is removed.
 ///
 /// # Errors
 /// Those of the store and the files; [`LabError::Interrupted`].

@@ -42,7 +42,8 @@ pub(crate) fn device_bytes() -> (u64, u64) {
 #[must_use]
 pub(crate) fn steal_time() -> Duration {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
-    // All cores' line, in hundredths of a second: cpu user nice system idle iowait irq softirq steal.
+    // All cores' line, in hundredths of a second:
+    // cpu user nice system idle iowait irq softirq steal.
     let all = text.lines().next().unwrap_or_default();
     let stolen = all.split_whitespace().nth(8);
     let stolen: u64 = stolen.and_then(|word| word.parse().ok()).unwrap_or(0);

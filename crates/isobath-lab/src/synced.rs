@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use isobath::{Durability, Options, Store};
+use isobath::{Durability, Options, Store, Tree};
 use isobath_flash::rng::Rng;
 use isobath_io::{Volume, VolumeOptions};
 use isobath_model::advise::SyncedCosts;
@@ -26,26 +26,6 @@ const FLUSHED_BYTES: u64 = 64 << 20;
 /// Rounds of both numbers of clients; the median of each counts.
 const ROUNDS: usize = 3;
 
-/// From commits per second by so many clients, of so many commits each; flushes are timed beside them.
-fn costs(
-    place: &Path,
-    operations: u32,
-    mut per_s: impl FnMut(u32, u32) -> Result<f64, LabError>,
-) -> Result<SyncedCosts, LabError> {
-    let commits = (operations / COMMITS_SHARE).max(FEW);
-    let (mut flushes, mut few, mut many) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
-        flushes.push(flush_us(place)?);
-        few.push(per_s(FEW, commits / FEW)?);
-        many.push(per_s(MANY, (commits * MORE_BY_MANY).div_ceil(MANY))?);
-    }
-    let [flush_us, few, many] = [flushes, few, many].map(|mut all| {
-        all.sort_by(f64::total_cmp);
-        all[ROUNDS / 2]
-    });
-    Ok(SyncedCosts::measured(flush_us, (FEW, few), (MANY, many)))
-}
-
 /// A page written and flushed in a file of its own, as the probe times it, µs.
 fn flush_us(place: &Path) -> Result<f64, LabError> {
     let path = place.join("flushed");
@@ -61,7 +41,7 @@ fn flush_us(place: &Path) -> Result<f64, LabError> {
     timed
 }
 
-/// Measures Isobath with a store in `place`.
+/// Measures a store in `place`; flushes are timed beside it.
 pub(crate) fn measure(place: &Path, calibration: Calibration) -> Result<SyncedCosts, LabError> {
     let records = calibration.records.min(RECORDS);
     let path = place.join("synced.iso");
@@ -72,26 +52,45 @@ pub(crate) fn measure(place: &Path, calibration: Calibration) -> Result<SyncedCo
     let store = Store::create(std::slice::from_ref(&path), &options)?;
     let tree = store.create_tree("calibration")?;
     tree.bulk_load((0..u64::from(records)).map(|n| (key_of(n), [0; VALUE_BYTES])))?;
-    let costs = costs(place, calibration.operations, |clients, commits| {
-        let began = Instant::now();
-        let tasks: Vec<_> = (0..clients)
-            .map(|client| {
-                let tree = tree.clone();
-                store.spawn_on(client as usize, move || {
-                    let mut rng = Rng::new(u64::from(client));
-                    (0..commits).try_for_each(|_| {
-                        let key: [u8; KEY_BYTES] = key_of(u64::from(rng.below(records)));
-                        tree.insert(key, [1; VALUE_BYTES])
-                    })
-                })
-            })
-            .collect();
-        for task in tasks {
-            task.join()??;
-        }
-        Ok(f64::from(clients * commits) / began.elapsed().as_secs_f64())
-    })?;
+    let commits = (calibration.operations / COMMITS_SHARE).max(FEW);
+    let (mut flushes, mut few, mut many) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        flushes.push(flush_us(place)?);
+        few.push(commits_per_s(&store, &tree, records, FEW, commits / FEW)?);
+        let each = (commits * MORE_BY_MANY).div_ceil(MANY);
+        many.push(commits_per_s(&store, &tree, records, MANY, each)?);
+    }
     drop(tree);
     store.close()?;
-    Ok(costs)
+    let [flush_us, few, many] = [flushes, few, many].map(|mut all| {
+        all.sort_by(f64::total_cmp);
+        all[ROUNDS / 2]
+    });
+    Ok(SyncedCosts::measured(flush_us, (FEW, few), (MANY, many)))
+}
+
+/// Commits per second by so many clients, of so many commits each.
+fn commits_per_s(
+    store: &Store,
+    tree: &Tree,
+    records: u32,
+    clients: u32,
+    commits: u32,
+) -> Result<f64, LabError> {
+    let began = Instant::now();
+    let task = |client: u32| {
+        let tree = tree.clone();
+        store.spawn_on(client as usize, move || {
+            let mut rng = Rng::new(u64::from(client));
+            (0..commits).try_for_each(|_| {
+                let key: [u8; KEY_BYTES] = key_of(u64::from(rng.below(records)));
+                tree.insert(key, [1; VALUE_BYTES])
+            })
+        })
+    };
+    let tasks: Vec<_> = (0..clients).map(task).collect();
+    for task in tasks {
+        task.join()??;
+    }
+    Ok(f64::from(clients * commits) / began.elapsed().as_secs_f64())
 }

@@ -58,8 +58,8 @@ pub(crate) struct AdviseArgs {
     /// What you run, as TOML
     #[arg(value_name = "WORKLOAD.toml", required_unless_present = "calibrate", value_hint = ValueHint::FilePath)]
     pub(crate) workload: Option<PathBuf>,
-    /// Measure what Isobath takes of this machine's CPU, in memory, and of synced commits, in a new directory beside FILE, and
-    /// write it to FILE
+    /// Measure what Isobath takes of this machine's CPU, in memory, and what synced commits take, in
+    /// a new directory beside FILE, and write it to FILE
     #[arg(long, value_name = "FILE", conflicts_with_all = ["profile", "workload", "calibration", "options_file", "html"], value_hint = ValueHint::FilePath)]
     pub(crate) calibrate: Option<PathBuf>,
     /// With --calibrate: records of 128 bytes

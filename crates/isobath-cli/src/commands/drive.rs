@@ -222,10 +222,7 @@ fn calibrate(
     global: &GlobalArgs,
     out: &mut Output,
 ) -> Result<(), Failure> {
-    let calibration = Calibration {
-        records: records.max(1),
-        ..Calibration::default()
-    };
+    let calibration = Calibration::of(records);
     drive_model::writable(path)?;
     let progress = Progress::in_order(global, &[])?;
     let directory = path

@@ -1,8 +1,8 @@
 //! From a device profile and a workload to settings, predictions and reasons.
 //!
-//! Everything here is a model: the drive's by its measured points, the trees' by their structure, and both trees' CPU by a few
-//! constants of Isobath. Predictions are for steady state and carry an interval from the drive model's
-//! cross-validated error alone.
+//! Everything here is a model: the drive's by its measured points, the trees' by their structure,
+//! and both trees' CPU by a few constants of Isobath. Predictions are for steady state and carry an
+//! interval from the drive model's cross-validated error alone.
 
 mod cache;
 mod drive;

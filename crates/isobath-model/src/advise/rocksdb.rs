@@ -1,7 +1,9 @@
-//! Settings for RocksDB: fanout, file size, L0 triggers, background jobs, subcompactions, single level or not.
+//! Settings for RocksDB: fanout, file size, L0 triggers, background jobs, subcompactions, single
+//! level or not.
 //!
-//! They follow from the paper's levels and the drive alone. Both trees are given Isobath's CPU costs, so that they differ by what they
-//! read and write; what RocksDB's code takes beyond that is measured by `isobath bench compare`.
+//! They follow from the paper's levels and the drive alone. Both trees are given Isobath's CPU
+//! costs, so that they differ by what they read and write; what RocksDB's code takes beyond that
+//! is measured by `isobath bench compare`.
 
 use serde::Serialize;
 

@@ -41,7 +41,15 @@ pub(super) struct TrialLine {
 pub(super) struct Journal {
     directory: PathBuf,
     /// The file of records, locked against a second process that would run the same cases.
-    _lock: File,
+    pub(super) lock: File,
+}
+
+impl Drop for Journal {
+    /// Unlocks the file by itself: a child process that was forked a moment ago holds it open, too,
+    /// until it runs its program.
+    fn drop(&mut self) {
+        let _ = self.lock.unlock();
+    }
 }
 
 /// The records of a campaign, whose file stays as it is: it may go on meanwhile.
@@ -59,7 +67,7 @@ impl Journal {
     pub(super) fn open(directory: &Path) -> Result<Journal, LabError> {
         fs::create_dir_all(directory).map_err(LabError::io("make", directory))?;
         Ok(Journal {
-            _lock: lock(&directory.join(RECORDS))?,
+            lock: lock(&directory.join(RECORDS))?,
             directory: directory.to_path_buf(),
         })
     }

@@ -157,6 +157,17 @@ fn a_torn_last_line_is_cut_off_by_who_goes_on_and_by_nobody_else() {
 }
 
 #[test]
+fn a_campaign_that_ended_is_free_though_a_forked_child_has_its_file_open() {
+    let place = tempfile::tempdir().unwrap();
+    let campaign = Campaign::open(place.path()).unwrap();
+    let inherited = campaign.journal.as_ref().unwrap().lock.try_clone();
+    assert!(Campaign::open(place.path()).is_err());
+    drop(campaign);
+    Campaign::open(place.path()).unwrap();
+    drop(inherited.unwrap());
+}
+
+#[test]
 fn what_a_killed_session_left_does_not_end_a_campaign() {
     let place = tempfile::tempdir().unwrap();
     let directory = place.path().join("campaign");
