@@ -8,7 +8,7 @@ use isobath_io::{Fault, FaultPlan, FaultRule, IoErrorKind, Op, Survivors, Trigge
 
 use crate::random::Random;
 
-/// Bytes of a segment in simulated stores; of a small one, where there are large ones.
+/// Bytes of a segment in simulated stores; of a small one, if there are large ones.
 const SEGMENT: u64 = 64 << 10;
 /// Bytes of their logs: as few as can be.
 const LOG: u64 = 4 << 20;
@@ -46,7 +46,7 @@ pub(crate) enum FaultKind {
     Full,
 }
 
-/// What happens to stored bytes behind the store's back.
+/// Corruption of stored bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Corruption {
     Rot,
@@ -65,10 +65,10 @@ pub(crate) struct Faults {
     pub(crate) full: bool,
 }
 
-/// What a campaign is about.
+/// The subject of a campaign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Shape {
-    /// What seeds have always done.
+    /// The workload that seeds have always had.
     Drawn,
     /// That, and what they did not always do.
     More,
@@ -89,7 +89,7 @@ pub(crate) enum Shape {
 }
 
 impl Shape {
-    /// What to call it.
+    /// Its name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Shape::Drawn => "drawn",
@@ -142,7 +142,7 @@ pub(crate) struct Scenario {
     pub(crate) more: More,
 }
 
-/// What campaigns do beyond the workload that seeds have always had.
+/// Operations of campaigns beyond the workload that seeds have always had.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct More {
     /// Trees that come and go, each with a client of its own.
@@ -585,7 +585,7 @@ impl Scenario {
         SEGMENT
     }
 
-    /// What goes wrong while actors work, apart from power cuts.
+    /// Faults while actors work, other than power cuts.
     pub(crate) fn rules(&self) -> Vec<FaultRule> {
         let mut rules = Vec::new();
         if let Some((op, per_million)) = self.faults.io {
@@ -642,8 +642,8 @@ impl Faults {
     }
 }
 
-/// What becomes of unflushed writes in one power cut: of those to the data, and
-/// of those to a log device.
+/// The fate of unflushed writes in one power cut: of those to the data, and of those to a log
+/// device.
 pub(crate) fn survivors(random: &mut Random, has_log_device: bool) -> (Survivors, Survivors) {
     let data = draw_survivors(random);
     let log = if has_log_device {

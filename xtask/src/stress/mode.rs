@@ -47,7 +47,7 @@ pub(super) enum End {
     KillClosing,
 }
 
-/// What a round runs with. The first four are the store's, for all its rounds.
+/// The mode of a round. The first four fields are the store's, for all its rounds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mode {
     pub(super) files: u64,

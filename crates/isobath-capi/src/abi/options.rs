@@ -50,10 +50,11 @@ pub unsafe extern "C" fn isobath_options_free(options: *mut isobath_options) {
     unsafe { free(options) };
 }
 
-/// Sets an option by its name, as the book's page on tuning lists them, to a value in text: numbers in decimal; sizes in
-/// bytes, or with KiB, MiB, GiB behind them; "true" and "false"; names such as "mdc" for `cleaning_policy`, "io_uring",
-/// "libaio", "pread", "auto" for `backend`, "auto", "required", "off" for `direct`; "synced", "buffered:MILLISECONDS", "none"
-/// for `durability`; milliseconds for `open_timeout`. One thread at a time.
+/// Sets an option by its name, as the book's page on tuning lists them, to a value in text: numbers
+/// in decimal; sizes in bytes, or with KiB, MiB, GiB behind them; "true" and "false"; names such as
+/// "mdc" for `cleaning_policy`, "io_uring", "libaio", "pread", "auto" for `backend`, "auto",
+/// "required", "off" for `direct`; "synced", "buffered:MILLISECONDS", "none" for `durability`;
+/// milliseconds for `open_timeout`. One thread at a time.
 ///
 /// # Safety
 ///

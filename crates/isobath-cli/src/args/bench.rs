@@ -100,7 +100,7 @@ pub(crate) enum EngineName {
     Drive,
 }
 
-/// What calls the engine.
+/// The callers of the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CallFrom {
     /// Tasks on the store's workers
@@ -131,7 +131,8 @@ pub(crate) struct LookupArgs {
     /// The engine
     #[arg(long, value_enum, default_value = "isobath")]
     pub(crate) engine: EngineName,
-    /// File of the store (a directory for rocksdb), made and removed again [default: isobath-bench.iso or isobath-bench.rocksdb]
+    /// File of the store (a directory for rocksdb), made and removed again [default:
+    /// isobath-bench.iso or isobath-bench.rocksdb]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub(crate) path: Option<PathBuf>,
     /// Keep the data, and use it where it is there already
@@ -185,7 +186,8 @@ pub(crate) struct LookupArgs {
     /// Size of Isobath's log [default: a quarter of the pool]
     #[arg(long, value_name = "SIZE", conflicts_with = "log_off")]
     pub(crate) log: Option<Size>,
-    /// File (made and removed again) or empty block device for Isobath's log [default: in the store's file]
+    /// File (made and removed again) or empty block device for Isobath's log [default: in the
+    /// store's file]
     #[arg(
         long,
         value_name = "PATH",
@@ -234,7 +236,8 @@ pub(crate) struct Concurrency {
     /// Workers of Isobath [default: one per core]
     #[arg(long, value_name = "N")]
     pub(crate) workers: Option<std::num::NonZeroUsize>,
-    /// Tasks per worker [default: 64; so many that there are as many clients as a workload file says]
+    /// Tasks per worker [default: 64; so many that there are as many clients as a workload file
+    /// says]
     #[arg(long, value_name = "N")]
     pub(crate) tasks: Option<std::num::NonZeroUsize>,
     /// I/Os in flight per worker

@@ -159,20 +159,23 @@ pub(crate) struct StoreArgs {
     /// A file (or block device) of the store; repeat in the order of creation
     #[arg(short, long = "store", value_name = "PATH", required = true, env = "ISOBATH_STORE", value_hint = ValueHint::FilePath)]
     pub(crate) store: Vec<PathBuf>,
-    /// Memory for the buffer pool, such as 64MiB or 4GiB [default: 64MiB for one key, 256MiB otherwise, at most a quarter of the memory]
+    /// Memory for the buffer pool, such as 64MiB or 4GiB [default: 64MiB for one key, 256MiB
+    /// otherwise, at most a quarter of the memory]
     #[arg(long, value_name = "SIZE")]
     pub(crate) pool: Option<Size>,
     /// Worker threads [default: one per core]
     #[arg(long, value_name = "N")]
     pub(crate) workers: Option<std::num::NonZeroUsize>,
-    /// File or block device for the log of a new store, best on another drive than the data; or where the log of an existing
-    /// store was moved to [default: the store's own files; where the store says]
+    /// File or block device for the log of a new store, best on another drive than the data; or
+    /// where the log of an existing store was moved to [default: the store's own files; where the
+    /// store says]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub(crate) log_path: Option<PathBuf>,
-    /// Through the page cache, without O_DIRECT [default: where the file system refuses O_DIRECT]
+    /// Through the page cache, without O_DIRECT [default: if the file system refuses O_DIRECT]
     #[arg(long)]
     pub(crate) buffered: bool,
-    /// Wait so long to write to a store that another process writes, such as 10s or 2min [default: not at all]
+    /// Wait so long to write to a store that another process writes, such as 10s or 2min [default:
+    /// not at all]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub(crate) wait: Option<std::time::Duration>,
 }
@@ -188,7 +191,8 @@ pub(crate) struct TreeArgs {
 /// Whether a missing tree may be made.
 #[derive(Debug, Args)]
 pub(crate) struct NewTreeArgs {
-    /// Create the tree of --tree where the store has none of that name; `main`, and any tree of a new store, is created without this
+    /// Create the tree of --tree where the store has none of that name; `main`, and any tree of a
+    /// new store, is created without this
     #[arg(long)]
     pub(crate) create_tree: bool,
 }
@@ -196,16 +200,18 @@ pub(crate) struct NewTreeArgs {
 /// Whether a missing store may be made.
 #[derive(Debug, Args)]
 pub(crate) struct CreateArgs {
-    /// Create the store where it does not exist yet
+    /// Create the store if it does not exist yet
     #[arg(long)]
     pub(crate) create: bool,
-    /// Most bytes that the store may grow to from now on, beside 2 MiB in front of each file, such as 10GiB [default: as it says; a new one has no limit]
+    /// Most bytes that the store may grow to from now on, beside 2 MiB in front of each file, such
+    /// as 10GiB [default: as it says; a new one has no limit]
     #[arg(long, value_name = "SIZE")]
     pub(crate) limit: Option<Size>,
 }
 
 impl Cli {
-    /// What the parser cannot ask for itself, because it may stand before or behind a verb's own verb.
+    /// Checks that the parser cannot make, because an option may stand before or behind a verb's
+    /// own verb.
     ///
     /// # Errors
     /// As the parser's.

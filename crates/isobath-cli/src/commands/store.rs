@@ -28,7 +28,8 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// Trees whose names are as alike as this, of 1, are suggested for each other.
 const ALIKE: f64 = 0.7;
 
-/// Options with the pool that the command line asks for, or with one of `most` bytes, less where there is little memory.
+/// Options with the pool that the command line asks for, or with one of `most` bytes, less if there
+/// is little memory.
 pub(crate) fn with_pool(given: Option<Size>, most: u64) -> Options {
     match given {
         Some(size) => Options::new().pool_bytes(size.0),
@@ -50,7 +51,8 @@ fn options(args: &StoreArgs, pool: u64) -> Options {
     }
 }
 
-/// After this much time a log that is replayed or recovered from says how far that is, with a line for each tenth.
+/// After this much time a log that is replayed or recovered from says how far that is, with a line
+/// for each tenth.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// Opens for reading only.
@@ -66,7 +68,8 @@ pub(crate) fn read(args: &StoreArgs, pool: u64) -> Result<Store, Failure> {
     open(args, &options.read_only(true))
 }
 
-/// Opens the store, and waits for it as long as the command line says where another process has it open. Ctrl-C ends the wait.
+/// Opens the store, and waits for it as long as the command line says where another process has it
+/// open. Ctrl-C ends the wait.
 fn open(args: &StoreArgs, options: &Options) -> Result<Store, Failure> {
     let store = waiting(args.wait, || Store::open(&args.store, options))?;
     refuse_as_stdout(&store)?;
@@ -95,7 +98,7 @@ fn is_locked(error: &Error) -> bool {
     matches!(error, Error::Volume(error) if matches!(**error, VolumeError::Locked { .. }))
 }
 
-/// What the store is like from outside.
+/// A store's properties as its files tell them.
 pub(crate) fn info(args: &StoreArgs) -> Result<StoreInfo, Failure> {
     Ok(Store::info(&args.store, &options(args, SMALL_POOL))?)
 }
@@ -149,7 +152,8 @@ fn write_with(options: Options, args: &StoreArgs) -> Result<Store, Failure> {
     Ok(store)
 }
 
-/// A store that is open for writing, and what was made for the work in it. As long as it is there, Ctrl-C asks the work to stop.
+/// A store that is open for writing, and what was made for the work in it. As long as it is there,
+/// Ctrl-C asks the work to stop.
 pub(crate) struct Target {
     pub(crate) store: Store,
     /// Whether this command has made the store.
@@ -159,8 +163,8 @@ pub(crate) struct Target {
     _in_order: InOrder,
 }
 
-/// Says that a verb stores what it has together at its end, or nothing: the files of a store that it makes go with a second
-/// Ctrl-C.
+/// Says that a verb stores what it has together at its end, or nothing: the files of a store that
+/// it makes go with a second Ctrl-C.
 pub(crate) fn remove_unfinished(args: &StoreArgs, create: &CreateArgs) {
     if !create.create || args.store.iter().any(|path| is_there(path)) {
         return;
@@ -170,7 +174,7 @@ pub(crate) fn remove_unfinished(args: &StoreArgs, create: &CreateArgs) {
     interrupt::remove_unfinished(&new);
 }
 
-/// Opens for writing; makes the store where none of its files exists and
+/// Opens for writing; makes the store if none of its files exists and
 /// `--create` allows it.
 pub(crate) fn write_or_create(
     args: &StoreArgs,
@@ -220,7 +224,8 @@ fn is_there(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| !found.is_file() || found.len() > 0)
 }
 
-/// Refuses paths of which one is what standard output goes to, as an empty file may be: what is printed would end up in it.
+/// Refuses paths of which one is what standard output goes to, as an empty file may be: what is
+/// printed would end up in it.
 pub(crate) fn not_stdout(paths: &[PathBuf]) -> Result<(), Failure> {
     refuse_stdout(|stdout| {
         let is_stdout =
@@ -245,8 +250,8 @@ fn no_store(args: &StoreArgs) -> LabError {
 }
 
 impl Target {
-    /// Does `work` and closes the store. Where it fails before anything was stored, what this command has made for it is
-    /// removed: the new tree, the new store.
+    /// Does `work` and closes the store. If it fails before anything was stored, what this command
+    /// has made for it is removed: the new tree, the new store.
     pub(crate) fn finish<T>(
         mut self,
         work: impl FnOnce(&mut Target) -> Result<T, Failure>,
@@ -265,7 +270,8 @@ impl Target {
             // The error that led here matters more.
             let _ = self.store.drop_tree(name);
         }
-        // What was stored before stays; closing makes it last. The first failure matters more than one of closing.
+        // What was stored before stays; closing makes it last. The first failure matters more than
+        // one of closing.
         let _ = self.store.close();
         done
     }
@@ -281,8 +287,8 @@ impl Target {
         matches!(first, Ok(None) | Err(Error::NoSuchTree { .. }))
     }
 
-    /// The tree that the command line names; made in a new store, where it is the default one, and where `--create-tree` says
-    /// so. Any other name is a slip of the keyboard.
+    /// The tree that the command line names; made in a new store, where it is the default one, and
+    /// where `--create-tree` says so. Any other name is a slip of the keyboard.
     pub(crate) fn tree(&mut self, args: &TreeArgs, new: &NewTreeArgs) -> Result<Tree, Failure> {
         match self.store.tree(&args.tree) {
             Err(Error::NoSuchTree { .. }) => {}
@@ -297,7 +303,7 @@ impl Target {
     }
 }
 
-/// That there is no tree `name`, and which other one may be meant: the one whose name is the most like it.
+/// The error that there is no tree `name`, with the tree of the most similar name.
 fn no_tree<T>(store: &Store, name: &str, creates: bool) -> Result<T, Failure> {
     let mut best = None;
     for tree in store.trees()? {

@@ -67,7 +67,7 @@ impl EngineKind {
         }
     }
 
-    /// Name of the file or directory that it makes where none is named.
+    /// Name of the file or directory that it makes if none is named.
     #[must_use]
     pub fn file_name(self) -> String {
         match self {
@@ -89,8 +89,9 @@ impl EngineKind {
         }
     }
 
-    /// Whether [`IsolationLevel::Least`] differs from [`IsolationLevel::Snapshot`] in what the engine does: with transactions where
-    /// it can run their operations one by one, without them where single operations follow the level, too.
+    /// Whether [`IsolationLevel::Least`] differs from [`IsolationLevel::Snapshot`] in what the
+    /// engine does: with transactions where it can run their operations one by one, without them
+    /// where single operations follow the level, too.
     #[must_use]
     pub fn has_less_isolation(self, transactions: bool) -> bool {
         match self {
@@ -106,7 +107,7 @@ impl EngineKind {
         matches!(self, EngineKind::Null | EngineKind::Drive)
     }
 
-    /// Whether it is a library in C, which may end its process where others answer with an error.
+    /// Whether it is a library in C, which may end its process while others answer with an error.
     pub(crate) fn may_abort(self) -> bool {
         matches!(
             self,
@@ -114,7 +115,7 @@ impl EngineKind {
         )
     }
 
-    /// [`LabError::NotBuilt`] where this build lacks it.
+    /// [`LabError::NotBuilt`] if this build lacks it.
     pub(crate) fn check_built(self) -> Result<(), LabError> {
         match self.is_built() {
             true => Ok(()),
@@ -122,7 +123,7 @@ impl EngineKind {
         }
     }
 
-    /// What a build that lacks it says.
+    /// The error of a build without it.
     pub(super) fn not_built(self) -> LabError {
         let (what, cure) = match self {
             EngineKind::RocksDb => (
@@ -156,7 +157,7 @@ impl EngineKind {
 /// A simulated SSD: under Isobath in this process, or with a path a virtual one under any engine.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SimulatedDrive {
-    /// What kind of drive.
+    /// The kind of drive.
     pub profile: DriveProfile,
     /// Bytes that the engine may write to.
     pub capacity_bytes: u64,
@@ -164,17 +165,18 @@ pub struct SimulatedDrive {
     pub over_provisioning: f64,
     /// Its state before the load.
     pub state: DriveState,
-    /// Static wear levelling: erases by which a superblock may lag behind the most worn one; `None` levels nothing.
+    /// Static wear levelling: erases by which a superblock may lag behind the most worn one; `None`
+    /// levels nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wear_difference_max: Option<u32>,
 }
 
-/// Simulated drives below this size have segments of so many bytes.
+/// Simulated drives below this size have segments of this many bytes.
 const SMALL_DRIVE_BYTES: u64 = 1 << 30;
 const SMALL_DRIVE_SEGMENT_BYTES: u32 = 256 << 10;
 
 impl SimulatedDrive {
-    /// Bytes of a segment of Isobath where none are asked for; `None` is the engine's own choice.
+    /// Bytes of a segment of Isobath if none are asked for; `None` is the engine's own choice.
     #[must_use]
     pub fn segment_bytes(&self) -> Option<u32> {
         (self.capacity_bytes < SMALL_DRIVE_BYTES).then_some(SMALL_DRIVE_SEGMENT_BYTES)
@@ -201,7 +203,8 @@ impl DriveProfile {
         }
     }
 
-    /// Megabytes per second that its flash takes in order, as the virtual SSD's profiles `enterprise-tlc` and `consumer-qlc` have.
+    /// Megabytes per second that its flash takes in order, as the virtual SSD's profiles
+    /// `enterprise-tlc` and `consumer-qlc` have.
     #[must_use]
     pub fn sequential_mb_per_s(self) -> f64 {
         match self {
@@ -219,11 +222,12 @@ pub enum DriveState {
     Trimmed,
     /// Written once in order, then twice its capacity at random.
     Preconditioned,
-    /// As other programs left it: some pages hold data, and which is not known. It is none of the paper's states, and a pitfall.
+    /// As other programs left it: some pages hold data, and which is not known. It is none of the
+    /// paper's states, and a pitfall.
     Used,
 }
 
-/// What calls Isobath.
+/// The callers of Isobath.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Callers {
@@ -250,13 +254,13 @@ pub struct EngineConfig {
     pub depth_per_worker: u32,
     /// Threads that call a rival, or Isobath where `callers` says threads.
     pub threads: usize,
-    /// What calls Isobath.
+    /// The callers of Isobath.
     pub callers: Callers,
     /// How Isobath keeps space on the volume.
     pub space: SpaceConfig,
     /// The simulated SSD under Isobath, in place of a path.
     pub simulated: Option<SimulatedDrive>,
-    /// What a search may choose, and what makes second rows.
+    /// Settings that a search may choose, and that make second rows.
     pub tuning: Tuning,
     /// The tables, and how much will be in them; the workload says it.
     #[serde(skip)]
@@ -281,14 +285,15 @@ impl Default for Schema {
     }
 }
 
-/// What transactions are protected from.
+/// The isolation of transactions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IsolationLevel {
-    /// Snapshot isolation, or more where an engine has no less.
+    /// Snapshot isolation, or more if an engine has no less.
     #[default]
     Snapshot,
-    /// The least that the engine has (paper 001, section 4.1): each operation alone, where it has that.
+    /// The least that the engine has (paper 001, section 4.1): each operation alone, if it has
+    /// that.
     Least,
 }
 
@@ -303,22 +308,22 @@ impl IsolationLevel {
     }
 }
 
-/// What a search may choose, and what makes second rows.
+/// Settings that a search may choose, and that make second rows.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tuning {
-    /// What transactions are protected from.
+    /// The isolation of transactions.
     pub isolation: IsolationLevel,
     /// Background jobs (RocksDB, fjall), eviction threads (WiredTiger); `None` is one per core.
     pub background_jobs: Option<usize>,
-    /// Share of the cache for what is not written yet: memtables (RocksDB, fjall), dirty pages (WiredTiger); `None` is the
-    /// adapter's choice.
+    /// Share of the cache for what is not written yet: memtables (RocksDB, fjall), dirty pages
+    /// (WiredTiger); `None` is the adapter's choice.
     pub write_share: Option<f64>,
     /// Whether RocksDB's blocks never cross a page of the drive.
     pub block_align: bool,
 }
 
 impl Tuning {
-    /// Background jobs; one per core where nothing was chosen.
+    /// Background jobs; one per core if nothing was chosen.
     #[cfg_attr(
         not(any(feature = "fjall", feature = "rocksdb", feature = "wiredtiger")),
         expect(
@@ -348,7 +353,7 @@ pub struct SpaceConfig {
     /// Milliseconds that commits may reach the drive late; `None` waits for each,
     /// `u32::MAX` guarantees nothing.
     pub buffered_ms: Option<u32>,
-    /// Where page writes are recorded, once the data is loaded.
+    /// The file in which page writes are recorded, once the data is loaded.
     #[serde(skip)]
     pub trace: Option<PathBuf>,
 }

@@ -70,7 +70,7 @@ fn decode(bytes: &[u8]) -> Result<Tree, Error> {
     })
 }
 
-/// What an entry was before a commit that is not visible yet.
+/// An entry as it was before a commit that is not visible yet.
 fn decode_old(old: &OldValue) -> Result<Option<Tree>, Error> {
     match old {
         OldValue::Absent => Ok(None),
@@ -79,14 +79,14 @@ fn decode_old(old: &OldValue) -> Result<Option<Tree>, Error> {
     }
 }
 
-/// The tree that a record of the catalog names, and its name; `None` where the record is about something else, or makes
-/// no sense.
+/// The tree that a record of the catalog names, and its name; `None` if the record is about
+/// something else, or makes no sense.
 pub(crate) fn named_by<'r>(key: &'r [u8], value: &[u8]) -> Option<(&'r [u8], Tree)> {
     let name = key.strip_prefix(&[NAME])?;
     Some((name, decode(value).ok()?))
 }
 
-/// Makes the catalog of a new store, durably. Does nothing where there is one.
+/// Makes the catalog of a new store, durably. Does nothing if there is one.
 pub(crate) fn create(local: &WorkerState) -> Result<(), Error> {
     let ctx = TaskContext { local };
     let mapping = &local.engine.buffer.pool.mapping;
@@ -109,8 +109,8 @@ pub(crate) fn find(local: &WorkerState, name: &str) -> Result<Option<Tree>, Erro
     }
 }
 
-/// The tree `name` as readers see it: one that was made is there, and one that was dropped is not, once that is as durable
-/// as commits have to be to be seen.
+/// The tree `name` as readers see it: one that was made is there, and one that was dropped is not,
+/// once that is as durable as commits have to be to be seen.
 pub(crate) fn find_visible(local: &WorkerState, name: &str) -> Result<Option<Tree>, Error> {
     let key = name_key(name)?;
     let transactions = &local.engine.transactions;
@@ -204,7 +204,7 @@ fn next_id(local: &WorkerState) -> Result<TreeId, Error> {
 ///
 /// # Errors
 ///
-/// [`Error::NoSuchTree`] where another one dropped it first, and as for any commit.
+/// [`Error::NoSuchTree`] if another one dropped it first, and as for any commit.
 pub(crate) fn drop_tree(local: &WorkerState, name: &str, tree: &TreeState) -> Result<(), Error> {
     let engine = &local.engine;
     let missing = || Error::NoSuchTree {

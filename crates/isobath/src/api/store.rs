@@ -28,7 +28,7 @@ use crate::{Error, Options, OutputFile, WriteBatch, checkpoint, extent, recovery
 /// work documents. The total may grow.
 pub type Progress<'p> = &'p mut (dyn FnMut(u64, u64) + Send);
 
-/// What [`Store::trees`] says of one tree.
+/// One tree of [`Store::trees`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TreeInfo {
     /// The tree's name.
@@ -37,7 +37,7 @@ pub struct TreeInfo {
     pub id: u32,
 }
 
-/// What all handles of a store share.
+/// State shared by all handles of a store.
 struct Shared {
     runtime: Arc<Runtime>,
     closer: Arc<Closer>,
@@ -47,10 +47,10 @@ struct Shared {
     trees: Mutex<HashMap<TreeId, Arc<TreeState>>>,
 }
 
-/// What closing a store needs, apart from its handles.
+/// State that closing a store needs, without its handles.
 struct Closer {
     runtime: Arc<Runtime>,
-    /// How closing has ended. Locked while it lasts: who closes a store that is being closed waits.
+    /// How closing has ended. Locked during closing: concurrent closers wait.
     closed: Mutex<Option<Result<(), Error>>>,
 }
 
@@ -86,8 +86,8 @@ struct Closer {
 /// # }
 /// ```
 ///
-/// A store belongs to the process that has opened it: in a child that is forked later its operations fail with
-/// [`Error::Forked`], and the parent's go on.
+/// A store belongs to the process that has opened it: in a child that is forked later its
+/// operations fail with [`Error::Forked`], and the parent's go on.
 #[derive(Clone)]
 pub struct Store(Arc<Shared>);
 
@@ -113,7 +113,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`OpenError::BadOption`], [`OpenError::ReadOnly`]; [`StorageError::Volume`](crate::StorageError::Volume),
+    /// [`OpenError::BadOption`], [`OpenError::ReadOnly`];
+    /// [`StorageError::Volume`](crate::StorageError::Volume),
     /// [`StorageError::Memory`](crate::StorageError::Memory).
     pub fn create(paths: impl StorePaths, options: &Options) -> Result<Store, OpenError> {
         Store::create_at(&paths.store_paths(), options).map_err(of_kind)
@@ -132,7 +133,7 @@ impl Store {
         made
     }
 
-    /// Opens the store on `paths`, or creates it where nothing is there yet. Of several callers
+    /// Opens the store on `paths`, or creates it if nothing is there yet. Of several callers
     /// at the same time one creates it; the others open it, or find it in use.
     ///
     /// # Errors
@@ -266,8 +267,8 @@ impl Store {
         Ok(store)
     }
 
-    /// Whether the store on `paths` is not closed: a process has it open for writing, or has ended without closing it. The
-    /// next opening for writing then recovers it.
+    /// Whether the store on `paths` is not closed: a process has it open for writing, or has ended
+    /// without closing it. The next opening for writing then recovers it.
     ///
     /// # Errors
     ///
@@ -351,8 +352,8 @@ impl Store {
     /// # Errors
     ///
     /// The first failure to write: what was changed since the last opening is
-    /// lost then, and the store refuses to open. Every close of one store returns the same. [`Error::CloseInTask`] inside
-    /// a task of this store, which would wait for itself.
+    /// lost then, and the store refuses to open. Every close of one store returns the same.
+    /// [`Error::CloseInTask`] inside a task of this store, which would wait for itself.
     pub fn close(self) -> Result<(), Error> {
         if self.0.runtime.is_in_task() {
             return Err(Error::CloseInTask);
@@ -360,8 +361,9 @@ impl Store {
         self.0.closer.close()
     }
 
-    /// Closes a store that this handle or one like it has created and takes it away again: its files and its log's are removed,
-    /// block devices begin with what they held before. One that was opened is closed and stays.
+    /// Closes a store that this handle or one like it has created and takes it away again: its
+    /// files and its log's are removed, block devices begin with what they held before. One that
+    /// was opened is closed and stays.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -545,17 +547,18 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`StorageError::Closed`](crate::StorageError::Closed); [`StorageError::Poisoned`](crate::StorageError::Poisoned) where a
-    /// commit that it would show has failed.
+    /// [`StorageError::Closed`](crate::StorageError::Closed);
+    /// [`StorageError::Poisoned`](crate::StorageError::Poisoned) where a commit that it would show
+    /// has failed.
     pub fn snapshot(&self) -> Result<Snapshot, TransactionError> {
         Snapshot::open(&self.0.runtime).map_err(of_kind)
     }
 
-    /// Runs `work` in a transaction and commits it. Where that fails because of
+    /// Runs `work` in a transaction and commits it. If that fails because of
     /// other transactions, it runs `work` again from the beginning, in a new
     /// transaction, after pauses that grow; at most
     /// [`TransactionOptions::attempts`] times. So `work` should have no effects but
-    /// on the transaction. Where `work` returns an error, the transaction is rolled back. The
+    /// on the transaction. If `work` returns an error, the transaction is rolled back. The
     /// error may be of any type that [`Error`] can become.
     ///
     /// ```
@@ -591,7 +594,7 @@ impl Store {
     /// # Errors
     ///
     /// What `work` fails with, and as for [`Transaction::commit`]; the last
-    /// [`Error::Conflict`] where no attempt has succeeded.
+    /// [`Error::Conflict`] if no attempt has succeeded.
     pub fn transact<T, E: From<Error>>(
         &self,
         options: TransactionOptions,
@@ -600,8 +603,8 @@ impl Store {
         crate::api::transaction::transact(&self.0.runtime, options, work)
     }
 
-    /// Commits all changes of `batch` at once, whatever others have changed since they were collected.
-    /// Where this returns an error, the batch is as it was and may be written again.
+    /// Commits all changes of `batch` at once, whatever others have changed since they were
+    /// collected. Where this returns an error, the batch is as it was and may be written again.
     ///
     /// # Errors
     ///
@@ -617,22 +620,23 @@ impl Store {
         engine.map_or_else(|_| Stats::default(), |engine| Stats::of(engine))
     }
 
-    /// Tells the drive which segments hold nothing (TRIM; holes in a file), so that it need not keep what they held. Answers
-    /// how many bytes that were. The store can be used during that. A file then has to find room for them again.
+    /// Tells the drive which segments hold nothing (TRIM; holes in a file), so that it need not
+    /// keep what they held. Answers how many bytes that were. The store can be used during that. A
+    /// file then has to find room for them again.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] where the device does not know the operation or fails; nothing is lost. [`Error::ReadOnly`],
-    /// [`Error::Poisoned`].
+    /// [`Error::Io`] if the device does not know the operation or fails; nothing is lost.
+    /// [`Error::ReadOnly`], [`Error::Poisoned`].
     pub fn discard_free_segments(&self) -> Result<u64, Error> {
         self.0
             .runtime
             .run(|local| local.engine.pagestore.discard_free(&local.worker))
     }
 
-    /// Tells `trace` of every page that is stored now, then of every page that is written because it changed, and of
-    /// every page that is freed: what a cleaning policy sees of a workload. `None` ends that. Chunks of large values
-    /// are not told. Page numbers start at 1.
+    /// Tells `trace` of every page that is stored now, then of every page that is written because
+    /// it changed, and of every page that is freed: what a cleaning policy sees of a workload.
+    /// `None` ends that. Chunks of large values are not told. Page numbers start at 1.
     pub fn trace_pages(&self, trace: Option<Box<dyn PageTrace>>) {
         if let Ok(engine) = self.0.runtime.engine() {
             engine.pagestore.trace_pages(&engine.buffer, trace);
@@ -658,14 +662,17 @@ impl Store {
     /// inside it overlap their I/O with other tasks. Waits while very much work
     /// is queued already.
     ///
-    /// A task yields to others of its thread wherever it waits: in operations of the store that read, write or commit,
-    /// in [`yield_now`](crate::yield_now) and the like. So `work` must not
+    /// A task yields to others of its thread wherever it waits: in operations of the store that
+    /// read, write or commit, in [`yield_now`](crate::yield_now) and the like. So `work` must not
     ///
-    /// - hold a lock that other tasks take (`std::sync::Mutex`, a `RefCell` in thread-local storage) across such a call: another
-    ///   task of the same thread that wants it blocks the thread, and with it the task that has it. Take the lock, copy
-    ///   what is needed, release it, then call the store.
-    /// - block the thread for long: sleeping, network, channels. That work belongs to threads of the application.
-    /// - need more stack than [`Options::task_stack_bytes`](crate::Options::task_stack_bytes): the process ends, and says so.
+    /// - hold a lock that other tasks take (`std::sync::Mutex`, a `RefCell` in thread-local
+    ///   storage) across such a call: another task of the same thread that wants it blocks the
+    ///   thread, and with it the task that has it. Take the lock, copy what is needed, release it,
+    ///   then call the store.
+    /// - block the thread for long: sleeping, network, channels. That work belongs to threads of
+    ///   the application.
+    /// - need more stack than [`Options::task_stack_bytes`](crate::Options::task_stack_bytes): the
+    ///   process ends, and says so.
     pub fn spawn<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -673,8 +680,8 @@ impl Store {
         self.0.runtime.spawn(None, work)
     }
 
-    /// As [`Store::spawn`], on the worker of this index, modulo their number; a task that joins it early runs it itself,
-    /// on its own worker.
+    /// As [`Store::spawn`], on the worker of this index, modulo their number; a task that joins it
+    /// early runs it itself, on its own worker.
     pub fn spawn_on<T: Send + 'static>(
         &self,
         worker: usize,
@@ -689,7 +696,7 @@ impl Store {
         self.0.runtime.config().workers
     }
 
-    /// Where the log is, if it is not in the volume's own files
+    /// The log's path, if it is not in the volume's own files
     /// ([`Options::log_path`]).
     #[must_use]
     pub fn log_path(&self) -> Option<PathBuf> {
@@ -705,7 +712,8 @@ impl Store {
         OutputFile::create_beside(&self.0.runtime.engine()?.shared.volume()?, path, overwrite)
     }
 
-    /// Whether `file` is one of the files or block devices that the store lies on, its log's included, by whatever name.
+    /// Whether `file` is one of the files or block devices that the store lies on, its log's
+    /// included, under any name.
     #[must_use]
     pub fn holds(&self, file: &Metadata) -> bool {
         let volume = self.0.runtime.engine();
@@ -713,7 +721,8 @@ impl Store {
         volume.is_ok_and(|volume| volume.holds(file))
     }
 
-    /// The volume's files, in order, as absolute paths without symbolic links; none for a store in memory.
+    /// The volume's files, in order, as absolute paths without symbolic links; none for a store in
+    /// memory.
     #[must_use]
     pub fn paths(&self) -> &[PathBuf] {
         &self.0.paths

@@ -17,7 +17,7 @@ use crate::txn::versions::{Bounds, OldValue};
 use crate::txn::{TreeStatus, Verdict, key_hash};
 use crate::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, Record};
 
-/// What all handles of one tree share.
+/// State shared by all handles of one tree.
 pub(crate) struct TreeState {
     pub(crate) name: Arc<str>,
     pub(crate) tree: btree::Tree,
@@ -142,7 +142,8 @@ impl Tree {
         self.found(self.run(|local| get_in_task(local, tree, key, value))?)
     }
 
-    /// As [`Tree::get_into`], for readers that have a snapshot, and ask the version store afterwards.
+    /// As [`Tree::get_into`], for readers that have a snapshot, and ask the version store
+    /// afterwards.
     pub(crate) fn get_newest(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
         let engine = self.runtime.engine()?;
         let transactions = &engine.transactions;
@@ -246,8 +247,9 @@ impl Tree {
     /// Safe beside concurrent changes: a record that is there during the whole
     /// iteration is seen exactly once.
     ///
-    /// Both ends of one of Rust's ranges have one type, and arrays of different length are different types: `b"a"..b"zz"` does
-    /// not compile. Text does, and so does a slice, which makes one of the other end:
+    /// Both ends of one of Rust's ranges have one type, and arrays of different length are
+    /// different types: `b"a"..b"zz"` does not compile. Text does, and so does a slice, which makes
+    /// one of the other end:
     ///
     /// ```
     /// # use isobath::{Options, Store};
@@ -266,7 +268,8 @@ impl Tree {
         Range::new(self.clone(), lower, upper)
     }
 
-    /// All records in order, from both ends, as [`Tree::range`] of `..`. `for record in &tree` is the same.
+    /// All records in order, from both ends, as [`Tree::range`] of `..`. `for record in &tree` is
+    /// the same.
     ///
     /// ```
     /// # use isobath::{Options, Store};
@@ -290,16 +293,17 @@ impl Tree {
         self.range(..)
     }
 
-    /// The records whose keys start with `prefix`, in order, from both ends. [`prefix_range`](crate::prefix_range) makes the same
-    /// range for other methods, such as [`Tree::keys`] and [`Tree::count`].
+    /// The records whose keys start with `prefix`, in order, from both ends.
+    /// [`prefix_range`](crate::prefix_range) makes the same range for other methods, such as
+    /// [`Tree::keys`] and [`Tree::count`].
     #[must_use]
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
         let (lower, upper) = bounds::prefix_range(prefix);
         Range::new(self.clone(), lower, upper)
     }
 
-    /// The keys within `bounds` with the lengths of their values in bytes, in order, from both ends; reads no large value.
-    /// Otherwise as [`Tree::range`].
+    /// The keys within `bounds` with the lengths of their values in bytes, in order, from both
+    /// ends; reads no large value. Otherwise as [`Tree::range`].
     ///
     /// ```
     /// # use isobath::{Options, Store};
@@ -413,8 +417,9 @@ impl Tree {
         )
     }
 
-    /// Calls `visit` with the keys within `bounds` and the lengths of their values in bytes, ascending, or descending where
-    /// `is_reverse`, until it returns `false`; reads no large value, and allocates nothing per record. [`Tree::keys`] is an iterator.
+    /// Calls `visit` with the keys within `bounds` and the lengths of their values in bytes,
+    /// ascending, or descending where `is_reverse`, until it returns `false`; reads no large value,
+    /// and allocates nothing per record. [`Tree::keys`] is an iterator.
     ///
     /// # Errors
     ///
@@ -438,7 +443,8 @@ impl Tree {
         })
     }
 
-    /// Calls `visit` with the keys within `bounds`, in order, of at most `limit` records, and reads no large value.
+    /// Calls `visit` with the keys within `bounds`, in order, of at most `limit` records, and reads
+    /// no large value.
     pub(crate) fn scan_keys(
         &self,
         bounds: Bounds<'_>,
@@ -545,9 +551,9 @@ impl Tree {
         Ok(ValueWriter::new(self.clone(), key))
     }
 
-    /// Reads the value of `key` as a stream; `None` if it has none. Once a large value is replaced or removed, reading
-    /// fails with an [`std::io::Error`] around [`Error::ValueReplaced`]; one of a snapshot lasts as long as that
-    /// ([`Transaction::reader`](crate::Transaction::reader)).
+    /// Reads the value of `key` as a stream; `None` if it has none. Once a large value is replaced
+    /// or removed, reading fails with an [`std::io::Error`] around [`Error::ValueReplaced`]; one of
+    /// a snapshot lasts as long as that ([`Transaction::reader`](crate::Transaction::reader)).
     ///
     /// # Errors
     ///
@@ -624,7 +630,7 @@ impl IntoIterator for &Tree {
     }
 }
 
-/// What a scan is to show.
+/// The records that a scan shows.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Wanted {
     /// The first records only.

@@ -11,7 +11,7 @@ use super::Direction;
 /// Bytes that a stretch of a set takes beside those of its ends.
 const OVERHEAD: usize = 128;
 
-/// The keys from `start` on that are below `end`, where there is one. It is not empty.
+/// The keys from `start` on that are below `end`, if there is one. It is not empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stretch {
     pub(crate) start: Vec<u8>,
@@ -36,7 +36,7 @@ fn later(a: Option<Vec<u8>>, b: Option<Vec<u8>>) -> Option<Vec<u8>> {
 }
 
 impl Stretch {
-    /// The keys within `bounds`; `None` where these hold none.
+    /// The keys within `bounds`; `None` if these hold none.
     pub(crate) fn new(bounds: (Bound<&[u8]>, Bound<&[u8]>)) -> Option<Stretch> {
         let start = match bounds.0 {
             Bound::Included(key) => key.to_vec(),
@@ -70,7 +70,7 @@ impl Stretch {
         *self.start <= *key && is_below(key, &self.end)
     }
 
-    /// Both as one, where nothing lies between them.
+    /// Both as one, if nothing lies between them.
     pub(crate) fn joined(self, other: &Stretch) -> Option<Stretch> {
         let touches = |first: &Stretch, second: &Stretch| {
             first.end.as_ref().is_none_or(|end| *end >= second.start)
@@ -133,7 +133,7 @@ impl Stretches {
         last.is_some_and(|(_, end)| is_below(key, end))
     }
 
-    /// Whether one of the keys from `lower` on is covered that are below `upper`, where that is
+    /// Whether one of the keys from `lower` on is covered that are below `upper`, if that is
     /// given.
     pub(crate) fn meets(&self, lower: &[u8], upper: Option<&[u8]>) -> bool {
         let last = self.last_from(upper.map_or(Bound::Unbounded, Bound::Excluded));

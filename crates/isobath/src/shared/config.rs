@@ -24,12 +24,12 @@ pub(crate) struct Config {
     pub(crate) transaction_bytes: u64,
     /// How lasting an operation is that does not say.
     pub(crate) durability: Durability,
-    /// Bytes that the log of a new store is to have; none where nothing is logged.
+    /// Bytes that the log of a new store is to have; none if nothing is logged.
     pub(crate) log_bytes: u64,
-    /// Segments of the log area; none where nothing is logged, or on a device of
+    /// Segments of the log area; none if nothing is logged, or on a device of
     /// its own.
     pub(crate) log_segments: u32,
-    /// What the superblock says of the path of a log on a device of its own.
+    /// The path of a separate log device, as the superblock has it.
     pub(crate) log_path: PathBuf,
     /// A new store's log takes at most a sixteenth of its volume.
     pub(crate) log_fits_volume: bool,

@@ -68,7 +68,7 @@ impl LargeTree<'_> {
 /// Gives the next change of the tree at this index, by ascending keys, each key once.
 pub(crate) type NextChange<'s> = dyn FnMut(usize) -> Result<Option<Change>, Error> + 's;
 
-/// What the record is going to say.
+/// The contents of the record.
 #[derive(Default)]
 struct Content {
     trees: Vec<Rewritten>,
@@ -100,7 +100,7 @@ impl Transactions {
     ///
     /// # Errors
     ///
-    /// [`Error::TransactionTooLarge`] where the record, which has the roots, and 8 bytes for each
+    /// [`Error::TransactionTooLarge`] if the record, which has the roots, and 8 bytes for each
     /// page and each chunk that is replaced and for each large value, does not fit into the log, or
     /// the roots take too much of the pool; [`Error::Conflict`], [`Error::SnapshotTooOld`],
     /// [`Error::TreeDropped`], [`Error::VolumeFull`], those of `next` and of reading: nothing has
@@ -195,7 +195,7 @@ impl<'a> LargeCommit<'a> {
         Ok(closed)
     }
 
-    /// Writes the trees' new content beside them; `built` receives the new pages, also where this
+    /// Writes the trees' new content beside them; `built` receives the new pages, also if this
     /// fails.
     fn rewrite(
         &self,

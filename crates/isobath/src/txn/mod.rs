@@ -89,7 +89,7 @@ pub(crate) struct Transactions {
     pub(crate) counters: TransactionCounters,
 }
 
-/// What a reader of a key's leaf, outside transactions, is to make of it.
+/// A verdict on a leaf that was read outside transactions.
 pub(crate) enum Verdict {
     /// It is the answer.
     Leaf,
@@ -101,8 +101,8 @@ pub(crate) enum Verdict {
     Swapped,
 }
 
-/// Until this is dropped no other large commit has a slot. Of two that have one each could wait for the other, whose bound is
-/// below its own record.
+/// Until this is dropped no other large commit has a slot. Of two that have one each could wait for
+/// the other, whose bound is below its own record.
 pub(crate) struct LargeTurn<'t>(&'t AtomicBool);
 
 impl Drop for LargeTurn<'_> {
@@ -114,7 +114,7 @@ impl Drop for LargeTurn<'_> {
 /// A large value to be freed.
 pub(crate) struct Dead {
     pub(crate) extent: Extent,
-    /// What its chunks belong to.
+    /// The token of its chunks.
     pub(crate) token: Token,
     /// How often freeing it was tried.
     pub(crate) tries: u8,
@@ -131,8 +131,8 @@ impl Dead {
     }
 }
 
-/// Times that tasks try again to free a large value whose list of chunks cannot be read, before that is left to
-/// [`Transactions::gc`].
+/// Times that tasks try again to free a large value whose list of chunks cannot be read, before
+/// that is left to [`Transactions::gc`].
 const FREEING_TRIES: u8 = 3;
 
 /// Counters since the store was opened.
@@ -191,8 +191,8 @@ impl Transactions {
         self.is_late
     }
 
-    /// Whether what was just read of `key` from its leaf is what all readers see; where not, or where this cannot
-    /// decide, [`Transactions::judge`] does.
+    /// Whether what was just read of `key` from its leaf is what all readers see; where not, or
+    /// where this cannot decide, [`Transactions::judge`] does.
     #[inline]
     pub(crate) fn shows_leaf(&self, tree: TreeId, key: &[u8]) -> bool {
         self.is_quiet() || self.is_unchanged(key_hash(tree, key))
@@ -209,7 +209,7 @@ impl Transactions {
         !self.unseen.has(number) && !self.unseen.is_in_parts() && !self.unseen.is_loading()
     }
 
-    /// What to make of what was just read of `key` from its leaf.
+    /// Judges a value of `key` that was just read from its leaf.
     pub(crate) fn judge(&self, tree: TreeId, key: &[u8]) -> Verdict {
         if self.is_quiet() {
             return Verdict::Leaf;
@@ -219,8 +219,8 @@ impl Transactions {
         }
         let number = key_hash(tree, key);
         if self.unseen.has(number) {
-            // A commit above the reported watermark is not visible yet, unless its versions have been collected: then
-            // it is.
+            // A commit above the reported watermark is not visible yet, unless its versions have
+            // been collected: then it is.
             let of = KeyRef { tree, key, number };
             if let Some(old) = self.versions.find_of(of, self.tracker.reported()) {
                 return Verdict::Older(old);
@@ -237,15 +237,15 @@ impl Transactions {
         Verdict::Leaf
     }
 
-    /// For a bulk load that is about to link its records, the keys from `from` on: no reader sees them until what this returns
-    /// is dropped. `None` where a load is seen before it is durable.
+    /// For a bulk load that is about to link its records, the keys from `from` on: no reader sees
+    /// them until what this returns is dropped. `None` if a load is seen before it is durable.
     pub(crate) fn begin_load(&self, tree: TreeId, from: &[u8]) -> Option<UnseenLoad<'_>> {
         let is_unseen = self.is_late && !canary::is_on(Canary::ShowEarly);
         is_unseen.then(|| self.unseen.begin_load(tree, from))
     }
 
-    /// For a large commit that is about to give `trees` their new roots: readers wait for what they have read there until
-    /// this is dropped. `None` where single reads may be ahead of snapshots.
+    /// For a large commit that is about to give `trees` their new roots: readers wait for what they
+    /// have read there until this is dropped. `None` if single reads may be ahead of snapshots.
     pub(crate) fn begin_swap(&self, trees: impl Iterator<Item = TreeId>) -> Option<UnseenSwap<'_>> {
         (self.is_late && !canary::is_on(Canary::ShowRootsEarly))
             .then(|| self.unseen.begin_swap(trees.collect()))
@@ -293,9 +293,10 @@ impl Transactions {
         Ok(())
     }
 
-    /// Reads `key` for an operation outside transactions: by `leaf` what its leaf has, and where that is not visible yet,
-    /// by `older` what it had. Where a commit changes the key and leaves no version, waits for that and reads
-    /// again while no commit changes it, so that whatever is read later sees the whole of that commit, too.
+    /// Reads `key` for an operation outside transactions: by `leaf` what its leaf has, and where
+    /// that is not visible yet, by `older` what it had. If a commit changes the key and leaves no
+    /// version, waits for that and reads again while no commit changes it, so that whatever is read
+    /// later sees the whole of that commit, too.
     ///
     /// # Errors
     ///
@@ -309,7 +310,8 @@ impl Transactions {
     ) -> Result<T, crate::Error> {
         let mut locked = None;
         let mut last = None;
-        // Bound: each round but two has found another version, or waits for a large commit to be visible.
+        // Bound: each round but two has found another version, or waits for a large commit to be
+        // visible.
         loop {
             let found = read(None)?;
             local.worker.preemption_point();
@@ -368,7 +370,7 @@ impl Transactions {
     ///
     /// # Errors
     ///
-    /// [`crate::Error::Poisoned`] where one of them may never end.
+    /// [`crate::Error::Poisoned`] if one of them may never end.
     pub(crate) fn await_parts(&self, local: &TaskWorker) -> Result<(), crate::Error> {
         self.tracker.drain(false, || {
             local.parts.shared.writable()?;
@@ -377,7 +379,8 @@ impl Transactions {
         })
     }
 
-    /// The commit at `lsn`, which has changed `keys`, is to be seen: drops its versions unless a snapshot needs them.
+    /// The commit at `lsn`, which has changed `keys`, is to be seen: drops its versions unless a
+    /// snapshot needs them.
     pub(crate) fn release<'k>(&self, keys: impl Iterator<Item = KeyRef<'k>>, lsn: Lsn) {
         let horizon = self.snapshots.horizon(&self.tracker);
         for of in keys {
@@ -404,8 +407,9 @@ impl Transactions {
         self.defer_free(dead.iter().filter_map(as_dead));
     }
 
-    /// Drops versions that no snapshot needs and their commits have released, at most `most` of them; whether
-    /// some are left that could go. What is below the watermark but not below the reported one stays.
+    /// Drops versions that no snapshot needs and their commits have released, at most `most` of
+    /// them; whether some are left that could go. What is below the watermark but not below the
+    /// reported one stays.
     pub(crate) fn gc_versions(&self, most: usize) -> bool {
         if !self.versions.has_queued() {
             return false;
@@ -417,8 +421,8 @@ impl Transactions {
         left
     }
 
-    /// Bytes of large values on the volume that only snapshots may read, beyond which the oldest snapshots fail: as many
-    /// as everything else takes.
+    /// Bytes of large values on the volume that only snapshots may read, beyond which the oldest
+    /// snapshots fail: as many as everything else takes.
     pub(crate) fn old_values_limit(&self, allocated: u64) -> u64 {
         let others = allocated.saturating_sub(self.versions.volume_bytes());
         others.max(MIN_OLD_VALUES)
@@ -452,8 +456,8 @@ impl Transactions {
         aborted
     }
 
-    /// The volume is full: frees large values that only the oldest snapshot reads, which fails. `false` where there are
-    /// none of these.
+    /// The volume is full: frees large values that only the oldest snapshot reads, which fails.
+    /// `false` if there are none of these.
     pub(crate) fn free_old_values(&self, local: &TaskWorker) -> bool {
         let log = &local.parts.log;
         self.watermark(log);
@@ -468,8 +472,9 @@ impl Transactions {
         found || aborted
     }
 
-    /// Aborts every snapshot but `own`, for what they would need is more than the version store holds, and keeps new ones out until
-    /// what this returns is dropped. Waits for those that are being opened, which none of them does for long.
+    /// Aborts every snapshot but `own`, for what they would need is more than the version store
+    /// holds, and keeps new ones out until what this returns is dropped. Waits for those that are
+    /// being opened, which none of them does for long.
     ///
     /// # Errors
     ///
@@ -553,7 +558,8 @@ impl Transactions {
         }
     }
 
-    /// Drops every version that no snapshot needs, and frees what that frees, with what could not be freed before.
+    /// Drops every version that no snapshot needs, and frees what that frees, with what could not
+    /// be freed before.
     pub(crate) fn gc(&self, local: &TaskWorker) {
         self.watermark(&local.parts.log);
         self.collect_recent();

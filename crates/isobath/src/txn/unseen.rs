@@ -1,10 +1,10 @@
-//! Changes that are in the leaves, or about to be, and that are not visible yet.
+//! Changes that are in the leaves, or about to be, and not visible yet.
 //!
 //! A commit notes its keys here before it changes a leaf, and takes the note back
 //! once the watermark has passed it. A bulk load notes its tree and the bound above which
-//! it alone has records, and takes that back once it is durable. A large commit notes its trees before
-//! they get their new roots. Readers read the leaf first
-//! and look here afterwards: what they find nothing noted of is visible.
+//! it alone has records, and takes that back once it is durable. A large commit notes its trees
+//! before they get their new roots. Readers read the leaf first and look here afterwards: what they
+//! find nothing noted of is visible.
 
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -202,7 +202,8 @@ impl Unseen {
         self.is_in_parts() && self.swapped.lock().contains(&tree)
     }
 
-    /// A bulk load is about to link records to `tree`, which has none from the key `from` on. At most one of a tree.
+    /// A bulk load is about to link records to `tree`, which has none from the key `from` on. At
+    /// most one of a tree.
     pub(crate) fn begin_load(&self, tree: TreeId, from: &[u8]) -> UnseenLoad<'_> {
         self.loaded_from.lock().push((tree, from.into()));
         self.any.fetch_add(1, Ordering::SeqCst);

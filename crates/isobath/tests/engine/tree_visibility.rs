@@ -1,5 +1,5 @@
-//! Bulk loads, and names of trees that are made and dropped, are visible once they are durable; where they never will
-//! be, readers find the store as it was.
+//! Bulk loads, and names of trees that are made and dropped, are visible once they are durable; if
+//! they never will be, readers find the store as it was.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -57,7 +57,7 @@ fn in_scan(tree: &Tree) -> usize {
     found
 }
 
-/// `None` where the snapshot cannot read the tree because of the load.
+/// `None` if the snapshot cannot read the tree because of the load.
 fn in_snapshot(store: &Store, tree: &Tree) -> Option<usize> {
     let snapshot = store.snapshot().unwrap();
     let records: Result<Vec<_>, _> = snapshot.range(tree, ..).ok()?.collect();
@@ -100,7 +100,8 @@ fn looks_at_names() -> [Vec<Look>; 2] {
     ]
 }
 
-/// Watchers wait until each sees what is done; then the power is cut, and what was seen has to be there.
+/// Watchers wait until each sees what is done; then the power is cut, and what was seen has to be
+/// there.
 fn watch(seed: u64, options: &Options) {
     let device = FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=200));
     let simulation = Simulation::new(Volume::from_device(device.clone()), options, seed).unwrap();
@@ -169,9 +170,11 @@ fn this_would_find_loads_and_names_that_are_shown_early() {
     assert!(found.join().is_err());
 }
 
-/// A load that is refused, because a record was inserted behind its first key during it, hides nothing.
+/// A load that is refused, because a record was inserted behind its first key during it, hides
+/// nothing.
 fn overtake(seed: u64) {
-    // A load is refused within a few steps without a wait: others come between them only by interruption.
+    // A load is refused within a few steps without a wait: others come between them only by
+    // interruption.
     let how = How::EveryPlace {
         rate: 0.5,
         max_steps: 300,

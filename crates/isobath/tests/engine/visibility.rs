@@ -1,4 +1,5 @@
-//! What a reader was shown survives a power loss, and no reader is shown less than was shown before.
+//! What a reader was shown survives a power loss, and no reader is shown less than was shown
+//! before.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 

@@ -33,7 +33,7 @@ pub(super) struct SpilledChanges<'w> {
 }
 
 impl SpilledChanges<'_> {
-    /// The next key, where it is one of the tree at `tree`.
+    /// The next key, if it is one of the tree at `tree`.
     fn key(&self, tree: usize) -> Option<&[u8]> {
         let (of, key) = spill::parts(&self.next.as_ref()?.0);
         (of == tree).then_some(key)

@@ -44,7 +44,7 @@ impl TransactionOptions {
         }
     }
 
-    /// What the transaction is protected from; by default [`Isolation::Snapshot`].
+    /// The transaction's isolation; by default [`Isolation::Snapshot`].
     #[must_use]
     pub fn isolation(mut self, isolation: Isolation) -> TransactionOptions {
         self.isolation = isolation;
@@ -87,7 +87,7 @@ impl TransactionOptions {
     }
 }
 
-/// Runs `work` in a transaction until that commits, `work` fails for good, or
+/// Runs `work` in a transaction until that commits, `work` fails permanently, or
 /// the attempts are used up.
 pub(crate) fn transact<T, E: From<Error>>(
     runtime: &Arc<Runtime>,
@@ -118,8 +118,8 @@ pub(crate) fn transact<T, E: From<Error>>(
     }
 }
 
-/// Where commits are seen late, waits until one is seen that was in flight a moment ago: before that the next attempt
-/// would meet it again.
+/// Where commits are seen late, waits until one is seen that was in flight a moment ago: before
+/// that the next attempt would meet it again.
 fn await_winner(runtime: &Runtime) -> Result<(), Error> {
     let transactions = &runtime.engine()?.transactions;
     if !transactions.is_late() || !transactions.unseen.is_any() {

@@ -44,7 +44,7 @@ impl View {
         &self.registered
     }
 
-    /// What keeps the large values that the snapshot has.
+    /// The keeper of the snapshot's large values.
     pub(super) fn keeper(&self) -> Keeper {
         Keeper::Snapshot(Arc::downgrade(&self.registered))
     }

@@ -54,7 +54,7 @@ impl Rig {
             .put(&tree, &place[1..], write, LIMIT, &directory)
     }
 
-    /// Breaks the temporary file, or mends it, where there is one.
+    /// Breaks the temporary file, or mends it, if there is one.
     fn toggle(&mut self) {
         let (swapped, other) = (&mut self.is_broken, &mut self.other);
         if let Some(spilled) = &mut self.writes.spilled {
