@@ -51,7 +51,7 @@ typedef enum isobath_status {
   ISOBATH_TREE_DROPPED = 12,
   // Another transaction was first: run this one again from its beginning.
   ISOBATH_CONFLICT = 13,
-  // What the snapshot reads is gone: begin anew.
+  // What the snapshot reads is gone: begin again.
   ISOBATH_TOO_OLD = 14,
   // The transaction replaces more pages than one log record can name, or has too many
   // savepoints.
@@ -60,7 +60,7 @@ typedef enum isobath_status {
   ISOBATH_READ_ONLY = 16,
   // The volume, or its file system, has no space left.
   ISOBATH_FULL = 17,
-  // Stored bytes are not what was written.
+  // Stored bytes differ from the written ones.
   ISOBATH_CORRUPT = 18,
   // Reading or writing failed.
   ISOBATH_IO = 19,
@@ -359,13 +359,12 @@ struct isobath_options *isobath_options_new(void);
 // Frees options; stores that were opened with them are not concerned. One thread at a time.
 void isobath_options_free(struct isobath_options *options);
 
-// Sets an option by its name, as the book's page on tuning lists them, to a value in text: numbers in decimal; sizes in
-// bytes, or with KiB, MiB, GiB behind them; "true" and "false"; names such as "mdc" for `cleaning_policy`, "io_uring",
-// "libaio", "pread", "auto" for `backend`, "auto", "required", "off" for `direct`; "synced", "buffered:MILLISECONDS", "none"
-// for `durability`; milliseconds for `open_timeout`. One thread at a time.
-enum isobath_status isobath_options_set(struct isobath_options *options,
-                                        const char *name,
-                                        const char *value);
+// Sets an option by its name, as the book's page on tuning lists them, to a value in text: numbers
+// in decimal; sizes in bytes, or with KiB, MiB, GiB behind them; "true" and "false"; names such as
+// "mdc" for `cleaning_policy`, "io_uring", "libaio", "pread", "auto" for `backend`, "auto",
+// "required", "off" for `direct`; "synced", "buffered:MILLISECONDS", "none" for `durability`;
+// milliseconds for `open_timeout`. One thread at a time.
+enum isobath_status isobath_options_set(struct isobath_options *options, const char *name, const char *value);
 
 // Sets a number, as isobath_options_set does. One thread at a time.
 enum isobath_status isobath_options_set_number(struct isobath_options *options, const char *name, uint64_t value);
@@ -729,7 +728,7 @@ enum isobath_status isobath_queue_new(const struct isobath_store *store,
                                       bool callback_thread,
                                       struct isobath_queue **out);
 
-// Sets the limits of isobath_queue_new anew; what is in flight stays. Any thread.
+// Sets the limits of isobath_queue_new again; requests in flight stay. Any thread.
 enum isobath_status isobath_queue_set_limits(const struct isobath_queue *queue, uint32_t depth, uint32_t data_tasks);
 
 // Submits a request, whose completion has the result. ISOBATH_QUEUE_FULL if as many are in
@@ -751,14 +750,14 @@ enum isobath_status isobath_queue_poll(const struct isobath_queue *queue,
 enum isobath_status isobath_queue_get_counters(const struct isobath_queue *queue,
                                                struct isobath_queue_counters *counters);
 
-// Waits for what is in flight, calls the callbacks that are left, forgets other completions, and
+// Waits for requests in flight, calls the remaining callbacks, forgets other completions, and
 // frees the queue. NULL does nothing. No other thread may use the queue any more.
 void isobath_queue_free(struct isobath_queue *queue);
 
-// Writes a checkpoint now: recovery has to read only what is logged afterwards. Any thread.
+// Writes a checkpoint now: recovery has to read only later records. Any thread.
 enum isobath_status isobath_checkpoint(const struct isobath_store *store);
 
-// Packs what is stored and gives the space behind it back to the file system, while the store is
+// Packs the stored data and gives the space behind it back to the file system, while the store is
 // used. `gained` may be NULL. Any thread.
 enum isobath_status isobath_compact(const struct isobath_store *store, struct isobath_compaction *gained);
 

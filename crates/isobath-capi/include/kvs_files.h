@@ -13,7 +13,7 @@
 #include "isobath.h"
 #include "kvs_api.h"
 
-// Replaces what is at the path, with all below it.
+// Replaces the entry at the path, with all below it.
 #define KVS_CREATE_REPLACE 1
 
 // Leaves out sockets, pipes and devices.
@@ -73,7 +73,7 @@ typedef enum kvs_files_result {
   // Other threads have changed the same names each time that the change was tried: try again.
   KVS_FILES_ERR_BUSY = 23,
   // More was changed since the map was made than the store can keep of what it had: make it
-  // anew.
+  // again.
   KVS_FILES_ERR_TOO_OLD = 24,
   // Reading or writing the store failed, now or before.
   KVS_FILES_ERR_IO = 25,
@@ -207,7 +207,7 @@ enum kvs_files_result kvs_retrieve(const struct kvs_file_map *map,
                                    size_t length,
                                    size_t *actual);
 
-// Copies what is at `path`, and all below it, to `to` in the file system outside, which must not
+// Copies the entry at `path`, and all below it, to `to` in the file system outside, which must not
 // exist. Any thread.
 enum kvs_files_result kvs_files_export(struct kvs_files *files, const char *path, const char *to);
 
@@ -233,7 +233,7 @@ enum kvs_files_result kvs_files_symlink(struct kvs_files *files, const char *tar
 enum kvs_files_result kvs_files_link(struct kvs_files *files, const char *existing, const char *path);
 
 // Moves a file, link or directory, as rename(2) does; without `replace`, a name that is taken is
-// KVS_FILES_ERR_EXISTS. The cost of moving a directory does not depend on what is below it. Any
+// KVS_FILES_ERR_EXISTS. The cost of moving a directory does not depend on its size. Any
 // thread.
 enum kvs_files_result kvs_files_rename(struct kvs_files *files, const char *from, const char *to, bool replace);
 
