@@ -129,6 +129,8 @@ impl DeadKept {
         if self.pinned.is_some() {
             return;
         }
+        let keeps = !canary::is_on(Canary::FreeBesideBackup);
+        let places = places.filter(|_| keeps);
         let mut segments: Vec<u32> = places.map(|place| place.segment()).collect();
         segments.sort_unstable();
         segments.dedup();

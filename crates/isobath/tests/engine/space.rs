@@ -260,6 +260,56 @@ fn back_up(store: &Store, to: &Path, mut each: impl FnMut(&str) + Send) -> u64 {
     report.unwrap().rounds
 }
 
+/// What only the log names when the last round has ended stays until the backup has copied it, although others replace it
+/// and use space again. Large values: much to copy, and little log.
+#[test]
+fn what_a_backup_has_still_to_copy_stays() {
+    const VALUES: u64 = 36;
+    const BYTES: usize = 200_000;
+    const LIMIT: u64 = 40 << 20;
+    let options = tiny(2, 6)
+        .log_bytes(LOG)
+        .volume_limit_bytes(Some(LIMIT))
+        .durability(Durability::None);
+    let device = device(8, Some(LIMIT));
+    let volume = Volume::from_device(device);
+    let simulation = Simulation::new(volume, &options, 8).unwrap();
+    let store = simulation.store();
+    let tree = store.create_tree("t").unwrap();
+    let place = tempfile::tempdir().unwrap();
+    let to = place.path().join("b");
+    let mut batches = 0;
+    back_up(store, &to, |stage| match stage {
+        "copying" if tree.is_empty().unwrap() => {
+            for n in 0..VALUES {
+                tree.insert(&key(n), &value(n, BYTES)).unwrap();
+            }
+        }
+        "copying new pages" => {
+            batches += 1;
+            if batches == 1 {
+                tree.clear().unwrap();
+                // More than the volume has.
+                for n in 0..LIMIT / BYTES as u64 + VALUES {
+                    tree.insert(&key(n % 8), &value(n, BYTES)).unwrap();
+                }
+            }
+        }
+        _ => {}
+    });
+    assert!(batches > 1, "there is something to copy after the writes");
+    simulation.close().unwrap();
+
+    let path = place.path().join("r");
+    Store::restore(&[&to], &[&path], &options, &mut |_, _, _| {
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    let restored = Store::open(&[&path], &options).unwrap();
+    assert_sound(&restored, Some(VALUES));
+    restored.close().unwrap();
+}
+
 /// Writers that fill the log and the volume more than once while a backup copies what only the log
 /// names, and while it verifies: both wait for nothing but the target.
 #[test]

@@ -382,8 +382,9 @@ pub(super) const ROWS: &[Row] = &[
         campaign(&[]).shape(Shape::Calls)),
     row(Canary::CopyUnpinned, "0016", "A segment that a backup reads is not used again meanwhile.",
         campaign(&[]).shape(Shape::Copied)),
-    row(Canary::FreeBesideBackup, "0016", "What the log names stays readable until a backup has copied it.",
-        campaign(&[]).shape(Shape::Copied)),
+    test(Canary::FreeBesideBackup, "0016", "What the log names stays readable until a backup has copied it.",
+        ("isobath", Some("engine"), "space::what_a_backup_has_still_to_copy_stays"),
+        "a backup has to wait between two batches of what only the log names"),
     row(Canary::DropVersionsEarly, "0015", "A version stays while an open snapshot is older than it.",
         campaign(&[]).shape(Shape::More)),
 ];
