@@ -41,9 +41,11 @@ const SCANNED_RECORDS: usize = 100;
 /// Of a lookup that misses, the pool of the second store holds one page in so many.
 const MISS_SHARE: u64 = 8;
 
-/// Measures lookups, updates and scans in the pool, and lookups and updates that miss it, one at a time on one worker.
+/// Measures lookups, updates and scans in the pool, and lookups and updates that miss it, one at a
+/// time on one worker.
 ///
-/// Costs are CPU time of the whole process, so that other processes disturb them little; this one must be idle otherwise.
+/// Costs are CPU time of the whole process, so that other processes disturb them little; this one
+/// must be idle otherwise.
 ///
 /// # Errors
 /// Those of the store; [`LabError::Interrupted`].
@@ -64,7 +66,8 @@ pub fn calibrate(
         monitor.advance(1);
         Ok::<f64, LabError>(us)
     };
-    // An update looks its record up, too; of the pages that it changes, some are written while the next ones are.
+    // An update looks its record up, too; of the pages that it changes, some are written while the
+    // next ones are.
     let updates = |bench: &Bench| {
         // Until as many changed pages are written as change.
         bench.cpu_us(Operation::Put)?;
@@ -129,7 +132,8 @@ struct Updates {
     written: f64,
 }
 
-/// The smallest pool that a miss is measured with, bytes, and the least share of its lookups that miss.
+/// The smallest pool that a miss is measured with, bytes, and the least share of its lookups that
+/// miss.
 const MIN_POOL_BYTES: u64 = 2 << 20;
 const MIN_MISSES: f64 = 0.25;
 
@@ -321,7 +325,8 @@ mod tests {
             all.iter().all(|us| us.is_finite() && *us > 0.0),
             "{costs:?}"
         );
-        // Other tests of the process disturb what is measured, but no measurement is the reference machine's.
+        // Other tests of the process disturb what is measured, but no measurement is the reference
+        // machine's.
         let reference = IsobathCosts::default();
         assert_ne!(costs.page_written_us, reference.page_written_us);
         let tiny = Calibration {

@@ -20,12 +20,13 @@ pub fn cpu_time() -> Duration {
 }
 
 /// Bytes that this process has moved to and from block devices, as the kernel
-/// counts them (`/proc/self/io`): `(read, written)`. Zero where the kernel does
+/// counts them (`/proc/self/io`): `(read, written)`. Zero if the kernel does
 /// not say.
 ///
-/// Direct I/O counts when it is sent. A buffered write counts when it makes a page of the page cache dirty, not when
-/// the kernel writes that page: a page that is written again before then counts once, and one whose file is removed
-/// before then stays counted. File systems in memory count nothing.
+/// Direct I/O counts when it is sent. A buffered write counts when it makes a page of the page
+/// cache dirty, not when the kernel writes that page: a page that is written again before then
+/// counts once, and one whose file is removed before then stays counted. File systems in memory
+/// count nothing.
 #[must_use]
 pub(crate) fn device_bytes() -> (u64, u64) {
     let text = fs::read_to_string("/proc/self/io").unwrap_or_default();
@@ -37,8 +38,8 @@ pub(crate) fn device_bytes() -> (u64, u64) {
     (field("read_bytes:"), field("write_bytes:"))
 }
 
-/// CPU time that the hypervisor has taken from this machine since it started (`/proc/stat`); zero where the kernel does
-/// not say.
+/// CPU time that the hypervisor has taken from this machine since it started (`/proc/stat`); zero
+/// if the kernel does not say.
 #[must_use]
 pub(crate) fn steal_time() -> Duration {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
@@ -63,7 +64,7 @@ pub struct FreeSpace {
 /// existing directory above counts.
 ///
 /// # Errors
-/// [`LabError::Io`] where the system does not say.
+/// [`LabError::Io`] if the system does not say.
 pub fn free_space(path: &Path) -> Result<FreeSpace, LabError> {
     let existing = nearest_existing(path);
     let stat = rustix::fs::statvfs(&existing)
@@ -83,7 +84,7 @@ fn nearest_existing(path: &Path) -> PathBuf {
         .map_or_else(|| PathBuf::from("/"), Path::to_path_buf)
 }
 
-/// What a measurement ran on.
+/// The machine of a measurement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// Name of the CPU.
@@ -141,13 +142,14 @@ fn proc_field(file: &str, name: &str) -> String {
         .unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// File systems that live in memory. Linux 6.6 and later accept O_DIRECT on them, and still every read is a copy.
+/// File systems that live in memory. Linux 6.6 and later accept O_DIRECT on them, and still every
+/// read is a copy.
 const IN_MEMORY: [(u64, &str); 2] = [(0x0102_1994, "tmpfs"), (0x8584_58f6, "ramfs")];
 /// Block devices that live in memory: their names begin with one of these.
 const MEMORY_DISKS: [&str; 2] = ["ram", "zram"];
 
-/// The file system or block device under `path` by name, if it lives in memory. A path that does not exist has what its nearest
-/// directory has.
+/// The file system or block device under `path` by name, if it lives in memory. A path that does
+/// not exist has what its nearest directory has.
 pub(crate) fn in_memory(path: &Path) -> Option<String> {
     let existing = nearest_existing(path);
     let kind = rustix::fs::statfs(&existing).ok()?.f_type as u64 & 0xffff_ffff;
@@ -163,11 +165,11 @@ pub(crate) fn in_memory(path: &Path) -> Option<String> {
     MEMORY_DISKS.iter().any(in_memory).then_some(disk)
 }
 
-/// What is mounted where a path lies.
+/// The mount that holds a path.
 pub(crate) struct Mount {
     /// Type of the file system.
     pub(crate) file_system: String,
-    /// What it is made on.
+    /// Its source.
     source: String,
     /// The disk under that, below partitions, loop devices and mappings.
     disk: Option<Disk>,
@@ -192,7 +194,7 @@ impl Mount {
         self.disk.as_ref()?.model.as_deref()
     }
 
-    /// What tells kinds of drives apart: the disk's model or, where it has none, its name.
+    /// What tells kinds of drives apart: the disk's model or, if it has none, its name.
     pub(crate) fn drive_kind(&self) -> Option<&str> {
         let name = self.disk.as_ref().map(|disk| disk.name.as_str());
         self.model().or(name)
@@ -243,7 +245,8 @@ fn numbers(device: u64) -> String {
     format!("{major}:{minor}")
 }
 
-/// The disk under a block device: of a partition the whole, of a loop device the disk of its file, of a mapping that below it.
+/// The disk under a block device: of a partition the whole, of a loop device the disk of its file,
+/// of a mapping that below it.
 fn disk_of(device: &Path, layers: usize) -> Option<Disk> {
     let device = fs::canonicalize(device).ok()?;
     let below = layers.checked_sub(1)?;

@@ -17,7 +17,8 @@ const MANY: u32 = 64;
 /// Of the operations of a calibration, so many commits by few clients, and so many more by many.
 const COMMITS_SHARE: u32 = 100;
 const MORE_BY_MANY: u32 = 8;
-/// Records at most: all in memory, but so many that pages are written beside the log, as they are in any store.
+/// Records at most: all in memory, but so many that pages are written beside the log, as they are
+/// in any store.
 const RECORDS: u32 = 1_000_000;
 /// Of the buffer pool.
 const POOL_BYTES: u64 = 256 << 20;
@@ -69,7 +70,7 @@ pub(crate) fn measure(place: &Path, calibration: Calibration) -> Result<SyncedCo
     Ok(SyncedCosts::measured(flush_us, (FEW, few), (MANY, many)))
 }
 
-/// Commits per second by so many clients, of so many commits each.
+/// Commits per second by so many clients, of this many commits each.
 fn commits_per_s(
     store: &Store,
     tree: &Tree,

@@ -58,8 +58,8 @@ pub(crate) struct AdviseArgs {
     /// What you run, as TOML
     #[arg(value_name = "WORKLOAD.toml", required_unless_present = "calibrate", value_hint = ValueHint::FilePath)]
     pub(crate) workload: Option<PathBuf>,
-    /// Measure what Isobath takes of this machine's CPU, in memory, and what synced commits take, in
-    /// a new directory beside FILE, and write it to FILE
+    /// Measure what Isobath takes of this machine's CPU, in memory, and what synced commits take,
+    /// in a new directory beside FILE, and write it to FILE
     #[arg(long, value_name = "FILE", conflicts_with_all = ["profile", "workload", "calibration", "options_file", "html"], value_hint = ValueHint::FilePath)]
     pub(crate) calibrate: Option<PathBuf>,
     /// With --calibrate: records of 128 bytes
@@ -119,7 +119,8 @@ pub(crate) struct ProbeArgs {
     /// Deepest queue tried
     #[arg(long, value_name = "N", default_value_t = 128)]
     pub(crate) max_depth: u32,
-    /// Half width of the 95% confidence interval that repeats aim at, in percent [default: 5, 10 with --quick]
+    /// Half width of the 95% confidence interval that repeats aim at, in percent [default: 5, 10
+    /// with --quick]
     #[arg(long, value_name = "PERCENT")]
     pub(crate) confidence: Option<f64>,
     /// How long one repeat of a point measures [default: 600ms, 400ms with --quick]

@@ -54,30 +54,34 @@ pub enum AdviseError {
 pub struct Predicted {
     /// Operations per second at most.
     pub operations_per_s: f64,
-    /// Lower and upper end of the 90% interval of the drive's part, operations/s. The upper end is no more than
-    /// `drive_limit_operations_per_s`.
+    /// Lower and upper end of the 90% interval of the drive's part, operations/s. The upper end is
+    /// no more than `drive_limit_operations_per_s`.
     pub operations_per_s_range: (f64, f64),
-    /// The rate at which the drive would be read as fast as at the fastest points of the profile, in bytes and in I/Os per second, and written
-    /// as fast in bytes; `None` if nothing goes to the drive.
+    /// The rate at which the drive would be read as fast as at the fastest points of the profile,
+    /// in bytes and in I/Os per second, and written as fast in bytes; `None` if nothing goes to the
+    /// drive.
     pub drive_limit_operations_per_s: Option<f64>,
     /// What limits the rate: `drive`, `CPU`, `clients`, `compaction` or `log flushes`.
     pub limited_by: &'static str,
-    /// Mean latency of a point read at that rate, µs: with as many operations in flight as there are clients. `None` if the workload has
-    /// no point reads.
+    /// Mean latency of a point read at that rate, µs: with as many operations in flight as there
+    /// are clients. `None` if the workload has no point reads.
     pub read_latency_us_mean: Option<f64>,
-    /// Its 99th percentile, µs, no less than the mean; `None` if the profile has no latencies, or the workload no point reads.
+    /// Its 99th percentile, µs, no less than the mean; `None` if the profile has no latencies, or
+    /// the workload no point reads.
     pub read_latency_us_p99: Option<f64>,
     /// CPU time per operation, µs on one core.
     pub cpu_us_per_operation: f64,
     /// Device reads per operation, pages.
     pub page_reads_per_operation: f64,
-    /// I/Os that these take: neighbouring pages are read with one; `None` where that is not predicted.
+    /// I/Os that these take: neighbouring pages are read with one; `None` if that is not predicted.
     pub read_ios_per_operation: Option<f64>,
     /// Bytes written to the drive per byte of records written (WA-A).
     pub write_amplification: f64,
-    /// Bytes written to the drive per second, at the target rate if there is one, else at the greatest.
+    /// Bytes written to the drive per second, at the target rate if there is one, else at the
+    /// greatest.
     pub drive_writes_bytes_per_s: f64,
-    /// Years until the drive's endurance is used up at that rate; `None` without `drive.endurance_bytes` or writes.
+    /// Years until the drive's endurance is used up at that rate; `None` without
+    /// `drive.endurance_bytes` or writes.
     pub endurance_years: Option<f64>,
     /// Bytes on the drive per byte of records.
     pub space_amplification: f64,
@@ -175,7 +179,8 @@ impl Advice {
     }
 }
 
-/// Recommends settings for a workload on a drive. To ask about several workloads, keep an [`Advisor`].
+/// Recommends settings for a workload on a drive. To ask about several workloads, keep an
+/// [`Advisor`].
 pub fn advise(profile: &DeviceProfile, workload: &Workload) -> Result<Advice, AdviseError> {
     Advisor::new(profile)?.advise(workload)
 }
@@ -194,7 +199,8 @@ impl std::fmt::Debug for Advisor<'_> {
 }
 
 impl<'a> Advisor<'a> {
-    /// Fits and cross-validates every model on the profile (about a second for twenty points) and keeps the best.
+    /// Fits and cross-validates every model on the profile (about a second for twenty points) and
+    /// keeps the best.
     pub fn new(profile: &'a DeviceProfile) -> Result<Self, AdviseError> {
         let drive = DriveView::new(profile)?;
         let depth = drive.useful_depth()?;
@@ -319,8 +325,9 @@ fn duration(years: f64) -> String {
     }
 }
 
-/// B-tree or LSM tree? One that misses the target or wears the drive out loses to one that does not; among equals the
-/// faster wins if it is faster by more than [`CLEARLY_FASTER`], else the one that writes less flash.
+/// B-tree or LSM tree? One that misses the target or wears the drive out loses to one that does
+/// not; among equals the faster wins if it is faster by more than [`CLEARLY_FASTER`], else the one
+/// that writes less flash.
 fn compare(workload: &Workload, btree: &Predicted, lsm: &Predicted) -> (Structure, String) {
     let slower = btree.operations_per_s.min(lsm.operations_per_s);
     let sound = |p: &Predicted| {
@@ -391,7 +398,8 @@ struct Demand {
     /// Device reads of one point read, one after another.
     point_read_accesses: f64,
     point_read_cpu_us: f64,
-    /// The largest I/O, pages, and how many reads the engine would have in flight if the profile went so far.
+    /// The largest I/O, pages, and how many reads the engine would have in flight if the profile
+    /// went so far.
     largest_io_pages: f64,
     deepest: u32,
     /// Random reads, whatever their size.
@@ -412,7 +420,7 @@ fn range(per_s: f64, spread: f64, most: Option<f64>) -> (f64, f64) {
     (per_s / spread, high.max(per_s))
 }
 
-/// Clients that are at the cores at such a rate, where they ask for no I/O: those that are served.
+/// Clients that are at the cores at such a rate, if they ask for no I/O: those that are served.
 fn at_cores(workload: &Workload, predicted: &Predicted) -> f64 {
     let busy = predicted.operations_per_s * predicted.cpu_us_per_operation / 1e6;
     busy.min(f64::from(workload.core_count))
@@ -438,7 +446,8 @@ fn predict(
         }
     }
     let operations_per_s = 1e6 / slowest_us.max(1e-3);
-    // Rates are taken from the nearest point that was measured; how sure they are, from the workload's own.
+    // Rates are taken from the nearest point that was measured; how sure they are, from the
+    // workload's own.
     let chunk_pages = match demand.pages_written > 0.0 {
         true => CHUNK_PAGES,
         false => 1.0,
@@ -457,10 +466,11 @@ fn predict(
         .unwrap_or(f64::INFINITY)
         .min(operations_per_s);
     let drive_writes_bytes_per_s = written_per_s * demand.written_bytes;
-    // Little's law: as many operations are in flight as there are clients, so that an operation takes clients / rate. Reads take
-    // their share of it by what they take alone.
+    // Little's law: as many operations are in flight as there are clients, so that an operation
+    // takes clients / rate. Reads take their share of it by what they take alone.
     let crowding = f64::from(workload.clients) / operations_per_s * 1e6 / demand.alone_us.max(1e-3);
-    // Where commits wait for each other in the log, those that read do not: clients queue there to write.
+    // Where commits wait for each other in the log, those that read do not: clients queue there to
+    // write.
     let crowding = match limited_by == "log flushes" {
         true => 1.0,
         false => crowding.max(1.0),
@@ -468,14 +478,16 @@ fn predict(
     let latency = demand.point_read_alone_us * crowding;
     let cpu_us = demand.point_read_cpu_us;
     let p99_us = |ratio: f64| match demand.point_read_accesses {
-        // Fewer than one read in a hundred at the drive: the 99th percentile is a hit, which waits where the cores are what all wait for.
+        // Fewer than one read in a hundred at the drive: the 99th percentile is a hit, which waits
+        // where the cores are what all wait for.
         misses if misses < 0.01 && limited_by == "CPU" => cpu_us * crowding,
         misses if misses < 0.01 => cpu_us,
         // One that misses takes the CPU that all take, and the drive's time of all.
         misses => {
             let drive_us = (demand.point_read_alone_us - cpu_us).max(0.0) / misses.min(1.0);
             match limited_by {
-                // All wait for the cores alike; the drive takes of this one what it takes of one that is alone.
+                // All wait for the cores alike; the drive takes of this one what it takes of one
+                // that is alone.
                 "CPU" => (crowding - 1.0) * demand.point_read_alone_us + cpu_us + drive_us * ratio,
                 _ => (cpu_us + drive_us) * crowding * ratio,
             }
@@ -483,7 +495,8 @@ fn predict(
     };
     let user_bytes = workload.writes() * workload.record_bytes();
     let reads_points = workload.point_reads > 0.0;
-    // Few reads that take long may lift the mean above what 99 of 100 take. What a target is judged by is never below the mean.
+    // Few reads that take long may lift the mean above what 99 of 100 take. What a target is judged
+    // by is never below the mean.
     let p99_us = |ratio: f64| p99_us(ratio).max(latency);
     Ok(Predicted {
         operations_per_s,

@@ -56,8 +56,8 @@ const FILTER_BITS_PER_KEY: u32 = 10;
 const FILTER_FALSE_POSITIVE_SHARE: f64 = 0.01;
 /// Index and filter blocks, bytes per record: ten bits of filter and a 4 KiB block's index entry.
 const METADATA_BYTES_PER_RECORD: f64 = 2.0;
-/// Overwritten and deleted records that wait for compaction, as a share of the data, for fanout F: 1/F of it lies above the last
-/// level; a single level holds none.
+/// Overwritten and deleted records that wait for compaction, as a share of the data, for fanout F:
+/// 1/F of it lies above the last level; a single level holds none.
 const SPACE_SLACK: f64 = 0.05;
 
 /// Sequence number, type and lengths of a record in a block, bytes.
@@ -98,7 +98,8 @@ pub(super) fn advise(
             .capacity_bytes
             .is_none_or(|c| p.space_amplification * workload.data_bytes() <= c)
     };
-    // Endurance, target and space first; then the rate; among rates within the drive model's error, the least flash.
+    // Endurance, target and space first; then the rate; among rates within the drive model's error,
+    // the least flash.
     let rank = |p: &Predicted| (u8::from(!fits(p)), u8::from(!lives(p)), u8::from(!meets(p)));
     let best_rank = candidates
         .iter()
@@ -161,13 +162,15 @@ fn settings(workload: &Workload, layout: Layout) -> RocksdbSettings {
     let jobs = workload.core_count.max(2);
     let point_queries = workload.point_reads > 0.0;
     let single = layout == Layout::SingleLevel;
-    // A single level merges whatever has gathered in L0 with everything: the more at once, the less is rewritten.
+    // A single level merges whatever has gathered in L0 with everything: the more at once, the less
+    // is rewritten.
     let (trigger, slowdown, stop) = if single {
         (8, 24, 36)
     } else {
         (L0_FILES, 20, 36)
     };
-    // Memtables and cache together take what there is, and no more; index and filter blocks live in the cache.
+    // Memtables and cache together take what there is, and no more; index and filter blocks live in
+    // the cache.
     let memtable = workload.memory_bytes * MEMTABLE_SHARE / MEMTABLES as f64;
     let write_buffer_bytes = ((memtable as u64) / MIB * MIB).clamp(MIB, WRITE_BUFFER_BYTES_MAX);
     let cache = workload.memory_bytes - (MEMTABLES * write_buffer_bytes) as f64;
@@ -226,7 +229,8 @@ fn demand(
         workload.scan_records * (workload.record_bytes() + BLOCK_BYTES_PER_RECORD) / page;
     let reads = level_reads(workload, settings, &store, scan_data, hits);
     let query_blocks = reads.per_query;
-    // Iterators read ahead of themselves from the third block on that they read from the drive, once more than the scan needs.
+    // Iterators read ahead of themselves from the third block on that they read from the drive,
+    // once more than the scan needs.
     let ahead = if (1.0 - hits) * scan_data > 2.0 {
         1.0 - hits
     } else {
@@ -322,9 +326,10 @@ struct LevelReads {
     per_scan: f64,
 }
 
-/// Blocks read from the drive per query and per scan. Every run costs a block to position, without filters a query, too, and
-/// the records themselves lie in the blocks that hold them. Upper levels are small, and as much goes to each of them
-/// as to the last, so that the cache holds them. `hits` is the share of accesses that find their block among the hottest.
+/// Blocks read from the drive per query and per scan. Every run costs a block to position, without
+/// filters a query, too, and the records themselves lie in the blocks that hold them. Upper levels
+/// are small, and as much goes to each of them as to the last, so that the cache holds them. `hits`
+/// is the share of accesses that find their block among the hottest.
 fn level_reads(
     workload: &Workload,
     settings: &RocksdbSettings,
@@ -378,7 +383,8 @@ fn metadata_bytes(workload: &Workload) -> f64 {
     METADATA_BYTES_PER_RECORD * workload.record_count
 }
 
-/// Says that index and filter blocks are larger than the cache that they live in; `None` where they are not.
+/// Says that index and filter blocks are larger than the cache that they live in; `None` if they
+/// are not.
 pub(super) fn memory_warning(workload: &Workload, settings: &RocksdbSettings) -> Option<String> {
     let (needed, cache) = (metadata_bytes(workload), settings.block_cache_bytes as f64);
     (needed > cache).then(|| {

@@ -34,13 +34,16 @@ const FRAMES_PER_TASK: u64 = 4;
 const VERSION_SHARE: u64 = 16;
 /// Share of the memory that a pool takes by default: one part in this many.
 const MEMORY_SHARE: u64 = 4;
-/// Bytes of a segment, and segments that a limited volume should have: smaller ones leave more of it for data.
+/// Bytes of a segment, and segments that a limited volume should have: smaller ones leave more of
+/// it for data.
 const SEGMENT_BYTES: u32 = 2 << 20;
 const MIN_SEGMENTS: u64 = 512;
-/// Bytes to be stored at once from which on a store would outgrow its small segments, and more than a few of its large ones.
+/// Bytes to be stored at once from which on a store would outgrow its small segments, and more than
+/// a few of its large ones.
 const OUTGROWS_SMALL: u64 = 64 << 20;
-/// Volumes with a lower limit are cleaned by [`PolicyKind::Mdc`] by default: [`PolicyKind::LifeTable`] keeps more segments
-/// open, up to a 32nd of them, which is less room for data.
+/// Volumes with a lower limit are cleaned by [`PolicyKind::Mdc`] by default:
+/// [`PolicyKind::LifeTable`] keeps more segments open, up to a 32nd of them, which is less room for
+/// data.
 const LIFE_TABLE_BYTES: u64 = 1 << 30;
 /// Address space of a task's stack, which is also the least; memory is used only as it is touched.
 const STACK_BYTES: usize = 256 << 10;
@@ -105,7 +108,7 @@ enum VolumeLimit {
     Given(Option<u64>),
 }
 
-/// Who is told how a recovery goes on.
+/// The listener that is told how a recovery progresses.
 #[derive(Clone, Default)]
 pub(crate) struct RecoveryListener(pub(crate) Option<Arc<dyn Fn(u64, u64) + Send + Sync>>);
 
@@ -157,15 +160,16 @@ impl Options {
     /// Memory for the buffer pool, in bytes: frames of 4 KiB with 64 bytes of
     /// header each, and the version store. It is a limit: memory is taken as pages
     /// come in, and given back when the store is closed. Beside it a store takes 8
-    /// bytes per page of data, 12 with cleaning policies that keep a history per page, and at most 64 MiB.
+    /// bytes per page of data, 12 with cleaning policies that keep a history per page, and at most
+    /// 64 MiB.
     #[must_use]
     pub fn pool_bytes(mut self, bytes: u64) -> Options {
         self.pool_bytes = bytes;
         self
     }
 
-    /// As [`Options::pool_bytes`], but no more than a quarter of the memory that there is, which is the default: for programs whose own default
-    /// has to fit into a small container, too.
+    /// As [`Options::pool_bytes`], but no more than a quarter of the memory that there is, which is
+    /// the default: for programs whose own default has to fit into a small container, too.
     #[must_use]
     pub fn pool_bytes_at_most(self, bytes: u64) -> Options {
         self.pool_of_memory(bytes, Memory::there_is().bytes)
@@ -191,19 +195,23 @@ impl Options {
         self
     }
 
-    /// Bytes of a task's stack, 256 KiB (the default) to 1 GiB: for work given to [`Store::spawn`](crate::Store::spawn) and
-    /// the closures of transactions that runs in tasks. A task that needs more ends the process, which says so. Stacks are
-    /// address space; memory is used as far as a task has touched its stack, and kept for the next task.
+    /// Bytes of a task's stack, 256 KiB (the default) to 1 GiB: for work given to
+    /// [`Store::spawn`](crate::Store::spawn) and the closures of transactions that runs in tasks. A
+    /// task that needs more ends the process, which says so. Stacks are address space; memory is
+    /// used as far as a task has touched its stack, and kept for the next task.
     #[must_use]
     pub fn task_stack_bytes(mut self, bytes: usize) -> Options {
         self.stack_bytes = bytes;
         self
     }
 
-    /// Bytes of one transaction's changes from which on they go to a temporary file, 64 KiB to 16 MiB: keys and values, and 17 for each; values in
-    /// extents do not count. A commit of more has its trees to itself. By default 4 MiB ([`MAX_TRANSACTION_BYTES`](crate::MAX_TRANSACTION_BYTES)). A transaction may also
-    /// take a 32nd of what the log may grow to: this option lets a log whose size was not given grow so far; where
-    /// [`Options::log_bytes`] was given, give it 32 times as much. More than the default takes four times as much memory.
+    /// Bytes of one transaction's changes from which on they go to a temporary file, 64 KiB to 16
+    /// MiB: keys and values, and 17 for each; values in extents do not count. A commit of more has
+    /// its trees to itself. By default 4 MiB
+    /// ([`MAX_TRANSACTION_BYTES`](crate::MAX_TRANSACTION_BYTES)). A transaction may also take a
+    /// 32nd of what the log may grow to: this option lets a log whose size was not given grow so
+    /// far; where [`Options::log_bytes`] was given, give it 32 times as much. More than the default
+    /// takes four times as much memory.
     #[must_use]
     pub fn transaction_bytes(mut self, bytes: u64) -> Options {
         self.transaction_bytes = bytes;
@@ -219,30 +227,31 @@ impl Options {
     }
 
     /// Bytes of a segment, the unit of allocation and cleaning: a multiple of
-    /// 4096 from 64 KiB to 64 MiB. Fixed when the store is created; by default 2 MiB, and less where
-    /// the volume is limited to less than 1 GiB: small segments leave more of a small volume for data.
-    /// By default the first 16 MiB of a volume without a limit are segments of 64 KiB, so that a small store has a small
-    /// file; with this option all segments have these bytes.
+    /// 4096 from 64 KiB to 64 MiB. Fixed when the store is created; by default 2 MiB, and less
+    /// where the volume is limited to less than 1 GiB: small segments leave more of a small volume
+    /// for data. By default the first 16 MiB of a volume without a limit are segments of 64 KiB, so
+    /// that a small store has a small file; with this option all segments have these bytes.
     #[must_use]
     pub fn segment_bytes(mut self, bytes: u32) -> Options {
         self.segment_bytes = Some(bytes);
         self
     }
 
-    /// About how many bytes of keys and values will be stored at once, which a new store may be laid out for; by default nothing
-    /// is known. One that would outgrow its small segments ([`Options::segment_bytes`]) begins without them: its file would
-    /// keep their 16 MiB. Says nothing to a store that exists.
+    /// About how many bytes of keys and values will be stored at once, which a new store may be
+    /// laid out for; by default nothing is known. One that would outgrow its small segments
+    /// ([`Options::segment_bytes`]) begins without them: its file would keep their 16 MiB. Says
+    /// nothing to a store that exists.
     #[must_use]
     pub fn expected_bytes(mut self, bytes: u64) -> Options {
         self.expected_bytes = bytes;
         self
     }
 
-    /// Most bytes that the volume may grow to, rounded down to whole pages; `None` as far as the file system
-    /// goes, which is a new store's default. The store keeps its limit, in whole
-    /// segments, until it is opened with another one; what it has beyond a lower
-    /// one stays. In front of the volume each of its files has 2 MiB for its labels, of which 8 KiB are written: a file is as much longer
-    /// than its part of the limit.
+    /// Most bytes that the volume may grow to, rounded down to whole pages; `None` as far as the
+    /// file system goes, which is a new store's default. The store keeps its limit, in whole
+    /// segments, until it is opened with another one; what it has beyond a lower one stays. In
+    /// front of the volume each of its files has 2 MiB for its labels, of which 8 KiB are written:
+    /// a file is as much longer than its part of the limit.
     #[must_use]
     pub fn volume_limit_bytes(mut self, bytes: Option<u64>) -> Options {
         self.volume_limit = VolumeLimit::Given(bytes);
@@ -274,11 +283,12 @@ impl Options {
         self
     }
 
-    /// Puts the log of a new store into a file of its own that does not exist yet, or on an empty block device, instead of
-    /// the store's own files: on another drive it takes the flushes of commits away from the drives of the data. The
-    /// store remembers the path (relative to its first file's directory if the log lies below that) and finds
-    /// the log when it is opened; say it again only after the log was moved. Without its log a store cannot be opened, so
-    /// both belong into the same backup.
+    /// Puts the log of a new store into a file of its own that does not exist yet, or on an empty
+    /// block device, instead of the store's own files: on another drive it takes the flushes of
+    /// commits away from the drives of the data. The store remembers the path (relative to its
+    /// first file's directory if the log lies below that) and finds the log when it is opened; say
+    /// it again only after the log was moved. Without its log a store cannot be opened, so both
+    /// belong into the same backup.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -299,9 +309,9 @@ impl Options {
     }
 
     /// Whether processes of the same user may watch the statistics of the store while it is in use
-    /// ([`Stats::of_store_in_use`](crate::Stats::of_store_in_use), `isobath stats --watch`). They are in a small file in
-    /// memory, renewed at most four times a second while anything happens. By default on; stores without files and stores
-    /// opened for reading publish nothing.
+    /// ([`Stats::of_store_in_use`](crate::Stats::of_store_in_use), `isobath stats --watch`). They
+    /// are in a small file in memory, renewed at most four times a second while anything happens.
+    /// By default on; stores without files and stores opened for reading publish nothing.
     #[must_use]
     pub fn publish_stats(mut self, publish: bool) -> Options {
         self.publish_stats = publish;
@@ -316,23 +326,25 @@ impl Options {
         self
     }
 
-    /// Opens for reading only: nothing on the volume changes. Readers and a writer, in any processes, may have the store open
-    /// at a time, in any order; none waits for another.
+    /// Opens for reading only: nothing on the volume changes. Readers and a writer, in any
+    /// processes, may have the store open at a time, in any order; none waits for another.
     ///
-    /// A reader sees the store as it was when it was opened: every commit that was acknowledged before, and of each
-    /// commit all or nothing. What is not in a checkpoint yet is replayed from the log, in the reader's memory and a temporary
-    /// file; so a store whose process was killed can be read before a writer recovers it. The writer keeps
-    /// for its readers what they may still need, up to a quarter of the volume. A reader that needs what the writer
-    /// has used again gets [`Error::ReaderOverrun`], never anything wrong: open it again to see a newer state.
+    /// A reader sees the store as it was when it was opened: every commit that was acknowledged
+    /// before, and of each commit all or nothing. What is not in a checkpoint yet is replayed from
+    /// the log, in the reader's memory and a temporary file; so a store whose process was killed
+    /// can be read before a writer recovers it. The writer keeps for its readers what they may
+    /// still need, up to a quarter of the volume. A reader that needs what the writer has used
+    /// again gets [`Error::ReaderOverrun`], never anything wrong: open it again to see a newer
+    /// state.
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> Options {
         self.read_only = read_only;
         self
     }
 
-    /// How long opening for writing waits for each of the store's files that another process writes; by default not at all
-    /// (a store in use is an error at once, and a process that was killed is waited for until the kernel has
-    /// taken down what it had open).
+    /// How long opening for writing waits for each of the store's files that another process
+    /// writes; by default not at all (a store in use is an error at once, and a process that was
+    /// killed is waited for until the kernel has taken down what it had open).
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -367,7 +379,7 @@ impl Options {
         self
     }
 
-    /// Whether the page cache is by-passed; by default where the file system allows.
+    /// Whether the page cache is by-passed; by default if the file system allows.
     #[must_use]
     pub fn direct(mut self, direct: DirectMode) -> Options {
         self.direct = direct;
@@ -382,8 +394,9 @@ impl Options {
         self
     }
 
-    /// How segments to clean are chosen; by default [`PolicyKind::LifeTable`], and [`PolicyKind::Mdc`] where the volume has
-    /// a limit below 1 GiB. It is no property of the store, which may be opened with another one each time.
+    /// How segments to clean are chosen; by default [`PolicyKind::LifeTable`], and
+    /// [`PolicyKind::Mdc`] if the volume has a limit below 1 GiB. It is no property of the store,
+    /// which may be opened with another one each time.
     #[must_use]
     pub fn cleaning_policy(mut self, policy: PolicyKind) -> Options {
         self.policy = Some(policy);
@@ -422,8 +435,8 @@ impl Options {
             })
     }
 
-    /// Where the log is to be, and how many bytes its device must have at least:
-    /// what is asked for, or, on a device whose size is given, what can be used.
+    /// The log's path, and the least bytes of its device: those asked for, or, on a device of a
+    /// given size, those that can be used.
     pub(crate) fn log_place(&self) -> Option<(&Path, u64)> {
         let path = self.log_path.as_deref()?;
         let is_device = path
@@ -485,7 +498,8 @@ impl Options {
         })
     }
 
-    /// The cleaning policy of a volume with this limit; the `-opt` ones need exact update rates, which no engine knows.
+    /// The cleaning policy of a volume with this limit; the `-opt` ones need exact update rates,
+    /// which no engine knows.
     fn policy_within(&self, limit: Option<u64>) -> Result<Box<dyn CleaningPolicy>, Error> {
         let usual = match limit {
             Some(bytes) if bytes < LIFE_TABLE_BYTES => PolicyKind::Mdc,
@@ -526,7 +540,8 @@ impl Options {
         })
     }
 
-    /// Bytes of the segments of a new store. One that nothing limits begins with small ones, unless it would outgrow them at once.
+    /// Bytes of the segments of a new store. One that nothing limits begins with small ones, unless
+    /// it would outgrow them at once.
     fn sizes(&self) -> SegmentSizes {
         let large = self.segment_size();
         let is_plain = self.segment_bytes.is_none()

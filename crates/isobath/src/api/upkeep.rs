@@ -2,7 +2,7 @@
 
 use crate::{Error, Store};
 
-/// What [`Store::compact`] has gained. Sizes are bytes.
+/// The result of [`Store::compact`]. Sizes are bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Compaction {
@@ -10,39 +10,43 @@ pub struct Compaction {
     pub bytes_before: u64,
     /// The volume's length after.
     pub bytes_after: u64,
-    /// Bytes that block devices, which keep their length, were asked to discard; and bytes inside files that their file
-    /// systems were asked to take back.
+    /// Bytes that block devices, which keep their length, were asked to discard; and bytes inside
+    /// files that their file systems were asked to take back.
     pub bytes_discarded: u64,
 }
 
 impl Store {
-    /// Writes a checkpoint now: everything that was committed before is in the pages on the drive, and a recovery has to
-    /// read only what is logged afterwards. The store writes checkpoints itself as its log fills; this is for a moment that
-    /// the application chooses, such as before files are copied or the machine is shut down. A backup under way holds the
-    /// log nevertheless.
+    /// Writes a checkpoint now: everything that was committed before is in the pages on the drive,
+    /// and a recovery has to read only what is logged afterwards. The store writes checkpoints
+    /// itself as its log fills; this is for a moment that the application chooses, such as before
+    /// files are copied or the machine is shut down. A backup under way holds the log nevertheless.
     ///
     /// # Errors
     ///
-    /// [`Error::NeedsLog`] for a store without a log, which has one checkpoint: when it is closed; [`Error::ReadOnly`],
-    /// [`Error::Poisoned`], [`Error::Closed`]; [`Error::Io`], after which the store is poisoned.
+    /// [`Error::NeedsLog`] for a store without a log, which has one checkpoint: when it is closed;
+    /// [`Error::ReadOnly`], [`Error::Poisoned`], [`Error::Closed`]; [`Error::Io`], after which the
+    /// store is poisoned.
     pub fn checkpoint(&self) -> Result<(), Error> {
         self.runtime()
             .run(|local| local.engine.checkpoints.checkpoint_now(&local.worker))
     }
 
-    /// Packs what is stored towards the beginning of the volume and gives the space behind it back to the file system: after
-    /// much was removed, the files become small. A log that has grown becomes small again, too. The store can be used
-    /// during that; writes that need the space end it early, without an error. What stays is what the records take and 24
-    /// segments, and in a store with a limit the share that [`Options::fill_factor`](crate::Options::fill_factor) keeps free
-    /// for cleaning. Without a limit the next writes make the files grow again. The first 16 MiB of a store that has grown
-    /// are not used again once their records were written again: file systems that can are asked to take back what these
-    /// take on the drive, while no other process reads the store; the length of the file stays.
+    /// Packs what is stored towards the beginning of the volume and gives the space behind it back
+    /// to the file system: after much was removed, the files become small. A log that has grown
+    /// becomes small again, too. The store can be used during that; writes that need the space end
+    /// it early, without an error. What stays is what the records take and 24 segments, and in a
+    /// store with a limit the share that [`Options::fill_factor`](crate::Options::fill_factor)
+    /// keeps free for cleaning. Without a limit the next writes make the files grow again. The
+    /// first 16 MiB of a store that has grown are not used again once their records were written
+    /// again: file systems that can are asked to take back what these take on the drive, while no
+    /// other process reads the store; the length of the file stays.
     ///
-    /// A crash at any moment leaves all records as they were, in a volume of the one length or the other. Block devices keep
-    /// their length; they are asked to discard segments that hold nothing, as by [`Store::discard_free_segments`].
+    /// A crash at any moment leaves all records as they were, in a volume of the one length or the
+    /// other. Block devices keep their length; they are asked to discard segments that hold
+    /// nothing, as by [`Store::discard_free_segments`].
     ///
-    /// Costs about one reading and writing of what is stored in the segments that are given back. Open snapshots keep old
-    /// values, which then take space; a backup under way is waited for.
+    /// Costs about one reading and writing of what is stored in the segments that are given back.
+    /// Open snapshots keep old values, which then take space; a backup under way is waited for.
     ///
     /// ```
     /// # use isobath::{Options, Store};
@@ -55,7 +59,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// As for [`Store::checkpoint`]; [`Error::Volume`] where cutting a file fails, after which the store is poisoned.
+    /// As for [`Store::checkpoint`]; [`Error::Volume`] if cutting a file fails, after which the
+    /// store is poisoned.
     pub fn compact(&self) -> Result<Compaction, Error> {
         let shrunk = self.runtime().run(|local| {
             let end_versions = || local.engine.transactions.gc(local);

@@ -18,7 +18,7 @@ use crate::txn::snapshots::Registered;
 pub struct ValueWriter {
     tree: Tree,
     key: Vec<u8>,
-    /// What is not yet a full chunk.
+    /// Bytes that are not yet a full chunk.
     buffer: Vec<u8>,
     extent: Option<ExtentWriter>,
     payload: usize,
@@ -183,7 +183,7 @@ pub struct ValueReader {
     length: u64,
 }
 
-/// What keeps a large value that is being read, which says what an error of reading it means.
+/// The owner that keeps a large value while it is read, which decides the meaning of a read error.
 pub(crate) enum Keeper {
     /// Its key, as long as that has no other value.
     Key(Vec<u8>),

@@ -1,4 +1,5 @@
-//! Making a store of backups: the copies go to new places, the log behind them, and an ordinary recovery does the rest.
+//! Making a store of backups: the copies go to new places, the log behind them, and an ordinary
+//! recovery does the rest.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -66,7 +67,7 @@ pub(crate) fn open_chain(paths: &[&Path]) -> Result<Vec<BackupFile>, Error> {
     Ok(chain)
 }
 
-/// What the last backup says beside its pages.
+/// The last backup's state other than its pages.
 struct State {
     log_start: Lsn,
     log_end: Lsn,
@@ -207,7 +208,8 @@ pub(crate) fn build(
 fn superblock_of(file: &BackupFile, state: &State) -> Result<Superblock, Error> {
     let header = &file.header;
     let mut superblock = Superblock::new(uuid(), SegmentSizes::uniform(header.segment_bytes), 0);
-    // Without a log there is nothing to recover, unless something was provisional: its end is recovery's, too.
+    // Without a log there is nothing to recover, unless something was provisional: its end is
+    // recovery's, too.
     superblock.clean = state.log_start == state.log_end
         && (state.provisional.is_empty() || canary::is_on(Canary::RestoreAsClosed));
     superblock.next_lsn = state.log_end.0;
@@ -552,7 +554,7 @@ impl Image {
         } else {
             format::write(&mut pages, Array::Provisional, &state.provisional)?
         };
-        // Room to write in; where there is a limit, cleaning will make it.
+        // Room to write in; if there is a limit, cleaning will make it.
         let used = self.next_segment;
         // Without it the store grows when it is opened.
         let _ = self.grow(used + used / 4);

@@ -20,10 +20,10 @@ use crate::page::{Lsn, put_u32, put_u64};
 use crate::shared::{Address, uuid};
 use crate::trace;
 
-/// Rounds at most: the last one keeps the log, however long it grows meanwhile.
+/// Rounds at most: the last one keeps the log, however long it grows.
 const MAX_ROUNDS: u64 = 8;
-/// Percent of the log's area that may grow during a round. Beyond it the log is let go of, before it slows anybody,
-/// and another round copies what has changed.
+/// Percent of the log's area that may grow during a round. Beyond it the log is let go of, before
+/// it slows anybody, and another round copies what has changed.
 const LOG_PERCENT: u64 = 35;
 /// The same while the pages are copied that only the log names: from there on commits are slowed.
 const MAX_LOG_PERCENT: u64 = 50;
@@ -50,7 +50,7 @@ pub(crate) fn take(
         });
     }
     let _span = trace::span!("backup");
-    // The store does not close meanwhile.
+    // The store does not close during that.
     let _attended = runtime.attend()?;
     let _running = Running::begin(runtime.engine()?)?;
     let volume = runtime.engine()?.shared.volume()?;
@@ -151,7 +151,8 @@ fn make(
 
 fn header(engine: &Engine, pass: &RoundStart, base: Option<&BackupFile>) -> Result<Header, Error> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    // What was replayed in memory is another timeline: its versions and places mean something else than the writer's.
+    // What was replayed in memory is another timeline: its versions and places mean something else
+    // than the writer's.
     let replayed = engine.opening.was_replayed();
     let mut header = Header {
         store_id: if replayed { uuid() } else { pass.store_id },
@@ -159,7 +160,7 @@ fn header(engine: &Engine, pass: &RoundStart, base: Option<&BackupFile>) -> Resu
         base: [0; 16],
         generation: 0,
         segment_bytes: engine.shared.config.sizes.large,
-        // As many as hold the log, also where it has a device of its own.
+        // As many as hold the log, also if it has a device of its own.
         log_segments: pass
             .log_bytes
             .div_ceil(u64::from(engine.shared.config.sizes.large)) as u32,
@@ -190,7 +191,7 @@ fn header(engine: &Engine, pass: &RoundStart, base: Option<&BackupFile>) -> Resu
     Ok(header)
 }
 
-/// What is copied already, read in order of ids.
+/// Pages copied already, read in order of ids.
 enum Known<'b> {
     Nothing,
     Base(Blocks<'b>),
@@ -198,7 +199,7 @@ enum Known<'b> {
 }
 
 impl Known<'_> {
-    /// What is known of the next ids: of a whole block of them, or up to `high_water`.
+    /// Reads the entries of the next ids: a whole block of them, or up to `high_water`.
     fn next(&mut self, first: u64, high_water: u64, into: &mut Vec<MapEntry>) -> Result<(), Error> {
         let count = (high_water - first).min(MAP_ENTRIES as u64) as usize;
         into.clear();
@@ -229,7 +230,8 @@ impl Taking<'_, '_> {
         }
     }
 
-    /// Copies every page that `known` does not have; the map of all, and whether no other round is needed.
+    /// Copies every page that `known` does not have; the map of all, and whether no other round is
+    /// needed.
     fn round(
         &mut self,
         pass: &RoundStart,
@@ -299,8 +301,8 @@ impl Taking<'_, '_> {
         self.writer.write(Kind::Pages, &parts)
     }
 
-    /// Copies what the log names beyond the last round, writes the log, and lets go of it; the log's bytes. `None` where
-    /// the log has grown so long meanwhile that another round is better.
+    /// Copies what the log names beyond the last round, writes the log, and lets go of it; the
+    /// log's bytes. `None` where the log has grown so long that another round is better.
     fn end_rounds(
         &mut self,
         pass: &RoundStart,
@@ -338,8 +340,8 @@ impl Taking<'_, '_> {
         Ok(Some(bytes))
     }
 
-    /// Waits until whatever a task had put into the mapping table is in the log, too. Between the two a task yields only
-    /// where it frees chunks or moves pages, and says so meanwhile.
+    /// Waits until whatever a task had put into the mapping table is in the log, too. Between the
+    /// two a task yields only where it frees chunks or moves pages, and is counted as doing so.
     fn wait_for_records(&self) -> Result<(), Error> {
         for worker in 0..self.runtime.config().workers {
             let passed = self.runtime.spawn_there(worker, || ());
@@ -351,7 +353,8 @@ impl Taking<'_, '_> {
         })
     }
 
-    /// Copies the pages that the log names and `map` does not have; `false` if the log grows too long before.
+    /// Copies the pages that the log names and `map` does not have; `false` if the log grows too
+    /// long before.
     fn copy_missing(
         &mut self,
         part: &LogPart<'_>,

@@ -1,8 +1,9 @@
 //! A log that grows: a larger area is made while the smaller one is in use, and then takes over
 //! (docs/decisions/0028).
 //!
-//! The order is what matters. The new area is on the volume, zeroed and durable, before a superblock names it; both
-//! superblocks name it before a record lies in it; and the old one is free once a checkpoint needs no record there.
+//! The order is what matters. The new area is on the volume, zeroed and durable, before a
+//! superblock names it; both superblocks name it before a record lies in it; and the old one is
+//! free once a checkpoint needs no record there.
 
 use std::time::Duration;
 
@@ -20,7 +21,8 @@ use crate::{Error, trace};
 
 /// Bytes that are zeroed at a time; between two such writes a checkpoint may begin.
 const FILL_BYTES: u64 = 256 << 10;
-/// A log is no longer than this, or than this many times the data, if a transaction does not need more.
+/// A log is no longer than this, or than this many times the data, if a transaction does not need
+/// more.
 const SMALL_LOG: u64 = 16 << 20;
 const DATA_SHARE: u64 = 4;
 /// How long the checkpointer waits for the right to write superblocks.
@@ -41,7 +43,8 @@ impl Larger {
 }
 
 impl Checkpoints {
-    /// A checkpoint was due: a log twice as long would need fewer, if the store is so large that it is worth the room.
+    /// A checkpoint was due: a log twice as long would need fewer, if the store is so large that it
+    /// is worth the room.
     pub(super) fn request_larger_log(&self) {
         let double = 2 * self.lower.log.area_bytes();
         let data = self.pagestore.allocated_bytes();
@@ -66,12 +69,12 @@ impl Checkpoints {
         self.pagestore.release_log_run(run);
     }
 
-    /// A step towards a larger log, if it should grow; `false` where there is nothing to do.
+    /// A step towards a larger log, if it should grow; `false` if there is nothing to do.
     pub(super) fn enlarge_log(&self, worker: &Worker, larger: &mut Option<Larger>) -> bool {
         let log = &self.lower.log_tasks;
         if larger.is_none() {
-            // Who shortens the volume stops this first, then looks whether an area is being made: of the two, one sees the
-            // other.
+            // Who shortens the volume stops this first, then looks whether an area is being made:
+            // of the two, one sees the other.
             log.set_moving(true);
             if !self.log_grows() {
                 log.set_moving(false);
@@ -95,7 +98,7 @@ impl Checkpoints {
         true
     }
 
-    /// Segments for a larger area, at the volume's end; `None` where there is no room.
+    /// Segments for a larger area, at the volume's end; `None` if there is no room.
     fn space_for_larger_log(&self, worker: &Worker) -> Result<Option<Larger>, Error> {
         let (log, log_tasks) = (&self.lower.log, &self.lower.log_tasks);
         let bytes = log_tasks.wanted_bytes().max(2 * log.area_bytes());
@@ -166,8 +169,8 @@ impl Checkpoints {
         if let Some(area) = area.clone().filter(|_| early) {
             log.go_on_in(area);
         }
-        // Both of them: were only one to name the new area and be corrupted later, the other would vouch for a log that
-        // ends where the old area was left.
+        // Both of them: were only one to name the new area and be corrupted later, the other would
+        // vouch for a log that ends where the old area was left.
         let places = match canary::is_on(Canary::MoveOneSuperblock) {
             true => &SUPERBLOCK_OFFSETS[..1],
             false => &SUPERBLOCK_OFFSETS[..],

@@ -1,8 +1,10 @@
-//! Giving file space back: segments at the volume's end are emptied, then cut off (docs/decisions/0031).
+//! Giving file space back: segments at the volume's end are emptied, then cut off
+//! (docs/decisions/0031).
 //!
-//! The order is what matters. Everything moves away from the tail; then a checkpoint lets go of every record that names a
-//! place there; then both superblocks say that the volume is shorter; then its labels; then the files are cut. A crash in
-//! between leaves a volume that is longer than it says, which is harmless.
+//! The order is what matters. Everything moves away from the tail; then a checkpoint lets go of
+//! every record that names a place there; then both superblocks say that the volume is shorter;
+//! then its labels; then the files are cut. A crash in between leaves a volume that is longer than
+//! it says, which is harmless.
 
 use super::Checkpoints;
 use super::log_growth::Larger;
@@ -31,14 +33,16 @@ impl Checkpoints {
     ///
     /// # Errors
     ///
-    /// [`Error::NeedsLog`], [`Error::ReadOnly`], [`Error::Poisoned`]; any of the volume's, which poisons the store.
+    /// [`Error::NeedsLog`], [`Error::ReadOnly`], [`Error::Poisoned`]; any of the volume's, which
+    /// poisons the store.
     pub(crate) fn checkpoint_now(&self, worker: &Worker) -> Result<(), Error> {
         self.lower.shared.writable()?;
         if !self.lower.log.is_on() {
             return Err(Error::NeedsLog { what: "checkpoint" });
         }
         let before = self.lower.log.next();
-        // Bound: each other checkpoint ends, and each that is written in part makes space for the rest.
+        // Bound: each other checkpoint ends, and each that is written in part makes space for the
+        // rest.
         while !self.checkpoint(worker, before)?.is_whole() {
             worker.sleep_until(clock::now() + POLL);
             self.lower.shared.writable()?;
@@ -46,8 +50,8 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Packs what is stored towards the volume's beginning and gives back the space behind it. `end_versions` frees old
-    /// values that no snapshot needs.
+    /// Packs what is stored towards the volume's beginning and gives back the space behind it.
+    /// `end_versions` frees old values that no snapshot needs.
     ///
     /// # Errors
     ///
@@ -87,12 +91,13 @@ impl Checkpoints {
         })
     }
 
-    /// One attempt; `false` where it was interrupted.
+    /// One attempt; `false` if it was interrupted.
     fn shrink_once(&self, worker: &Worker, end_versions: &dyn Fn()) -> Result<bool, Error> {
         self.leave_old_log(worker)?;
         end_versions();
         self.checkpoint_now(worker)?;
-        // What was written before may have asked for a larger log: it would grow once the volume is short.
+        // What was written before may have asked for a larger log: it would grow once the volume is
+        // short.
         self.lower.log_tasks.forget_wanted();
         let target = self.pagestore.shrink_target(self.log_run(worker)?);
         let log = target.log.map_or(0, |run| run.count);
@@ -105,7 +110,7 @@ impl Checkpoints {
         }
     }
 
-    /// Where the log lies in the volume, if it does, and whether it may have another size.
+    /// The log's run in the volume, if it has one, and whether its size may change.
     fn log_run(&self, worker: &Worker) -> Result<Option<(Run, bool)>, Error> {
         loop {
             self.lower.shared.writable()?;
@@ -121,7 +126,7 @@ impl Checkpoints {
         }
     }
 
-    /// Waits until nothing is in the tail; `false` where the fence was lifted.
+    /// Waits until nothing is in the tail; `false` if the fence was lifted.
     fn empty_fenced(&self, worker: &Worker, mut log: Option<Run>) -> Result<bool, Error> {
         let (mut idle, mut least) = (0, u32::MAX);
         loop {
@@ -154,7 +159,7 @@ impl Checkpoints {
         }
     }
 
-    /// Cuts the volume off at the fence; `false` where that cannot be now.
+    /// Cuts the volume off at the fence; `false` if that cannot be now.
     fn cut(&self, worker: &Worker) -> Result<bool, Error> {
         // Every record that names a place in the tail is below this.
         let needed = self.lower.log.next();
@@ -164,7 +169,8 @@ impl Checkpoints {
         if !self.pagestore.end_at_fence() {
             return Ok(false);
         }
-        // Both superblocks: were only one to say so and be corrupted later, the other would speak of more than there is.
+        // Both superblocks: were only one to say so and be corrupted later, the other would speak
+        // of more than there is.
         if !canary::is_on(Canary::CutVolumeEarly) {
             self.checkpoint_now(worker)?;
             if !canary::is_on(Canary::CutOneSuperblock) {
@@ -175,7 +181,8 @@ impl Checkpoints {
         Ok(true)
     }
 
-    /// Checkpoints until a recovery reads nothing of the log before `needed`; `false` where something holds it, as a backup does.
+    /// Checkpoints until a recovery reads nothing of the log before `needed`; `false` if something
+    /// holds it, as a backup does.
     fn let_go_of_log(&self, worker: &Worker, needed: Lsn) -> Result<bool, Error> {
         for _ in 0..MAX_IDLE_LOOKS {
             if self.lower.log.start() >= needed || canary::is_on(Canary::CutVolumeEarly) {
@@ -191,9 +198,11 @@ impl Checkpoints {
         Ok(false)
     }
 
-    /// Waits until the log has left the area that it had before the present one, and no other area is being made.
+    /// Waits until the log has left the area that it had before the present one, and no other area
+    /// is being made.
     fn leave_old_log(&self, worker: &Worker) -> Result<(), Error> {
-        // Bound: an area in the making is finished; checkpoints let go of the one before it, once no backup holds the log.
+        // Bound: an area in the making is finished; checkpoints let go of the one before it, once
+        // no backup holds the log.
         while self.lower.log_tasks.is_moving()
             || self.lower.log.area().is_some_and(|area| !area.is_alone())
         {
@@ -206,8 +215,8 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Moves the log to `run`, which may be smaller than its area. Returns `false`, and frees the run, where too much
-    /// of the log is in use all the time.
+    /// Moves the log to `run`, which may be smaller than its area. Returns `false`, and frees the
+    /// run, where too much of the log is in use all the time.
     fn move_log_down(&self, worker: &Worker, run: Run) -> Result<bool, Error> {
         self.lower.log_tasks.count_segments(run);
         let mut area = Larger::in_run(run);

@@ -38,7 +38,7 @@ pub(crate) const RUN_BYTES: usize = 16;
 /// Bytes of a descriptor in a leaf.
 pub(crate) const DESCRIPTOR_BYTES: usize = 32;
 
-/// Where a large value is.
+/// The place of a large value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Extent {
     /// Bytes of the value.
@@ -48,9 +48,9 @@ pub(crate) struct Extent {
     /// Payload bytes of every chunk but the last.
     payload: u32,
     indexed: bool,
-    /// What all its chunks carry as their LSN. Ids are used again, for values of
-    /// the same shape as well: only by this does a reader that was overtaken by
-    /// a change of the key see that a chunk no longer belongs to its value.
+    /// The LSN that all its chunks carry. Ids are used again, also for values of the same shape:
+    /// only this tells a reader that was overtaken by a change of the key that a chunk no longer
+    /// belongs to its value.
     stamp: Lsn,
 }
 
@@ -85,12 +85,13 @@ impl Extent {
         sound.then_some(extent)
     }
 
-    /// What its chunks belong to until a commit names the value.
+    /// The token of its chunks until a commit names the value.
     pub(crate) fn token(&self) -> Token {
         self.stamp.0
     }
 
-    /// Its first chunk, or the index chunk; whether it is that; and what all its chunks carry as their LSN.
+    /// Its first chunk, or the index chunk; whether it is that; and what all its chunks carry as
+    /// their LSN.
     pub(crate) fn first(&self) -> (PageId, bool, Lsn) {
         (self.first, self.indexed, self.stamp)
     }
@@ -101,7 +102,8 @@ impl Extent {
     }
 }
 
-/// Payload bytes of a full chunk in a large segment. A longer value is written to large segments only.
+/// Payload bytes of a full chunk in a large segment. A longer value is written to large segments
+/// only.
 pub(crate) fn payload_bytes(config: &Config) -> usize {
     payload_in(config.sizes.large, config)
 }
@@ -182,7 +184,8 @@ fn end_chunks(
         Some(record) => (take_chunks(local, ids), record),
         None => {
             let ids: Vec<PageId> = ids.collect();
-            // Before the words change: a checkpoint or backup that stores them waits for the record.
+            // Before the words change: a checkpoint or backup that stores them waits for the
+            // record.
             let _reservation =
                 local
                     .parts
@@ -253,10 +256,11 @@ fn take_chunk(local: &TaskWorker, id: PageId) -> Option<Address> {
     }
 }
 
-/// Where a chunk is, and what it is read into.
+/// A chunk's address, and the buffer for it.
 type ChunkBuffer = (Address, AlignedBuf);
 
-/// Reads chunks one by one, of which some could not be read together: the first that still cannot is the error.
+/// Reads chunks one by one, of which some could not be read together: the first that still cannot
+/// is the error.
 fn read_apart(
     local: &TaskWorker,
     ids: &[PageId],
@@ -362,7 +366,8 @@ fn verify_chunk(
     Ok(())
 }
 
-/// The value was replaced or removed while it was read, if what named it does so no more: the caller knows that.
+/// The value was replaced or removed while it was read, if what named it does so no more: the
+/// caller knows that.
 fn gone(id: PageId) -> Error {
     Error::Structure {
         page: id.0,
@@ -504,7 +509,8 @@ fn is_there(local: &TaskWorker, extent: Extent) -> Result<bool, Error> {
     }
 }
 
-/// Frees all chunks of a value that nothing names any more, by its descriptor; a record of its own says so.
+/// Frees all chunks of a value that nothing names any more, by its descriptor; a record of its own
+/// says so.
 pub(crate) fn free_descriptor(local: &TaskWorker, descriptor: &[u8]) -> Result<(), Error> {
     let extent = decode(descriptor)?;
     free_with_token(local, extent, extent.token())

@@ -1,5 +1,5 @@
-//! Writing large values: chunks in groups, named by a mapping record each. The flush that makes the record durable
-//! makes them durable, too (docs/decisions/0086).
+//! Writing large values: chunks in groups, named by a mapping record each. The flush that makes the
+//! record durable makes them durable, too (docs/decisions/0086).
 
 use isobath_flash::policy::{Cause, History, PageWrite};
 use isobath_io::AlignedBuf;
@@ -26,14 +26,14 @@ const TOGETHER_CHUNKS: usize = 16;
 #[derive(Default)]
 pub(crate) struct ExtentWriter {
     stamp: Option<Lsn>,
-    /// What the chunks belong to until it is confirmed: the value itself, or all that
-    /// becomes reachable with it.
+    /// The token of the chunks until it is confirmed: the value's own, or that of all that becomes
+    /// reachable with it.
     owner: Option<Token>,
     runs: Runs,
     /// Ids that were taken ahead: (next, left).
     ahead: (u64, u64),
-    /// Ids of chunks that were freed again. No other chunk of this value gets one of them: as all chunks have one stamp, a
-    /// backup would take the two for the same.
+    /// Ids of chunks that were freed again. No other chunk of this value gets one of them: as all
+    /// chunks have one stamp, a backup would take the two for the same.
     given_up: Runs,
     /// Chunks that are still to come, as far as the caller has said.
     expected: u64,
@@ -60,8 +60,8 @@ impl ExtentWriter {
         self.take_ids(local, self.expected)
     }
 
-    /// Expects the value to have `bytes` bytes at least: where that is more than a chunk, it goes to large segments. In small
-    /// ones it would have very many chunks.
+    /// Expects the value to have `bytes` bytes at least: if that is more than a chunk, it goes to
+    /// large segments. In small ones it would have very many chunks.
     ///
     /// # Errors
     ///
@@ -135,7 +135,8 @@ impl ExtentWriter {
         Ok(())
     }
 
-    /// Writes a few chunks with one record; where that fails, those before the first that was not written are there.
+    /// Writes a few chunks with one record; if that fails, those before the first that was not
+    /// written are there.
     fn write_together(&mut self, local: &TaskWorker, payloads: &[&[u8]]) -> Result<(), Error> {
         let mut ids = Vec::with_capacity(payloads.len());
         let taken = payloads.iter().try_for_each(|_| {
@@ -284,7 +285,7 @@ fn write_chunks(
     (written, Ok(()))
 }
 
-/// Accounts for a new chunk of `length` bytes. Where the volume is full, the large values that only
+/// Accounts for a new chunk of `length` bytes. If the volume is full, the large values that only
 /// snapshots read give way, those of the oldest snapshots first.
 ///
 /// # Errors
@@ -326,7 +327,8 @@ fn place_and_write(
         },
     });
     let requests: Vec<Request> = requests.collect();
-    // Before the chunks have places: nothing waits for the log while it holds segments that cannot be cleaned.
+    // Before the chunks have places: nothing waits for the log while it holds segments that cannot
+    // be cleaned.
     let _reservation = parts
         .pagestore
         .mapping_reservation(&local.worker, ids.len())?;

@@ -1,5 +1,5 @@
-//! The write-ahead log: one LSN space, appended to by every worker without
-//! waiting, flushed by any (docs/decisions/0014).
+//! The write-ahead log: one LSN space, appended to by every worker without waiting, flushed by any
+//! worker.
 
 mod area;
 mod commits;
@@ -65,9 +65,9 @@ const MAX_RING_BYTES: u64 = 64 << 20;
 /// Least bytes of the area.
 pub(crate) const MIN_AREA_BYTES: u64 = 4 << 20;
 
-/// What a log is made of.
+/// The configuration of a log.
 pub(crate) struct LogConfig {
-    /// Where it lies.
+    /// Its area.
     pub(crate) area: LogArea,
     /// Bytes that the area may grow to.
     pub(crate) max_bytes: u64,
@@ -77,7 +77,7 @@ pub(crate) struct LogConfig {
     pub(crate) store_id: [u8; 16],
     /// The oldest position that a recovery would read.
     pub(crate) start: Lsn,
-    /// Where it goes on: a multiple of [`BLOCK`], see [`seal_tail`].
+    /// The LSN at which it continues: a multiple of [`BLOCK`], see [`seal_tail`].
     pub(crate) next: Lsn,
     /// One more than that of any opening before, below [`OPEN_EPOCH_LIMIT`].
     pub(crate) open_epoch: u32,
@@ -85,11 +85,12 @@ pub(crate) struct LogConfig {
     pub(crate) writers: usize,
 }
 
-/// What a log that is kept consists of, beside the counter.
+/// The parts of a log that is kept, other than the counter.
 struct On {
     ring: Ring,
     area: Mutex<Arc<LogArea>>,
-    /// Bytes that reservations may use: those of the area, or fewer while it is about to become smaller.
+    /// Bytes that reservations may use: those of the area, or fewer while it is about to become
+    /// smaller.
     area_bytes: AtomicU64,
     /// Bytes of the area.
     placed_bytes: AtomicU64,
@@ -97,7 +98,7 @@ struct On {
     transaction_bytes: u64,
     seed: Seed,
     open_epoch: u32,
-    /// Where this opening began.
+    /// The first LSN of this opening.
     first: u64,
     flushing: Flushing,
     unflushed: Unflushed,
@@ -175,7 +176,7 @@ impl Log {
         Lsn(self.next().0.saturating_sub(1))
     }
 
-    /// Where this opening began to write.
+    /// The first LSN that this opening wrote.
     pub(crate) fn first(&self) -> Lsn {
         Lsn(self.on.as_ref().map_or(0, |on| on.first))
     }
@@ -188,12 +189,12 @@ impl Log {
             .map_or(self.in_flight.next(), |on| on.reservations.start()))
     }
 
-    /// Where the log lies, if it is kept.
+    /// The log's area, if it is kept.
     pub(crate) fn area(&self) -> Option<Arc<LogArea>> {
         self.on.as_ref().map(|on| Arc::clone(&on.area.lock()))
     }
 
-    /// Bytes of the area; none where nothing is kept.
+    /// Bytes of the area; none if nothing is kept.
     pub(crate) fn area_bytes(&self) -> u64 {
         self.on.as_ref().map_or(0, |on| on.area_bytes())
     }
@@ -205,13 +206,14 @@ impl Log {
 
     // ---- growing ------------------------------------------------------------
 
-    /// Stops flushes at the answer, the end of those that were begun: what lies behind it may go to another area.
-    /// Ends with [`Log::go_on_in`], or with the log's failure.
+    /// Stops flushes at the answer, the end of those that were begun: what lies behind it may go to
+    /// another area. Ends with [`Log::go_on_in`], or with the log's failure.
     pub(crate) fn pause(&self) -> Lsn {
         Lsn(self.on.as_ref().map_or(0, |on| on.flushing.pause()))
     }
 
-    /// Flushes go on, from where they were stopped on in `area`, which is larger, or as large as reservations assume.
+    /// Flushes go on, from where they were stopped on in `area`, which is larger, or as large as
+    /// reservations assume.
     pub(crate) fn go_on_in(&self, area: LogArea) {
         let Some(on) = &self.on else { return };
         let bytes = area.bytes();
@@ -286,8 +288,8 @@ impl Log {
         self.stamp_pages(writer, |_| ())
     }
 
-    /// As [`Log::stamp`], for pages that no record has. `mark` says in them that they have changed there; as for
-    /// [`Log::append`], the position counts as complete once it has.
+    /// As [`Log::stamp`], for pages that no record has. `mark` says in them that they have changed
+    /// there; as for [`Log::append`], the position counts as complete once it has.
     pub(crate) fn stamp_pages(&self, writer: usize, mark: impl FnOnce(Lsn)) -> Lsn {
         let Some(on) = &self.on else {
             let lsn = Lsn(self.in_flight.skip(8));
@@ -381,8 +383,8 @@ impl Log {
         )
     }
 
-    /// The record at `lsn`, which is being appended, names `bytes` bytes of chunks that were written and not flushed. The
-    /// flush that makes it durable makes them durable first.
+    /// The record at `lsn`, which is being appended, names `bytes` bytes of chunks that were
+    /// written and not flushed. The flush that makes it durable makes them durable first.
     pub(crate) fn names_unflushed(&self, lsn: Lsn, bytes: u64) {
         if let Some(on) = &self.on {
             on.unflushed.add(lsn, bytes);
@@ -392,7 +394,8 @@ impl Log {
         }
     }
 
-    /// Whether `flush`, which was just taken, has to make the volume's completed writes durable, too.
+    /// Whether `flush`, which was just taken, has to make the volume's completed writes durable,
+    /// too.
     pub(crate) fn flushes_volume(&self, flush: Flush) -> bool {
         self.on.as_ref().is_some_and(|on| on.unflushed.is_in(flush))
     }

@@ -1,4 +1,4 @@
-//! The page store's state: which space there is, and what it is reserved for.
+//! The page store's state: its space, and the reservations of it.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub(crate) struct PageStore {
     /// Bytes of the segments that are in use.
     pub(super) used_segment_bytes: AtomicU32,
     pub(super) pending_frees: PendingFrees,
-    /// What belongs to something that is not committed yet.
+    /// Allocations of work that is not committed yet.
     pub(super) provisional: Provisional,
     pub(super) chunk_frees: Mutex<ChunkFrees>,
     pub(super) growth: Growth,
@@ -50,7 +50,7 @@ pub(crate) struct PageStore {
     pub(super) cleaning_wanted: AtomicBool,
     /// Dirty pages are to be written however few there are.
     pub(super) flush_all: AtomicBool,
-    /// What readers in other processes may need is retained.
+    /// Segments that readers in other processes may need are retained.
     pub(super) retains: bool,
     pub(super) own: PerWorker<Own>,
     pub(super) lower: LowerParts,
@@ -67,7 +67,8 @@ pub(crate) struct LowerParts {
 }
 
 impl PageStore {
-    /// What is on a volume of at most `limit` segments (0: no limit), as opening has found it.
+    /// The page store of a volume of at most `limit` segments (0: no limit), as opening has found
+    /// it.
     pub(crate) fn new(
         lower: LowerParts,
         space: SegmentAllocator,
@@ -100,8 +101,8 @@ impl PageStore {
         }
     }
 
-    /// Sets what the log, and readers in other processes, keep of the space; `sequence` is that of the newest superblock,
-    /// and `was_closed` whether it says that the store was closed.
+    /// Sets what the log, and readers in other processes, keep of the space; `sequence` is that of
+    /// the newest superblock, and `was_closed` whether it says that the store was closed.
     pub(crate) fn begin(&self, volume: Volume, sequence: u64, was_closed: bool) {
         let mut space = self.space.lock();
         // Without a log there is one checkpoint, when the store is closed.
@@ -225,7 +226,8 @@ impl PageStore {
         space.set_trace(trace);
     }
 
-    /// Takes `count` ids in a row, or fewer unless they have to be `whole`; the first one and how many they are.
+    /// Takes `count` ids in a row, or fewer unless they have to be `whole`; the first one and how
+    /// many they are.
     pub(crate) fn allocate_ids(
         &self,
         mapping: &MappingTable,
@@ -279,13 +281,13 @@ impl PageStore {
         }
     }
 
-    /// Keeps a sealed segment from reuse until it is unpinned; `false` where `segment` is none.
+    /// Keeps a sealed segment from reuse until it is unpinned; `false` if `segment` is none.
     pub(crate) fn pin_sealed(&self, segment: u32) -> bool {
         self.space.lock().pin_sealed(segment)
     }
 
-    /// Calls `look` under the lock under which segments are freed, after their last word in the mapping table changed: a
-    /// place that is read there, and pinned, stays as it is.
+    /// Calls `look` under the lock under which segments are freed, after their last word in the
+    /// mapping table changed: a place that is read there, and pinned, stays as it is.
     pub(crate) fn pin_places<R>(&self, look: impl FnOnce(&mut Pins<'_>) -> R) -> R {
         look(&mut Pins(&mut self.space.lock()))
     }
@@ -304,7 +306,8 @@ impl PageStore {
         space.release_dead();
     }
 
-    /// Ends what [`PageStore::retain_obsolete`] began, or [`PageStore::retain_only`] where `segments` are given.
+    /// Ends what [`PageStore::retain_obsolete`] began, or [`PageStore::retain_only`] if `segments`
+    /// are given.
     pub(crate) fn release_retained(&self, segments: Option<Vec<u32>>) {
         let mut space = self.space.lock();
         match segments {
@@ -416,7 +419,7 @@ impl PageStore {
         self.cleaning_wanted.load(Ordering::Relaxed) || self.growth.is_requested()
     }
 
-    /// Whether the volume is being shortened: the log stays where it is meanwhile.
+    /// Whether the volume is being shortened: the log stays where it is during that.
     pub(crate) fn is_shrinking(&self) -> bool {
         self.shrinking.is_running()
     }
@@ -432,7 +435,7 @@ impl PageStore {
         (0..space.segments()).map(live).collect()
     }
 
-    /// Where the summary of `segment` is; 0 without one.
+    /// The offset of `segment`'s summary; 0 without one.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn summary_offset(&self, segment: u32) -> u32 {
         self.space.lock().summary_offset(segment)
@@ -450,7 +453,7 @@ impl PageStore {
         &self.ids
     }
 
-    /// What tasks wait for here.
+    /// Counts of the tasks that wait here, by reason.
     #[cfg(any(debug_assertions, test, feature = "simulation"))]
     pub(crate) fn waits(&self) -> [(usize, &'static str); 2] {
         [
@@ -459,7 +462,7 @@ impl PageStore {
         ]
     }
 
-    /// What the space looks like, to explain why nothing happens.
+    /// Describes the space, to explain a standstill.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn describe(&self) -> String {
         let space = self.space.try_lock();
@@ -487,7 +490,7 @@ pub(crate) struct SpaceUsage {
     pub(crate) live_bytes: u64,
 }
 
-/// What a superblock says of the space.
+/// The state of the space in a superblock.
 pub(crate) struct SpaceState {
     pub(crate) segments: u32,
     pub(crate) next_seq: u64,

@@ -1,5 +1,5 @@
-//! What is given back of the volume: how much can be, and its end being emptied behind a fence. The order of all steps:
-//! `checkpoint/shrink.rs`.
+//! Chooses how much of the volume is given back, and empties its end behind a fence. The order of
+//! all steps: `checkpoint/shrink.rs`.
 
 use std::time::Duration;
 
@@ -13,11 +13,13 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Between two looks at what others empty.
 pub(crate) const POLL: Duration = Duration::from_millis(1);
-/// Looks in a row that find no progress, after which the rest stays as it is: a backup or a reader may hold it for long.
+/// Looks in a row that find no progress, after which the rest stays as it is: a backup or a reader
+/// may hold it for long.
 pub(crate) const MAX_IDLE_LOOKS: u32 = 3_000;
 /// Free segments beyond those that are given back, before the tail is emptied.
 const MARGIN: u32 = 2;
-/// How full the segments of a volume without a limit become, in percent: the last few percent would cost moving everything.
+/// How full the segments of a volume without a limit become, in percent: the last few percent would
+/// cost moving everything.
 const PACKED_PERCENT: u64 = 97;
 
 /// Whether the volume is being shortened.
@@ -29,7 +31,7 @@ pub(crate) struct Shrinking {
 }
 
 impl Shrinking {
-    /// Whether the volume is being shortened: the log stays where it is meanwhile.
+    /// Whether the volume is being shortened: the log stays where it is during that.
     pub(crate) fn is_running(&self) -> bool {
         self.is_running.load(Ordering::SeqCst)
     }
@@ -58,31 +60,31 @@ impl Drop for ShrinkTurn<'_> {
     }
 }
 
-/// What is tried to be emptied.
+/// The segments to be emptied.
 pub(crate) struct Target {
     /// Segments that the volume is to have.
     pub(crate) segments: u32,
-    /// Where the log is to lie, if it moves.
+    /// The log's new run, if it moves.
     pub(crate) log: Option<Run>,
     /// Segments of the tail that it leaves then.
     pub(crate) left: u32,
 }
 
-/// What became of a fence that was to be set up.
+/// The outcome of setting up a fence.
 pub(crate) enum Fence {
     /// There is one.
     Stands,
     /// It would gain nothing.
     NotNeeded,
-    /// The volume has outgrown its small segments meanwhile.
+    /// The volume has outgrown its small segments since.
     Refused,
 }
 
-/// What is left behind the fence.
+/// The contents behind the fence.
 pub(crate) struct Tail {
     /// Segments.
     pub(crate) left: u32,
-    /// Where the log is to go, now that it is free.
+    /// The log's new run, now that it is free.
     pub(crate) adopted: Option<Run>,
     /// Some segment cannot be emptied.
     pub(crate) is_stuck: bool,
@@ -93,7 +95,7 @@ impl PageStore {
     pub(crate) fn begin_shrinking(&self) -> Option<ShrinkTurn<'_>> {
         let begun = &self.shrinking.is_running;
         let began = begun.compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst);
-        // Made only where it is the right: one that is dropped ends that of the task that has it.
+        // Made only if it is the right: one that is dropped ends that of the task that has it.
         began.is_ok().then(|| ShrinkTurn(self))
     }
 
@@ -132,8 +134,8 @@ impl PageStore {
         segments.max(space.end_of_bad())
     }
 
-    /// How short the volume can become, and where its log is to lie then, which lies in it now where `log` says and may have
-    /// another size where that says so.
+    /// How short the volume can become, and where its log is to lie then, which lies in it now
+    /// where `log` says and may have another size if that says so.
     pub(crate) fn shrink_target(&self, log: Option<(Run, bool)>) -> Target {
         let space = self.space.lock();
         let Some((run, changes)) = log else {
@@ -150,7 +152,8 @@ impl PageStore {
             run.count
         };
         let segments = self.segments_needed(&space, count);
-        // One that has just outgrown its small segments may have no room for the log beside what pages need.
+        // One that has just outgrown its small segments may have no room for the log beside what
+        // pages need.
         let lowest = match changes && segments <= space.segments() {
             true => space.lowest_run(count, run),
             false => None,
@@ -178,8 +181,8 @@ impl PageStore {
         self.make_free(worker, needed, 0).map(drop)
     }
 
-    /// Waits until the cleaners have freed as many segments as are to be given back, and `more`; returns how many are
-    /// spare then.
+    /// Waits until the cleaners have freed as many segments as are to be given back, and `more`;
+    /// returns how many are spare then.
     pub(crate) fn make_free(
         &self,
         worker: &Worker,
@@ -208,7 +211,8 @@ impl PageStore {
         }
     }
 
-    /// Sets up a fence in front of the volume's end, of which `spare` segments are free, and of the place for the log.
+    /// Sets up a fence in front of the volume's end, of which `spare` segments are free, and of the
+    /// place for the log.
     ///
     /// # Errors
     ///
@@ -240,7 +244,8 @@ impl PageStore {
         Ok(Fence::Stands)
     }
 
-    /// What is behind the fence, where it stands still; takes the place for the log, if that is awaited and free.
+    /// The contents behind the fence, while it stands; takes the run for the log, if that is
+    /// awaited and free.
     pub(crate) fn look_behind_fence(&self, awaits_log: bool) -> Option<Tail> {
         let mut space = self.space.lock();
         if !space.is_fenced() {
@@ -260,7 +265,8 @@ impl PageStore {
         self.space.lock().unfence();
     }
 
-    /// Hands out no segment behind the fence any more, which is the volume's end from now on; `false` where that cannot be.
+    /// Hands out no segment behind the fence any more, which is the volume's end from now on;
+    /// `false` if that cannot be.
     pub(crate) fn end_at_fence(&self) -> bool {
         let mut space = self.space.lock();
         if !space.is_fenced() || space.cut_at_fence().is_none() {

@@ -28,12 +28,13 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use health::Health;
 
-/// What every part may know of the store.
+/// State of the store that every part uses.
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) counters: Counters,
     health: Health,
-    /// The superblocks do not say yet that the store is open, or what the log says is not all in the pages: no checkpoint may be written.
+    /// The superblocks do not say yet that the store is open, or what the log says is not all in
+    /// the pages: no checkpoint may be written.
     recovering: AtomicBool,
     /// Tasks wait for space, in the log or on the volume: workers look whether they ever get some.
     space_awaited: AtomicBool,
@@ -113,7 +114,8 @@ impl Shared {
         self.health.cause().is_some()
     }
 
-    /// A write failed: no more changes from here on, with this as the reason. Tasks that wait wake and find it.
+    /// A write failed: no more changes from here on, with this as the reason. Tasks that wait wake
+    /// and find it.
     pub(crate) fn poison(&self, cause: Error) {
         self.health.poison(cause);
     }
@@ -123,7 +125,8 @@ impl Shared {
         self.health.on_poison(wake);
     }
 
-    /// Tasks wait for space from now on, in the log or on the volume: workers look whether they ever get some.
+    /// Tasks wait for space from now on, in the log or on the volume: workers look whether they
+    /// ever get some.
     pub(crate) fn watch_for_space(&self) {
         self.space_awaited.store(true, Ordering::SeqCst);
     }
@@ -145,7 +148,7 @@ impl Shared {
         self.recovering.load(Ordering::Acquire)
     }
 
-    /// What the log says is in the pages: from now on checkpoints are written.
+    /// The log is applied to the pages: from now on checkpoints are written.
     pub(crate) fn recovered(&self) {
         self.recovering.store(false, Ordering::Release);
     }

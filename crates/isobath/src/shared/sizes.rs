@@ -1,23 +1,24 @@
-//! How long the segments of a volume are, and where they lie: a volume may begin with small ones, so that a small store has
-//! a small file, and goes on with large ones (docs/decisions/0087-small-segments-first.md).
+//! How long the segments of a volume are, and where they lie: a volume may begin with small ones,
+//! so that a small store has a small file, and goes on with large ones (docs/decisions/0028).
 
 use crate::page::PAGE_SIZE;
 use crate::shared::{MAX_SEGMENT_BYTES, MAX_SEGMENTS, MIN_SEGMENT_BYTES};
 
-/// Small segments that a volume begins with where nothing else is said: 16 MiB of them.
+/// Small segments that a volume begins with if nothing else is said: 16 MiB of them.
 const SMALL_SEGMENTS: u32 = 256;
 
 /// The sizes of a volume's segments. Fixed when the store is made.
 ///
-/// While a volume has small segments only, it uses all of them. From its first large one on it has *outgrown* the small ones:
-/// no one takes one of them any more, and what lies there stays until it is written again or moved.
+/// While a volume has small segments only, it uses all of them. From its first large one on it has *outgrown*
+/// the small ones: no one takes one of them any more, and what lies there stays until it is written
+/// again or moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SegmentSizes {
     /// Bytes of a large segment.
     pub(crate) large: u32,
     /// Segments with lower numbers are small.
     pub(crate) first_large: u32,
-    /// Bytes of a small segment; any where there are none.
+    /// Bytes of a small segment; any if there are none.
     small: u32,
 }
 
@@ -40,7 +41,7 @@ impl SegmentSizes {
         }
     }
 
-    /// What a superblock says; `None` if it makes no sense.
+    /// The sizes in a superblock; `None` if they are not valid.
     pub(crate) fn decode(large: u32, small: u32, first_large: u32) -> Option<SegmentSizes> {
         let is_sound = |bytes: u32| {
             (MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&bytes)
@@ -61,7 +62,7 @@ impl SegmentSizes {
         })
     }
 
-    /// What a superblock says of small segments: their bytes, and how many there are.
+    /// The small segments in a superblock: their bytes, and their number.
     pub(crate) fn small_words(&self) -> (u32, u32) {
         match self.first_large {
             0 => (0, 0),
@@ -79,7 +80,7 @@ impl SegmentSizes {
         }
     }
 
-    /// Where `segment` begins in the volume; the length of a volume of so many segments.
+    /// The offset of `segment` in the volume; the length of a volume of this many segments.
     #[inline]
     pub(crate) fn start_of(&self, segment: u32) -> u64 {
         let small = segment.min(self.first_large);
@@ -97,7 +98,7 @@ impl SegmentSizes {
         count.min(u64::from(MAX_SEGMENTS)) as u32
     }
 
-    /// Whether a volume of so many segments has large ones, and takes no small ones any more.
+    /// Whether a volume of this many segments has large ones, and takes no small ones any more.
     #[inline]
     pub(crate) fn are_outgrown_by(&self, segments: u32) -> bool {
         segments > self.first_large

@@ -38,12 +38,12 @@ use crate::shared::Counters;
 use crate::shared::Durability;
 use crate::{Error, extent};
 
-/// What a commit depends on beside its changes.
+/// The context of a commit, without its changes.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct CommitContext<'a> {
     /// The transaction's snapshot; a single operation has none.
     pub(crate) snapshot: Option<&'a Registered>,
-    /// What a serializable transaction has read.
+    /// The reads of a serializable transaction.
     pub(crate) reads: Option<&'a ReadSet>,
     /// It frees space, and may take the little that it needs from the reserve.
     pub(crate) frees_space: bool,
@@ -51,12 +51,12 @@ pub(crate) struct CommitContext<'a> {
     pub(crate) ends: Option<Tree>,
 }
 
-/// What a key has, read under its lock.
+/// A key's value, read under its lock.
 struct CurrentValue {
     old: OldValue,
     /// Bytes of an inline value, whether `old` has them or not.
     length: usize,
-    /// What was loaded into the tree before this was read.
+    /// The tree's load watermark when this was read.
     loaded: u64,
 }
 
@@ -65,7 +65,7 @@ enum CurrentValues {
     Done(Vec<CurrentValue>),
     /// The precondition does not hold.
     Refused,
-    /// What snapshots would need is more than the version store may hold.
+    /// Snapshots would need more than the version store may hold.
     TooMuch,
 }
 
@@ -165,7 +165,7 @@ impl Transactions {
 pub(crate) type Precondition<'g> =
     dyn FnMut(usize, Option<ValueRef<'_>>) -> Result<bool, Error> + 'g;
 
-/// What is left to do for a commit that is applied.
+/// The rest of the work of an applied commit.
 #[derive(Default)]
 struct Outcome<'a> {
     /// Its record; `None` if `precondition` refused.
@@ -323,7 +323,7 @@ impl Transactions {
     }
 }
 
-/// What is logged of a commit.
+/// A commit's log record.
 #[derive(Default)]
 struct Record {
     body: CommitBody,
@@ -339,7 +339,7 @@ struct Record {
 struct Replaced {
     /// The index of its change.
     at: usize,
-    /// What the chunks belong to while only snapshots can read them.
+    /// The token of the chunks while only snapshots can read them.
     token: Token,
     chunks: Vec<PageId>,
 }
@@ -354,7 +354,7 @@ struct Commit<'a, 'g> {
     precondition: &'a mut Precondition<'g>,
     /// A snapshot has begun while it went on without versions.
     has_met_snapshots: bool,
-    /// What the keys have is more than the version store is to hold: it goes on without, and keeps
+    /// The keys' values exceed the version store: the commit goes on without versions, and keeps
     /// snapshots out.
     is_too_much: bool,
 }
@@ -393,7 +393,7 @@ impl<'a> Commit<'a, '_> {
         let reads = self.context.reads.zip(self.context.snapshot);
         let reads = reads.filter(|_| !canary::is_on(Canary::SkipReadValidation));
         let mut validation = reads.map(|(reads, snapshot)| reads.validation(snapshot));
-        // Bound: each round but three has found that a tree was loaded or rewritten meanwhile.
+        // Bound: each round but three has found that a tree was loaded or rewritten since.
         loop {
             let publish = self.must_publish();
             match self.read_current(publish)? {

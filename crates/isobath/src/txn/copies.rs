@@ -1,4 +1,5 @@
-//! Backups and large transactions keep each other out: where a tree was rewritten the log does not repeat what has changed.
+//! Backups and large transactions keep each other out: if a tree was rewritten the log does not
+//! repeat its changes.
 
 use crate::Error;
 use crate::canary::{self, Canary};
@@ -38,7 +39,8 @@ impl Copies {
         self.running.store(false, Ordering::SeqCst);
     }
 
-    /// Waits, in a backup's task, until no large transaction rewrites a tree; those that begin from here on see the backup.
+    /// Waits, in a backup's task, until no large transaction rewrites a tree; those that begin from
+    /// here on see the backup.
     ///
     /// # Errors
     ///
@@ -54,8 +56,9 @@ impl Copies {
         Ok(())
     }
 
-    /// Waits until no backup copies the store, and keeps the next one from copying. A backup may have copies of pages that
-    /// are older than its log, for the log repeats what has changed in them; where a tree was rewritten it does not.
+    /// Waits until no backup copies the store, and keeps the next one from copying. A backup may
+    /// have copies of pages that are older than its log, for the log repeats what has changed in
+    /// them; where a tree was rewritten it does not.
     ///
     /// # Errors
     ///
@@ -80,7 +83,7 @@ impl Copies {
     }
 }
 
-/// While a large transaction rewrites trees: no backup copies the store meanwhile.
+/// While a large transaction rewrites trees: no backup copies the store during that.
 pub(crate) struct Rewriting<'b>(&'b Copies);
 
 impl Drop for Rewriting<'_> {

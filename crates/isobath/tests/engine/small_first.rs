@@ -55,7 +55,8 @@ fn the_first_file_is_short_and_grows_with_the_data() {
         );
         assert!(stats.segments * stats.segment_bytes <= stats.volume_bytes);
         store.close().unwrap();
-        // The data, once more for what is cleaned and logged, or what a volume of large segments begins with.
+        // The data, once more for what is cleaned and logged, or what a volume of large segments
+        // begins with.
         let data = (round + 1) * 4000 * 430;
         let most = match length(&path) > SMALL + LABELS {
             false => (8 << 20) + 4 * data,
@@ -109,7 +110,8 @@ fn values_of_all_lengths_survive_outgrowing() {
         put(n, length);
         // Its chunks are long ones.
         assert_eq!(store.stats().segment_bytes, 2 << 20);
-        // Just after it has outgrown the small ones there may be nothing to give back, and no room to move the log to.
+        // Just after it has outgrown the small ones there may be nothing to give back, and no room
+        // to move the log to.
         store.compact().unwrap();
     }
     for (n, &length) in (200u64..).zip(&lengths) {
@@ -180,7 +182,8 @@ fn compaction_gives_back_what_outgrown_segments_take() {
     store.close().unwrap();
 }
 
-/// The log of a store with a limit takes a small part of it, also where the limit came later than the store.
+/// The log of a store with a limit takes a small part of it, also if the limit came later than the
+/// store.
 #[test]
 fn a_limit_that_comes_later_is_for_data_first() {
     let dir = tempfile::tempdir().unwrap();

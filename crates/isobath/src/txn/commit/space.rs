@@ -1,4 +1,5 @@
-//! Space that a commit reserves before it changes anything: pages, and log for the leaves that it may split.
+//! Space that a commit reserves before it changes anything: pages, and log for the leaves that it
+//! may split.
 
 use super::{Commit, CurrentValue};
 use crate::Error;
@@ -12,14 +13,15 @@ const PAGES_PER_INSERT: u64 = 2;
 /// new root.
 const PAGES_PER_COMMIT: u64 = 12;
 
-/// A leaf with less free space than this many times what a commit adds to it counts as full: others may add to it first.
+/// A leaf with less free space than this many times what a commit adds to it counts as full: others
+/// may add to it first.
 const FULL_FACTOR: usize = 3;
 
 /// Leaves that a commit may split.
 pub(super) struct Splits {
     /// How many may still be.
     pub(super) count: u64,
-    /// The changes that may, where these are not all.
+    /// The changes that may, if these are not all.
     which: Option<Vec<bool>>,
 }
 
@@ -56,7 +58,8 @@ impl Commit<'_, '_> {
         }
     }
 
-    /// Changes that may split a leaf: none is a removal, nor replaces a value by one that is no longer.
+    /// Changes that may split a leaf: none is a removal, nor replaces a value by one that is no
+    /// longer.
     fn growing(&self, peeked: &[CurrentValue]) -> u64 {
         self.each_growing(peeked).filter(|grows| *grows).count() as u64
     }
@@ -71,13 +74,14 @@ impl Commit<'_, '_> {
         })
     }
 
-    /// Of each change, whether the commit has to reserve log space for a split that it may cause. Where all that grow are more than
-    /// the log has space for now, the leaves are looked at: the changes of one that is full may split it once; what more they split
-    /// takes less than is reserved for their bytes. Waits until the log has grown where these are too many for it, too.
+    /// Of each change, whether the commit has to reserve log space for a split that it may cause.
+    /// If all that grow are more than the log has space for now, the leaves are looked at: the
+    /// changes of one that is full may split it once; what more they split takes less than is
+    /// reserved for their bytes. Waits until the log has grown if these are too many for it, too.
     ///
     /// # Errors
     ///
-    /// [`Error::TransactionTooLarge`] where the log has no space for these once it has grown, either.
+    /// [`Error::TransactionTooLarge`] if the log has no space for these once it has grown, either.
     pub(super) fn splits(&self, peeked: &[CurrentValue], bytes: u64) -> Result<Splits, Error> {
         let log = &self.local.parts.log;
         let growing = self.growing(peeked);
@@ -88,7 +92,8 @@ impl Commit<'_, '_> {
         let ctx = TaskContext { local: self.local };
         let mut may_split = vec![false; self.changes.len()];
         let mut count = 0;
-        // The leaf of the changes before, what they add, and the last of them, where they may split it.
+        // The leaf of the changes before, what they add, and the last of them, if they may split
+        // it.
         let (mut last, mut added, mut splits) = (None, 0, None);
         let changes = self.changes.iter().zip(self.each_growing(peeked));
         for (at, (change, _)) in changes.enumerate().filter(|(_, (_, grows))| *grows) {
