@@ -48,11 +48,6 @@ impl MemoryData {
     pub fn new() -> Self {
         Self::default()
     }
-
-    /// Pages that take memory.
-    pub fn resident_pages(&self) -> usize {
-        self.pages.len()
-    }
 }
 
 impl PageData for MemoryData {

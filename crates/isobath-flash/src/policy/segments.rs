@@ -352,12 +352,6 @@ impl SegmentTable {
         self.states[segment.index()] = SegmentState::Cleaning;
     }
 
-    /// Cleaning was given up (no space, I/O error): the segment may be selected again.
-    pub fn cancel_cleaning(&mut self, segment: SegmentId) {
-        debug_assert_eq!(self.state(segment), SegmentState::Cleaning);
-        self.states[segment.index()] = SegmentState::Sealed;
-    }
-
     /// All pages of the segment are gone; it can be opened again.
     pub fn free(&mut self, segment: SegmentId) {
         let i = segment.index();

@@ -93,11 +93,6 @@ impl SimConfig {
             as u32
     }
 
-    /// Pages of the largest size that fit in a segment.
-    pub fn pages_per_segment(&self) -> u32 {
-        self.segment_bytes / self.page_bytes.max(1)
-    }
-
     /// Number of user pages: fill × bytes of `segments`, divided by the mean page size.
     pub fn user_pages(&self) -> u32 {
         let bytes = f64::from(self.segments) * f64::from(self.segment_bytes) * self.fill;

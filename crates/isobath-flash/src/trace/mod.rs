@@ -147,16 +147,6 @@ impl Trace {
         self.ops.iter().filter(|op| !op.is_trim()).count() as u64
     }
 
-    /// How often each page is written: the frequencies behind
-    /// [`crate::analysis::groups_of_counts`].
-    pub fn write_counts(&self) -> Vec<u32> {
-        let mut counts = vec![0; self.pages as usize];
-        for op in self.ops.iter().filter(|op| !op.is_trim()) {
-            counts[op.page() as usize] += 1;
-        }
-        counts
-    }
-
     /// The trace as a workload, played `times` times.
     pub fn replay(&self, times: u32) -> Replay<'_> {
         Replay {

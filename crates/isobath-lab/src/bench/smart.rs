@@ -20,17 +20,6 @@ pub struct DriveWrites {
     pub nand_bytes: u128,
 }
 
-impl DriveWrites {
-    /// WA-D between two readings (paper 002, section 2.2.3); `None` if the counters did not
-    /// move.
-    #[must_use]
-    pub fn wa_d_since(&self, earlier: &DriveWrites) -> Option<f64> {
-        let host = self.host_bytes.checked_sub(earlier.host_bytes)?;
-        let nand = self.nand_bytes.checked_sub(earlier.nand_bytes)?;
-        (host > 0).then(|| nand as f64 / host as f64)
-    }
-}
-
 /// A vendor's log with a counter of flash writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VendorLog {
@@ -348,21 +337,5 @@ mod tests {
         for other in ["/dev/vda", "nvme", "nvmen1", ""] {
             assert_eq!(named(other), None);
         }
-    }
-
-    #[test]
-    fn wa_d_is_a_difference_of_readings() {
-        let reading = |host_bytes, nand_bytes| DriveWrites {
-            host_bytes,
-            nand_bytes,
-        };
-        let before = reading(1000, 1500);
-        assert_eq!(reading(2000, 3500).wa_d_since(&before), Some(2.0));
-        assert_eq!(before.wa_d_since(&before), None);
-        assert_eq!(
-            reading(10, 10).wa_d_since(&before),
-            None,
-            "counters went back"
-        );
     }
 }

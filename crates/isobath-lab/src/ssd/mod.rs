@@ -8,14 +8,12 @@
 //! nothing finished, and never sleeps. Rates over that clock are *modelled*.
 
 mod channel;
-mod file;
 
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use isobath_flash::ftl::{FlashConfig, Smart, Timing};
-use isobath_flash::ftl::{FlashDevice, FlashError, MemoryData, NoData, PageData};
+use isobath_flash::ftl::{FlashDevice, FlashError, MemoryData};
 use isobath_io::{
     BackendKind, BackendReport, Channel, ChannelOptions, Device, IoError, IoErrorKind, Op,
     VolumeError,
@@ -23,65 +21,13 @@ use isobath_io::{
 
 use crate::LabError;
 use channel::SsdChannel;
-use file::FileData;
 
 /// Bytes of a page: what the drive reads and writes at least.
 const PAGE: u64 = 4096;
 
-/// The storage of flash pages' contents.
-enum Contents {
-    Memory(MemoryData),
-    File(FileData),
-    None(NoData),
-}
-
-impl Contents {
-    /// The first failure of the medium since the last call.
-    fn take_failure(&mut self) -> Option<std::io::Error> {
-        match self {
-            Contents::File(file) => file.take_failure(),
-            _ => None,
-        }
-    }
-}
-
-impl PageData for Contents {
-    fn read(&self, slot: u32, out: &mut [u8]) {
-        match self {
-            Contents::Memory(data) => data.read(slot, out),
-            Contents::File(data) => data.read(slot, out),
-            Contents::None(data) => data.read(slot, out),
-        }
-    }
-    fn write(&mut self, slot: u32, page: &[u8]) {
-        match self {
-            Contents::Memory(data) => data.write(slot, page),
-            Contents::File(data) => data.write(slot, page),
-            Contents::None(data) => data.write(slot, page),
-        }
-    }
-    fn copy(&mut self, from: u32, to: u32) {
-        match self {
-            Contents::Memory(data) => data.copy(from, to),
-            Contents::File(data) => data.copy(from, to),
-            Contents::None(data) => data.copy(from, to),
-        }
-    }
-    fn erase(&mut self, slots: std::ops::Range<u32>) {
-        match self {
-            Contents::Memory(data) => data.erase(slots),
-            Contents::File(data) => data.erase(slots),
-            Contents::None(data) => data.erase(slots),
-        }
-    }
-    fn keeps_contents(&self) -> bool {
-        !matches!(self, Contents::None(_))
-    }
-}
-
 /// The drive and its clock, behind one lock: a real drive too has one translation layer.
 struct Drive {
-    flash: FlashDevice<Contents>,
+    flash: FlashDevice<MemoryData>,
     /// Virtual time in nanoseconds.
     now: u64,
     /// Power is off: nothing answers.
@@ -116,28 +62,6 @@ impl SimulatedSsd {
     /// [`LabError::Request`] if the configuration's numbers do not fit each other, or its pages are
     /// not 4 KiB.
     pub fn in_memory(config: FlashConfig) -> Result<Arc<SimulatedSsd>, LabError> {
-        SimulatedSsd::new(config, Contents::Memory(MemoryData::new()))
-    }
-
-    /// A fresh, trimmed drive whose contents live in a new sparse file, which has no name: it goes
-    /// with the drive. `near` is a directory.
-    ///
-    /// # Errors
-    /// As for [`in_memory`](Self::in_memory), and [`LabError::Io`].
-    pub fn in_file(config: FlashConfig, near: &Path) -> Result<Arc<SimulatedSsd>, LabError> {
-        let data = FileData::create(near, u64::from(config.page_bytes))?;
-        SimulatedSsd::new(config, Contents::File(data))
-    }
-
-    /// A drive that keeps no contents and reads zeros: for counting writes.
-    ///
-    /// # Errors
-    /// As for [`in_memory`](Self::in_memory).
-    pub fn without_contents(config: FlashConfig) -> Result<Arc<SimulatedSsd>, LabError> {
-        SimulatedSsd::new(config, Contents::None(NoData))
-    }
-
-    fn new(config: FlashConfig, contents: Contents) -> Result<Arc<SimulatedSsd>, LabError> {
         if u64::from(config.page_bytes) != PAGE {
             return Err(LabError::Request(format!(
                 "a simulated SSD under a volume has pages of {PAGE} bytes, not {}",
@@ -145,6 +69,7 @@ impl SimulatedSsd {
             )));
         }
         let capacity = config.user_bytes;
+        let contents = MemoryData::new();
         let flash = FlashDevice::new(config, contents).map_err(|error| refused(&error))?;
         Ok(Arc::new(SimulatedSsd {
             drive: Mutex::new(Drive {
@@ -310,7 +235,7 @@ impl SimulatedSsd {
         op: Op,
         offset: u64,
         len: u64,
-        work: impl FnOnce(&mut FlashDevice<Contents>, u64) -> Result<u64, FlashError>,
+        work: impl FnOnce(&mut FlashDevice<MemoryData>, u64) -> Result<u64, FlashError>,
     ) -> Result<u64, IoError> {
         let fail = |kind| IoError::new(kind, op, offset, len);
         let mut drive = self.drive();
@@ -325,20 +250,13 @@ impl SimulatedSsd {
             return Err(fail(IoErrorKind::Media));
         }
         let now = drive.now;
-        let done = work(&mut drive.flash, now).map_err(|error| {
+        work(&mut drive.flash, now).map_err(|error| {
             fail(match error {
                 FlashError::OutOfRange { .. } => IoErrorKind::OutOfRange,
                 FlashError::BufferSize { .. } => IoErrorKind::Misaligned,
                 _ => IoErrorKind::Media,
             })
-        })?;
-        match drive.flash.data_mut().take_failure() {
-            Some(error) => Err(fail(match error.raw_os_error() {
-                Some(errno) => IoErrorKind::from_errno(errno),
-                None => IoErrorKind::Media,
-            })),
-            None => Ok(done),
-        }
+        })
     }
 
     /// The drive's time goes on to `until`, unless it is later already.
