@@ -11,6 +11,7 @@ mod support;
 mod skipped;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use support::Place;
 
@@ -418,26 +419,65 @@ fn probe_refuses_what_it_must_not_touch() {
     assert_eq!(place.names(), ["isobath-profile.json", "small", "sparse"]);
 }
 
-/// The mounted drive under the root directory, if this process can see it.
-fn mounted_device() -> Option<String> {
-    let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
-    let root = mounts.lines().find(|l| l.split(' ').nth(1) == Some("/"))?;
-    let device = root.split(' ').next()?.to_owned();
-    std::fs::File::open(&device).is_ok().then_some(device)
+/// A loop device with a mounted file system, until it is dropped.
+struct MountedDevice {
+    device: String,
+    at: tempfile::TempDir,
+}
+
+impl MountedDevice {
+    /// `None` without root, loop devices, or the programs.
+    fn make() -> Option<MountedDevice> {
+        let at = on_disk();
+        let image = at.path().join("image");
+        let file = std::fs::File::create(&image).unwrap();
+        file.set_len(16 << 20).unwrap();
+        let output = Command::new("losetup")
+            .args(["--find", "--show"])
+            .arg(&image)
+            .output()
+            .ok()?;
+        if !output.status.success() {
+            return None;
+        }
+        let device = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+        let mounted = MountedDevice { device, at };
+        std::fs::create_dir(mounted.directory()).unwrap();
+        let is_done = |command: &mut Command| command.status().is_ok_and(|done| done.success());
+        let mut format = Command::new("mkfs.ext4");
+        let mut mount = Command::new("mount");
+        let is_mounted = is_done(format.arg("-q").arg(&mounted.device))
+            && is_done(mount.arg(&mounted.device).arg(mounted.directory()));
+        is_mounted.then_some(mounted)
+    }
+
+    fn directory(&self) -> PathBuf {
+        self.at.path().join("mounted")
+    }
+}
+
+impl Drop for MountedDevice {
+    fn drop(&mut self) {
+        // One that was not mounted has nothing to unmount.
+        let _ = Command::new("umount").arg(self.directory()).output();
+        let detached = Command::new("losetup").arg("-d").arg(&self.device).status();
+        assert!(detached.unwrap().success() || std::thread::panicking());
+    }
 }
 
 #[test]
 fn probe_refuses_a_mounted_device_even_with_destroy() {
-    let Some(device) = mounted_device() else {
-        skipped::skipped("no mounted device can be opened");
+    let Some(mounted) = MountedDevice::make() else {
+        skipped::skipped("no loop device can be mounted");
         return;
     };
+    let device = &mounted.device;
     let place = Place::new();
     for destroy in [&[][..], &["--destroy"]] {
         let args = [&["probe", device.as_str(), "--quick"][..], destroy].concat();
         let answer = place.run(&args);
         assert_eq!(answer.code, 3, "{answer:?}");
-        assert!(answer.err.contains(&device), "{}", answer.err);
+        assert!(answer.err.contains(device), "{}", answer.err);
     }
     assert_eq!(place.names(), [""; 0]);
 }
