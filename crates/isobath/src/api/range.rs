@@ -87,6 +87,8 @@ pub(crate) struct Ends {
     front: End,
     back: End,
     ended: bool,
+    /// How many are wanted of each end, where that is known.
+    limit: Option<usize>,
 }
 
 /// One end of it, once something was taken there.
@@ -114,7 +116,14 @@ impl Ends {
             front: End::default(),
             back: End::default(),
             ended: false,
+            limit: None,
         }
+    }
+
+    /// Where it is known how many are wanted of each end, no more are read.
+    pub(crate) fn with_limit(mut self, limit: Option<usize>) -> Ends {
+        self.limit = limit;
+        self
     }
 
     /// Takes a record from one end.
@@ -141,13 +150,13 @@ impl Ends {
             true => (&mut self.front, &self.back),
             false => (&mut self.back, &self.front),
         };
-        let (lower, upper) = &self.bounds;
+        let ((lower, upper), limit) = (&self.bounds, self.limit);
         let cursor = end.cursor.get_or_insert_with(|| {
             let bounds = (
                 lower.as_ref().map(Vec::as_slice),
                 upper.as_ref().map(Vec::as_slice),
             );
-            MergeCursor::new(*source, bounds, direction, None)
+            MergeCursor::new(*source, bounds, direction, limit)
         });
         // Bound: each round passes a record.
         while let Some((key, found)) = cursor.next::<V>(source)? {

@@ -9,7 +9,7 @@ use super::scan::{Found, FoundRecord, Source, as_slice, owned};
 use super::write_set::Write;
 use crate::Error;
 use crate::api::range::{Ends, Part};
-use crate::btree::{Cursor, Direction, Stretch};
+use crate::btree::{Cursor, Direction, Stretch, ValueRef};
 use crate::context::{InlineContext, ReadContext, TaskContext};
 use crate::extent;
 use crate::txn::versions::{Bounds, OldValue, Older, is_passed};
@@ -144,11 +144,32 @@ impl MergeCursor {
         }
     }
 
+    /// Calls `visit` with the records of the current leaf, without copies, if it has what is to be
+    /// seen; `false` if `visit` ends that.
+    pub(super) fn visit_leaf(
+        &mut self,
+        source: &Source<'_>,
+        visit: &mut impl FnMut(&[u8], ValueRef<'_>) -> Result<bool, Error>,
+    ) -> Result<bool, Error> {
+        while self.sees_leaf {
+            let next = self.leaves.next_in_leaf(source.tree.runtime.pool()?);
+            let Some(entry) = source.tree.map_error(next)? else {
+                self.sees_leaf = false;
+                break;
+            };
+            source.check_atomic_visibility(entry.key)?;
+            if !visit(entry.key, entry.value)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     fn fill(&mut self, source: &Source<'_>) -> Result<(), Error> {
         source.tree.alive()?;
         // What a serializable transaction reads is remembered by ranges, of which batches make
         // fewer.
-        let by_leaf = source.writes.is_empty() && source.reads.is_none();
+        let by_leaf = !self.is_removed && source.reads.is_none();
         if !by_leaf || !self.enter_leaf(source)? {
             self.merge(source)?;
         }
@@ -175,7 +196,7 @@ impl MergeCursor {
             Direction::Forward => Bound::Excluded(boundary),
             Direction::Reverse => Bound::Included(boundary),
         }));
-        if !is_there || !source.sees_leaves(part)? {
+        if !is_there || !source.writes.has_none_within(part) || !source.sees_leaves(part)? {
             return Ok(false);
         }
         let behind = self.leaves.boundary().map(|boundary| match self.direction {

@@ -21,10 +21,11 @@ pub(crate) use retry::transact;
 pub(crate) use scan::{Found, Source, scan_seen};
 pub use writer::TransactionWriter;
 
+use crate::api::range::Ends;
 use crate::api::tree::{Tree, Wanted, check_key, check_value};
 use crate::api::value::ValueReader;
 use crate::bounds::{self, KeyRange};
-use crate::btree::{self, Direction, Stretch};
+use crate::btree::{self, Direction, Stretch, TreeId};
 use crate::engine::{OperationFuture, Runtime};
 use crate::error::{TransactionError, of_kind};
 use crate::shared::Counters;
@@ -96,6 +97,8 @@ pub struct Transaction {
     reads: Option<Mutex<ReadSet>>,
     /// What scans have passed in vain since the last change.
     hidden: Mutex<Hidden>,
+    /// Where pops from a tree go on: only they have changed anything since they began.
+    pops: Option<Box<(TreeId, Ends)>>,
     durability: Durability,
     read_only: bool,
 }
@@ -128,6 +131,7 @@ impl Transaction {
             writes: WriteSet::default(),
             reads: remembers.then(Mutex::default),
             hidden: Mutex::default(),
+            pops: None,
             durability: options.durability_or(default),
             read_only: options.is_read_only(),
         })
@@ -399,6 +403,7 @@ impl Transaction {
     }
 
     fn write(&mut self, tree: &Tree, key: &[u8], write: Write) -> Result<(), Error> {
+        self.pops = None;
         let hidden = self.hidden.get_mut().take(tree.state.tree.id);
         if let Some(stretch) = hidden.filter(|_| write == Write::Removed) {
             self.remove_all(tree, stretch, &[])?;
@@ -414,6 +419,7 @@ impl Transaction {
     /// Removes all that `stretch` has for this transaction: the records that it sees there have
     /// `keys`.
     fn remove_all(&mut self, tree: &Tree, stretch: Stretch, keys: &[Vec<u8>]) -> Result<(), Error> {
+        self.pops = None;
         let limit = self.memory_limit()?;
         let directory = &self.view.runtime().directory;
         let result = (self.writes).remove_all(tree, stretch, keys, limit, directory);
@@ -474,6 +480,7 @@ impl Transaction {
             return Err(Error::NoSuchSavepoint);
         }
         *self.hidden.get_mut() = Hidden::default();
+        self.pops = None;
         self.defer_free();
         Ok(())
     }

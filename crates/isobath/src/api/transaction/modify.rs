@@ -6,6 +6,7 @@ use std::ops::Bound;
 
 use super::Transaction;
 use super::write_set::Write;
+use crate::api::range::Ends;
 use crate::api::tree::{Tree, Wanted};
 use crate::api::update::CompareAndSwapError;
 use crate::bounds::{self, KeyRange};
@@ -269,17 +270,16 @@ impl Transaction {
 
     fn pop(&mut self, tree: &Tree, direction: Direction) -> Result<Option<Record>, Error> {
         self.may_write(tree, b"")?;
-        let wanted = Wanted {
-            limit: Some(1),
-            keys_only: false,
-        };
-        let mut found = None;
-        let all = (Bound::Unbounded, Bound::Unbounded);
-        self.source(tree)?
-            .scan(all, direction, wanted, |key, value, _| {
-                found = Some((key.to_vec(), value.to_vec()));
-                false
-            })?;
+        let (id, all) = (tree.state.tree.id, (Bound::Unbounded, Bound::Unbounded));
+        // What a serializable transaction reads ahead it would have to validate.
+        let kept = self.pops.take().filter(|_| self.reads.is_none());
+        let kept = kept.filter(|kept| kept.0 == id);
+        let mut pops = kept.unwrap_or_else(|| {
+            let ends = Ends::new(Bound::Unbounded, Bound::Unbounded);
+            Box::new((id, ends.with_limit(self.reads.is_some().then_some(1))))
+        });
+        let step = pops.1.step(&self.source(tree)?, direction);
+        let found: Option<Record> = step.transpose()?;
         if let Some((key, _)) = &found {
             // Nothing that it sees lies between the end and this record.
             let all = Stretch::new(all);
@@ -287,6 +287,7 @@ impl Transaction {
                 self.remove_all(tree, stretch, std::slice::from_ref(key))?;
             }
         }
+        self.pops = Some(pops);
         Ok(found)
     }
 

@@ -319,16 +319,24 @@ impl<'s> Source<'s> {
     ) -> Result<(), Error> {
         let mut cursor = MergeCursor::new(*self, bounds, direction, wanted.limit);
         let mut large = Vec::new();
+        let mut show = |key: &[u8], value: ValueRef<'_>| -> Result<bool, Error> {
+            if value.kind == ValueKind::Inline {
+                return Ok(visit(key, value.bytes, value.bytes.len() as u64));
+            }
+            let extent = extent::decode(value.bytes)?;
+            if wanted.keys_only {
+                return Ok(visit(key, &[], extent.length));
+            }
+            let is_there = self.read_large_of(key, extent, &mut large)?;
+            Ok(!is_there || visit(key, &large, large.len() as u64))
+        };
+        // Bound: each round passes a record, and the rest of its leaf.
         while let Some((key, found)) = cursor.next::<Vec<u8>>(self)? {
             let goes_on = match &found {
-                Found::Whole(bytes) => visit(&key, bytes, bytes.len() as u64),
-                Found::Large(extent) if wanted.keys_only => visit(&key, &[], extent.length),
-                Found::Large(extent) => {
-                    !self.read_large_of(&key, *extent, &mut large)?
-                        || visit(&key, &large, large.len() as u64)
-                }
+                Found::Whole(bytes) => show(&key, ValueRef::inline(bytes))?,
+                Found::Large(extent) => show(&key, ValueRef::extent(&extent.encode()))?,
             };
-            if !goes_on {
+            if !goes_on || !cursor.visit_leaf(self, &mut show)? {
                 break;
             }
         }

@@ -90,6 +90,19 @@ pub(super) fn parts(place: &[u8]) -> (usize, &[u8]) {
     (tree, key)
 }
 
+/// The places of bounds, without regard to whether these belong to the range.
+fn places(tree: usize, bounds: Bounds<'_>) -> (Vec<u8>, Option<Vec<u8>>) {
+    let lower = match bounds.0 {
+        Bound::Included(key) | Bound::Excluded(key) => place(tree, key),
+        Bound::Unbounded => place(tree, &[]),
+    };
+    let upper = match bounds.1 {
+        Bound::Included(key) | Bound::Excluded(key) => Some(place(tree, key)),
+        Bound::Unbounded => None,
+    };
+    (lower, upper)
+}
+
 fn record_bytes(place: usize, write: &Write) -> u64 {
     let value = match write {
         Write::Removed => 0,
@@ -191,6 +204,11 @@ struct Sorted {
 }
 
 impl Sorted {
+    /// Its first place.
+    fn first(&self) -> Option<&Vec<u8>> {
+        self.blocks.first().map(|block| &block.0)
+    }
+
     /// Whether it may have something of a place.
     fn may_have(&self, place: &[u8]) -> bool {
         let behind = self.filters.partition_point(|(from, _)| **from <= *place);
@@ -538,6 +556,13 @@ impl Spilled {
         self.runs.iter().any(|run| run.may_have(&wanted))
     }
 
+    /// Whether all runs lie before or behind `bounds`.
+    pub(super) fn has_none_within(&self, tree: usize, bounds: Bounds<'_>) -> bool {
+        let (lower, upper) = places(tree, bounds);
+        let is_behind = |first: &Vec<u8>| upper.as_ref().is_some_and(|upper| first > upper);
+        (self.runs.iter()).all(|run| run.last < lower || run.first().is_none_or(is_behind))
+    }
+
     fn find(&self, sorted: &Sorted, wanted: &[u8]) -> io::Result<Option<Write>> {
         let behind = sorted.blocks.partition_point(|block| *block.0 <= *wanted);
         let Some(at) = behind.checked_sub(1) else {
@@ -618,14 +643,7 @@ impl Spilled {
                 Bound::Unbounded => true,
             })
         };
-        let lower = match bounds.0 {
-            Bound::Included(key) | Bound::Excluded(key) => place(tree, key),
-            Bound::Unbounded => place(tree, &[]),
-        };
-        let upper = match bounds.1 {
-            Bound::Included(key) | Bound::Excluded(key) => Some(place(tree, key)),
-            Bound::Unbounded => None,
-        };
+        let (lower, upper) = places(tree, bounds);
         // The blocks that may have some.
         let first = sorted.blocks.partition_point(|block| block.0 <= lower);
         let first = first.saturating_sub(1);

@@ -141,6 +141,15 @@ impl<'w> Own<'w> {
         }
     }
 
+    /// Whether it is certain at little cost that no single key within `bounds` was changed.
+    pub(super) fn has_none_within(&self, bounds: Bounds<'_>) -> bool {
+        let Some(memory) = self.memory.filter(|_| is_range(bounds)) else {
+            return true;
+        };
+        memory.writes.range::<[u8], _>(bounds).next().is_none()
+            && (self.spilled).is_none_or(|(spilled, tree)| spilled.has_none_within(tree, bounds))
+    }
+
     /// The changes of single keys within `bounds`, in ascending order; about `most` of them, from
     /// the end at which `direction` begins.
     pub(super) fn within(
