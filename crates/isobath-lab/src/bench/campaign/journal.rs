@@ -48,6 +48,7 @@ impl Drop for Journal {
     /// Unlocks the file by itself: a child process that was forked a moment ago holds it open, too,
     /// until it runs its program.
     fn drop(&mut self) {
+        // If it fails, closing the file unlocks it.
         let _ = self.lock.unlock();
     }
 }
