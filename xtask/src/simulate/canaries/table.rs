@@ -53,6 +53,10 @@ impl Hunt {
         Hunt { switches, ..self }
     }
 
+    const fn from(self, first: u64) -> Hunt {
+        Hunt { first, ..self }
+    }
+
     const fn quick(self) -> Hunt {
         let is_quick = true;
         Hunt { is_quick, ..self }
@@ -310,7 +314,7 @@ pub(super) const ROWS: &[Row] = &[
     row(Canary::RepeatOverRewritten, "0033", "Recovery does not repeat commits over trees that were rewritten since.",
         campaign(POWER).shape(Shape::Spilling)),
     row(Canary::RewriteBesideBackups, "0033", "No tree is rewritten while a backup copies the store.",
-        campaign(&[]).shape(Shape::Spilling).quick()),
+        campaign(&[]).shape(Shape::Spilling).from(19).quick()),
     row(Canary::SwapBeforeRecord, "0033", "Trees get their new roots once the record of these is durable.",
         campaign(POWER).shape(Shape::Spilling)),
     row(Canary::RewriteBesideCommits, "0033", "A tree is rewritten once the commits in flight have ended.",
@@ -354,7 +358,7 @@ pub(super) const ROWS: &[Row] = &[
         ("isobath", None, "checkpoint::tests::beside_loads::a_checkpoint_while_a_large_commit_frees_pages_leaves_none_behind"),
         "a checkpoint has to begin and end while pages are freed one after another, and the power has to go soon after"),
     row(Canary::FreeWithoutWaking, "0029", "Tasks that wait for a segment are woken when one is free, whatever made it free.",
-        campaign(&[]).shape(Shape::Crowded).quick()),
+        campaign(&[]).shape(Shape::Crowded).from(25).quick()),
     test(Canary::PassValidating, "0015", "A commit that publishes while others validate gets its LSN after theirs.",
         ("isobath", Some("engine"), "transaction_prefixes::what_is_left_is_a_state_that_serializable_transactions_agree_on"),
         "the power has to go between two records, of which the second was acknowledged and need not be durable"),
