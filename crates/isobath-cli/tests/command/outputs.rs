@@ -277,7 +277,7 @@ fn leftovers_of_unfinished_outputs_are_replaced_and_nothing_behind_them() {
 #[test]
 fn errors_of_the_command_line_are_json_where_json_is_asked_for() {
     let place = Place::new();
-    for args in [&["--json", "nonsense"][..], &["get", "--json"]] {
+    for args in [&["--json", "unknown"][..], &["get", "--json"]] {
         let run = place.run(args);
         assert_eq!(run.code, 2, "{run:?}");
         let told: serde_json::Value = serde_json::from_str(&run.err).unwrap();

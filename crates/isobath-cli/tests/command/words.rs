@@ -81,7 +81,7 @@ fn verbs_of_other_programs_lead_to_ours() {
             place.run(&words(&line)).fails(2, tip);
         }
     }
-    place.run(&["nonsense"]).fails(2, "unrecognized subcommand");
+    place.run(&["unknown"]).fails(2, "unrecognized subcommand");
     for verb in ["set", "rm", "del"] {
         let help = place.run(&[verb, "--help"]).ok();
         assert!(help.text().contains("Usage: isobath "), "{verb}");
@@ -111,7 +111,7 @@ fn names_do_nothing_to_a_terminal() {
         &["restore", &out, name],
         &["stats", "-s", name, "--watch"],
         &["load", "-s", name, "csv", "in.csv", "--key-column", name],
-        &["nonsense", name],
+        &["unknown", name],
         &[name],
         &["scan", name, name],
     ];
