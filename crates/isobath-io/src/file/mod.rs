@@ -4,20 +4,20 @@ mod aio;
 mod channel;
 mod flushes;
 mod label;
+mod lock;
 mod log;
 mod member;
 mod pread;
 mod probe;
 mod queue;
+mod set;
 mod stripe;
 mod sys;
 mod uring;
 
-use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Read};
 use std::ops::RangeInclusive;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -26,12 +26,15 @@ use crate::aligned::AlignedBuf;
 use crate::device::{Channel, ChannelOptions, Device, LOG_OFFSET, Layout};
 use crate::error::{IoError, IoErrorKind, VolumeError};
 use crate::io::Op;
-use crate::options::{Access, BackendKind, BackendReport, MAX_MEMBERS, VolumeOptions};
+use crate::options::{Access, BackendKind, BackendReport, VolumeOptions};
 use label::{DATA_OFFSET, Label};
 use log::LogMember;
 pub(crate) use member::is_member;
 pub use member::is_store_file;
 use member::{Member, os};
+use set::{
+    check_count, check_distinct, check_set, common_label, find_truncated, map_of, read_labels,
+};
 use stripe::{Piece, StripeMap};
 pub use sys::ignore_file_size_signal;
 
@@ -611,127 +614,6 @@ fn no_direct(member: &Member) -> String {
         "{}: the file system refuses O_DIRECT, I/O goes through the page cache",
         member.path.display()
     )
-}
-
-fn map_of(label: &Label) -> StripeMap {
-    StripeMap {
-        members: label.count,
-        unit: label.stripe_unit,
-        data_offset: label.data_offset,
-    }
-}
-
-fn read_labels(members: &[Member]) -> Result<Vec<Label>, VolumeError> {
-    members.iter().map(Member::read_label).collect()
-}
-
-/// What the labels of all members say together. After a crash during growth some are newer; what
-/// was not acknowledged does not count.
-fn common_label(labels: &[Label]) -> Label {
-    Label {
-        len: labels.iter().map(|label| label.len).min().unwrap_or(0),
-        ..labels[0]
-    }
-}
-
-/// The members that are shorter than `label` says.
-fn find_truncated(members: &[Member], label: &Label) -> Result<Vec<VolumeError>, VolumeError> {
-    let map = map_of(label);
-    let mut truncated = Vec::new();
-    for (index, member) in members.iter().enumerate() {
-        let expected = match map.share_len(index as u32, label.len) {
-            0 => 0,
-            share => map.data_offset + share,
-        };
-        let found = member.size()?;
-        if found < expected {
-            truncated.push(VolumeError::Truncated {
-                path: member.path.clone(),
-                expected,
-                found,
-            });
-        }
-    }
-    Ok(truncated)
-}
-
-fn check_count(paths: &[PathBuf]) -> Result<(), VolumeError> {
-    if paths.is_empty() || paths.len() > MAX_MEMBERS {
-        return Err(VolumeError::BadOption {
-            option: "number of devices",
-            must: "1 to 256",
-            found: paths.len() as u64,
-        });
-    }
-    Ok(())
-}
-
-/// Refuses the same path twice, or two names of one file.
-fn check_distinct(paths: &[PathBuf]) -> Result<(), VolumeError> {
-    let mut seen: HashMap<(u64, u64), &Path> = HashMap::new();
-    for (i, path) in paths.iter().enumerate() {
-        let twin = match fs::metadata(path) {
-            Ok(meta) => seen.insert((meta.dev(), meta.ino()), path),
-            Err(_) => paths[..i].iter().find(|p| *p == path).map(PathBuf::as_path),
-        };
-        if let Some(twin) = twin {
-            return Err(VolumeError::Duplicate {
-                a: twin.to_owned(),
-                b: path.clone(),
-            });
-        }
-    }
-    Ok(())
-}
-
-/// Checks that the labels make up one whole volume in its order.
-fn check_set(paths: &[PathBuf], labels: &[Label]) -> Result<(), VolumeError> {
-    let first = &labels[0];
-    for (label, path) in labels.iter().zip(paths) {
-        if label.uuid != first.uuid {
-            return Err(VolumeError::DifferentVolumes {
-                a: paths[0].clone(),
-                b: path.clone(),
-            });
-        }
-        let same = (label.count, label.stripe_unit, label.data_offset)
-            == (first.count, first.stripe_unit, first.data_offset);
-        if !same {
-            return Err(VolumeError::LabelCorrupt { path: path.clone() });
-        }
-    }
-    let mut owner: Vec<Option<usize>> = vec![None; first.count as usize];
-    for (given, label) in labels.iter().enumerate() {
-        if let Some(other) = owner[label.index as usize].replace(given) {
-            return Err(VolumeError::Duplicate {
-                a: paths[other].clone(),
-                b: paths[given].clone(),
-            });
-        }
-    }
-    if labels.len() != first.count as usize {
-        let missing = (0..first.count).filter(|i| owner[*i as usize].is_none());
-        return Err(VolumeError::WrongCount {
-            path: paths[0].clone(),
-            expected: first.count,
-            given: labels.len() as u32,
-            missing: missing.collect(),
-        });
-    }
-    let misplaced = labels
-        .iter()
-        .enumerate()
-        .find(|(i, l)| l.index as usize != *i);
-    if let Some((given, label)) = misplaced {
-        let order = owner.iter().flatten().map(|given| paths[*given].clone());
-        return Err(VolumeError::WrongOrder {
-            path: paths[given].clone(),
-            given: given as u32,
-            found: label.index,
-            right_order: order.collect(),
-        });
-    }
-    Ok(())
 }
 
 /// A volume id. Not secret, only different from all others.

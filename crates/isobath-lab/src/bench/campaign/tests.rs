@@ -1,6 +1,7 @@
 //! Campaigns that go on, fail, and are cut.
 
 use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::journal::{LATENCIES, RECORDS, RUNNING, TRIALS, append, read_lines};
@@ -53,6 +54,15 @@ pub(crate) fn case(side: usize, round: usize) -> Case {
         row: None,
         search: None,
     }
+}
+
+/// A case that measures the drive alone, in the file that this answers.
+fn drive_case(place: &Path) -> (Case, PathBuf) {
+    let mut case = case(0, 0);
+    case.plan.engine.kind = EngineKind::Drive;
+    let store = place.join("store");
+    case.plan.engine.path = Some(store.clone());
+    (case, store)
 }
 
 #[test]
@@ -171,10 +181,7 @@ fn a_campaign_that_ended_is_free_though_a_forked_child_has_its_file_open() {
 fn what_a_killed_session_left_does_not_end_a_campaign() {
     let place = tempfile::tempdir().unwrap();
     let directory = place.path().join("campaign");
-    let mut case = case(0, 0);
-    case.plan.engine.kind = EngineKind::Drive;
-    let store = place.path().join("store");
-    case.plan.engine.path = Some(store.clone());
+    let (case, store) = drive_case(place.path());
     let limit = write_limit::file_beside(&store);
     let mut campaign = Campaign::open(&directory).unwrap();
     // A store that is no campaign's is refused, and stays.
@@ -233,10 +240,7 @@ fn kinds_of_operations_and_levels_stand_in_csv_and_report() {
 fn a_run_that_fails_is_written_down_until_it_succeeds() {
     let place = tempfile::tempdir().unwrap();
     let directory = place.path().join("campaign");
-    let mut case = case(0, 0);
-    case.plan.engine.kind = EngineKind::Drive;
-    let store = place.path().join("store");
-    case.plan.engine.path = Some(store.clone());
+    let (case, store) = drive_case(place.path());
     fs::write(&store, "in the way").unwrap();
     let mut campaign = Campaign::open(&directory).unwrap();
     for _ in 0..2 {
