@@ -1,6 +1,10 @@
 //! Reading and verifying a whole store.
 
 use std::collections::{BTreeMap, HashSet};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use crate::Error;
 use crate::api::catalog;
@@ -8,14 +12,16 @@ use crate::api::store::Progress;
 use crate::btree::{Tree, Visitor};
 use crate::buffer::Place;
 use crate::context::TaskContext;
-use crate::engine::WorkerState;
+use crate::engine::{Runtime, WorkerState};
 use crate::extent::{self, ExtentReader};
 use crate::page::{PAGE_SIZE, PageId};
+use crate::runtime::block_on;
 use crate::shared::Address;
+use crate::sync::Mutex;
 
 /// Looks at the live bytes of segments, of which one has to find them right.
 const ACCOUNT_LOOKS: u32 = 64;
-/// Pages between two calls of the progress function, which is where a caller can end a check.
+/// Pages between two counts that the check tells of its progress.
 const PAGES_PER_CALL: usize = 256;
 
 /// The result of [`Store::check`](crate::Store::check); a sound store has no
@@ -70,7 +76,66 @@ impl Visitor for Found<'_> {
     }
 }
 
-pub(crate) fn check(local: &WorkerState, progress: Progress<'_>) -> Result<CheckReport, Error> {
+/// The newest count of a check, from its task to the caller that waits for it.
+#[derive(Default)]
+struct Newest(Mutex<(Option<(u64, u64)>, Option<Waker>)>);
+
+impl Newest {
+    fn tell(&self, done: u64, total: u64) {
+        let mut state = self.0.lock();
+        state.0 = Some((done, total));
+        let waker = state.1.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn take(&self) -> Option<(u64, u64)> {
+        self.0.lock().0.take()
+    }
+
+    /// Ready with the next count.
+    fn poll(&self, context: &Context<'_>) -> Poll<(u64, u64)> {
+        let mut state = self.0.lock();
+        state.1 = Some(context.waker().clone());
+        state.0.take().map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+/// Checks the store in a task. The caller tells `progress` while it waits, so that no task waits
+/// for what `progress` does; a caller that is a task checks in its own.
+pub(crate) fn check(runtime: &Runtime, progress: Progress<'_>) -> Result<CheckReport, Error> {
+    if runtime.is_in_task() {
+        return runtime.run(|local| check_here(local, progress));
+    }
+    let newest = Arc::new(Newest::default());
+    let (engine, tell) = (Arc::clone(runtime.engine()?), Arc::clone(&newest));
+    let task = runtime.spawn(None, move || {
+        WorkerState::with_current(&engine, |local| match local {
+            Some(local) => check_here(local, &mut |done, total| tell.tell(done, total)),
+            None => Err(Error::Closed),
+        })
+    });
+    let mut task = pin!(task.flat());
+    let report = loop {
+        let event = block_on(poll_fn(|context| match task.as_mut().poll(context) {
+            Poll::Ready(report) => Poll::Ready(Err(report)),
+            Poll::Pending => newest.poll(context).map(Ok),
+        }));
+        match event {
+            Ok((done, total)) => progress(done, total),
+            Err(report) => break report,
+        }
+    };
+    if let Some((done, total)) = newest.take() {
+        progress(done, total);
+    }
+    report
+}
+
+fn check_here(local: &WorkerState, progress: Progress<'_>) -> Result<CheckReport, Error> {
+    local.engine.transactions.gc(local);
     let mut report = CheckReport::default();
     let total = local.engine.pagestore.ids_in_use();
     let mut found = Found {

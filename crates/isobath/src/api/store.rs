@@ -645,17 +645,15 @@ impl Store {
 
     /// Reads and verifies everything: every page and chunk, every rule of
     /// every tree, and that all room is accounted for. No task may change the
-    /// store during that. Progress is in pages and chunks.
+    /// store during that. Progress is in pages and chunks: `progress` runs on the calling thread,
+    /// gets the newest count each time, and may read the store.
     ///
     /// # Errors
     ///
     /// Only what prevents checking at all; what is wrong with the store is in
     /// the report.
     pub fn check(&self, progress: Progress<'_>) -> Result<CheckReport, Error> {
-        self.0.runtime.run(|local| {
-            local.engine.transactions.gc(local);
-            check::check(local, progress)
-        })
+        check::check(&self.0.runtime, progress)
     }
 
     /// Runs `work` as a task on some worker: operations on the store's trees

@@ -357,10 +357,14 @@ fn a_check_of_one_large_tree_tells_of_its_progress_all_along() {
     let tree = store.create_tree("t").unwrap();
     let records = (0..20_000u32).map(|n| (n.to_be_bytes().to_vec(), vec![7; 200]));
     tree.bulk_load(records).unwrap();
-    let mut told = Vec::new();
-    let report = store
-        .check(&mut |done, total| told.push((done, total)))
-        .unwrap();
+    // A task gets every count, a thread the newest.
+    let checked = store.clone();
+    let check = move || {
+        let mut told = Vec::new();
+        let report = checked.check(&mut |done, total| told.push((done, total)));
+        (report.unwrap(), told)
+    };
+    let (report, told) = store.spawn(check).join().unwrap();
     assert!(
         report.problems.is_empty() && report.pages > 1000,
         "{report:?}"
@@ -370,6 +374,30 @@ fn a_check_of_one_large_tree_tells_of_its_progress_all_along() {
     assert!(gaps.max().unwrap() <= 256, "{told:?}");
     let last = told.last().unwrap();
     assert_eq!(last.0, last.1);
+}
+
+/// The only worker has one task at a time: the check's, which must not wait for the callback.
+#[test]
+fn the_progress_of_a_check_may_wait_for_tasks_of_the_store() {
+    let options = Options::new().pool_bytes(8 << 20).workers(1);
+    let store = Store::in_memory(&options.tasks_per_worker(1)).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let records = (0..20_000u32).map(|n| (n.to_be_bytes(), [7; 200]));
+    tree.bulk_load(records).unwrap();
+    let mut told = Vec::new();
+    let mut progress = |done, total| {
+        told.push((done, total));
+        let (other, tree) = (store.clone(), tree.clone());
+        let read = move || other.spawn(move || tree.get(7u32.to_be_bytes())).join();
+        let found = std::thread::spawn(read).join();
+        assert_eq!(found.unwrap().unwrap().unwrap(), Some(vec![7; 200]));
+    };
+    let report = store.check(&mut progress).unwrap();
+    assert!(report.problems.is_empty(), "{report:?}");
+    assert!(told.is_sorted(), "{told:?}");
+    let last = told.last().unwrap();
+    assert_eq!(last.0, last.1);
+    store.close().unwrap();
 }
 
 /// A writer whose file is gone must stop acknowledging commits, which are lost with the file.
