@@ -223,6 +223,12 @@ canaries! {
     FreeBesideBackup,
     /// Old versions are dropped although an open snapshot needs them.
     DropVersionsEarly,
+    /// Checkpoints shorten the log by what a backup has still to copy.
+    CutLogOfBackup,
+    /// What a checkpoint replaces is free before the superblock that names the new one is durable.
+    ReuseCheckpointEarly,
+    /// A checkpoint clears the change bits of mapping words after it has copied the words.
+    ClearBitLate,
 }
 
 #[cfg(any(test, feature = "simulation"))]

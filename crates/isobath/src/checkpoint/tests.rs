@@ -603,6 +603,37 @@ fn no_superblock_is_written_once_a_write_has_failed() {
     assert!(refused.join().unwrap());
 }
 
+/// Of checkpoints one after another each writes more pages into the segment of the last one, so some
+/// of them leave a segment without a page that counts. None may be free until the superblock is
+/// durable, which here is never written.
+#[test]
+fn a_checkpoint_stays_until_the_next_superblock_is_durable() {
+    for checkpoints in 0..12 {
+        let (simulation, _) = quiet();
+        let kept = in_task(&simulation, 0, move |local| {
+            let engine = &local.engine;
+            for _ in 0..checkpoints {
+                let done = engine
+                    .checkpoints
+                    .checkpoint(&local.worker, engine.log.next());
+                assert!(done.unwrap().is_whole());
+            }
+            engine.log_tasks.wait_all_durable(&local.worker).unwrap();
+            let mut current = engine.checkpoints.current.lock().take().unwrap();
+            let before: Vec<u32> = current.segments.keys().copied().collect();
+            engine.shared.poison(Error::LogOverrun);
+            let via = crate::checkpoint::writer::CheckpointIo::Task(&local.worker);
+            let start = engine.checkpoints.recovery_start(|| ());
+            let outcome = engine.checkpoints.write(&mut current, &via, start, false);
+            assert!(outcome.is_err());
+            before
+                .iter()
+                .all(|segment| current.segments.contains_key(segment))
+        });
+        assert!(kept.join().unwrap(), "after {checkpoints} checkpoints");
+    }
+}
+
 #[test]
 fn other_tasks_have_turns_while_all_frames_are_looked_at() {
     Small {

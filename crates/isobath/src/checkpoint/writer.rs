@@ -240,6 +240,12 @@ fn write_mapping(pages: &mut Pages<'_>, high_water: u64) -> Result<Vec<Address>,
         replaced.push(std::mem::replace(entry, (address, stamp)).0);
     }
     pages.flush()?;
+    if canary::is_on(Canary::ClearBitLate) {
+        let bits = pages.checkpoints.lower.buffer.changes.map_pages();
+        for page in 0..count {
+            bits.take(page);
+        }
+    }
     Ok(replaced)
 }
 
@@ -253,12 +259,8 @@ fn provisional_words(pagestore: &PageStore) -> Vec<u64> {
 }
 
 /// `dead` belong to no checkpoint any more: segments without others are free.
-fn release(
-    pagestore: &PageStore,
-    current: &mut CheckpointState,
-    dead: impl Iterator<Item = Address>,
-) {
-    for address in dead.filter(|address| !address.is_none()) {
+fn release(pagestore: &PageStore, current: &mut CheckpointState, dead: &[Address]) {
+    for address in dead.iter().filter(|address| !address.is_none()) {
         if let Some(live) = current.segments.get_mut(&address.segment()) {
             *live -= 1;
         }
@@ -396,6 +398,10 @@ impl Checkpoints {
         next.provisional = format::write(&mut pages, Array::Provisional, &provisional)?;
         pages.flush()?;
         let written = std::mem::take(&mut pages.written);
+        let dead: Vec<Address> = dead.into_iter().chain(replaced).collect();
+        if canary::is_on(Canary::ReuseCheckpointEarly) {
+            release(pagestore, current, &dead);
+        }
         if !canary::is_on(Canary::SuperblockBeforeLog) {
             via.flush_log(&self.lower.log_tasks)?;
         }
@@ -432,7 +438,9 @@ impl Checkpoints {
         }
         current.superblock = next;
         current.others = written;
-        release(pagestore, current, dead.into_iter().chain(replaced));
+        if !canary::is_on(Canary::ReuseCheckpointEarly) {
+            release(pagestore, current, &dead);
+        }
         if let Some((_, run)) = left {
             self.log_left(run);
         }

@@ -391,4 +391,12 @@ pub(super) const ROWS: &[Row] = &[
         "a backup has to wait between two batches of what only the log names"),
     row(Canary::DropVersionsEarly, "0015", "A version stays while an open snapshot is older than it.",
         campaign(&[]).shape(Shape::More)),
+    test(Canary::CutLogOfBackup, "0016", "The log stays until a backup has copied it.",
+        ("isobath", Some("engine"), "backup::a_log_that_fills_up_meanwhile_is_kept_in_the_end"),
+        "a backup has to last until the log has come round"),
+    test(Canary::ReuseCheckpointEarly, "0020", "A checkpoint stays until the superblock of the next one is durable.",
+        ("isobath", None, "checkpoint::tests::a_checkpoint_stays_until_the_next_superblock_is_durable"),
+        "its segment has to be filled again, and the power to go, before a superblock is written and flushed"),
+    row(Canary::ClearBitLate, "0020", "A checkpoint clears a change bit before it copies the words that the bit covers.",
+        campaign(POWER).shape(Shape::More)),
 ];
