@@ -7,6 +7,8 @@
 //! and nothing names them: the tree is as it was until the root gets its new content
 //! ([`install_roots`]).
 
+use std::cmp::Ordering;
+
 use super::super::descend::root;
 use super::super::node::{CAPACITY, Image, MalformedNode, Node};
 use super::super::{AttemptError, Stretches, Tree, ValueKind, ValueRef};
@@ -58,6 +60,8 @@ pub(crate) struct Rewrite<'c, C: WriteContext> {
     most: usize,
     /// The last leaf was read for its changes.
     was_touched: bool,
+    /// The copy of a leaf that was merged, for the next one.
+    spare: Option<Box<Image>>,
 }
 
 /// A tree's new content, beside it.
@@ -140,6 +144,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
             replaced: Vec::new(),
             most,
             was_touched: false,
+            spare: None,
         }
     }
 
@@ -200,6 +205,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
                 self.was_touched = true;
                 let upper = child.upper.as_deref();
                 self.merge_leaf(&image, &child.lower, upper, edits)?;
+                self.spare = Some(image);
             } else {
                 steps.push(Step {
                     image,
@@ -232,16 +238,16 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
     }
 
     /// A copy of a page, and its level.
-    fn read(&self, id: PageId, level: Option<u8>) -> Result<(Box<Image>, u8), C::Error> {
+    fn read(&mut self, id: PageId, level: Option<u8>) -> Result<(Box<Image>, u8), C::Error> {
+        let mut image = self.spare.take().unwrap_or_else(Image::zeroed);
         loop {
-            let attempt = || {
+            let mut attempt = || {
                 let page = self.ctx.pool().read_untouched(id)?;
-                let image = Image::copy_of(page.words());
-                page.validate()?;
-                Ok(image)
+                image.load(page.words());
+                page.validate()
             };
             match attempt() {
-                Ok(image) => {
+                Ok(()) => {
                     let found = Node::open(&*image, self.tree.id).map(|node| node.level());
                     let found = found.map_err(|why| corrupt(self.ctx, id, why))?;
                     if level.is_some_and(|level| level != found) {
@@ -250,7 +256,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
                     }
                     return Ok((image, found));
                 }
-                Err::<_, AttemptError>(fail) => fail.resolve(self.ctx)?,
+                Err(restart) => AttemptError::from(restart).resolve(self.ctx)?,
             }
         }
     }
@@ -281,10 +287,12 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
                 kind: at.kind,
                 bytes: &image.bytes()[at.at..at.at + at.len],
             };
-            while self.next.as_ref().is_some_and(|next| next.key < key) {
-                self.take_change(edits)?;
-            }
-            let is_changed = self.next.as_ref().is_some_and(|next| next.key == key);
+            let is_changed = loop {
+                match self.next.as_ref().map(|next| next.key.cmp(&key)) {
+                    Some(Ordering::Less) => self.take_change(edits)?,
+                    order => break order == Some(Ordering::Equal),
+                }
+            };
             let is_removed = !is_changed
                 && may_be_removed
                 && edits.removed.covers(&key)
