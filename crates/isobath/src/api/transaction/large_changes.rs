@@ -1,6 +1,5 @@
 //! The changes of a large transaction, as its commit takes them.
 
-use std::collections::btree_map;
 use std::iter::Peekable;
 
 use super::spill::{self, Spilled};
@@ -17,13 +16,16 @@ pub(super) struct LargeChanges<'w> {
     pub(super) trees: &'w [TreeWrites],
     /// The places of those that have changes.
     pub(super) touched: Vec<usize>,
-    pub(super) memory: Vec<Peekable<btree_map::Iter<'w, Vec<u8>, Write>>>,
+    pub(super) memory: Vec<Peekable<InMemory<'w>>>,
     pub(super) spilled: Option<SpilledChanges<'w>>,
     /// Large values that no tree is going to name.
     pub(super) dead: Vec<Extent>,
     /// Bytes of the keys and values that were passed.
     pub(super) user_bytes: u64,
 }
+
+/// The changes of a tree that are in memory.
+pub(super) type InMemory<'w> = Box<dyn Iterator<Item = (&'w [u8], &'w Write)> + Send + 'w>;
 
 /// What runs have.
 pub(super) struct SpilledChanges<'w> {
@@ -86,7 +88,7 @@ impl<'w> LargeChanges<'w> {
     pub(super) fn next(&mut self, at: usize) -> Result<Option<btree::Change>, Error> {
         let tree = self.touched[at];
         let memory = &mut self.memory[tree];
-        let in_memory = memory.peek().map(|(key, _)| &key[..]);
+        let in_memory = memory.peek().map(|(key, _)| *key);
         let in_run = self.spilled.as_ref().and_then(|spilled| spilled.key(tree));
         let (is_run_first, is_same) = match (in_memory, in_run) {
             (Some(memory), Some(run)) => (run < memory, run == memory),

@@ -9,7 +9,9 @@ mod spill;
 mod view;
 mod write_set;
 mod writer;
+mod writes;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 pub(crate) use cursor::MergeCursor;
@@ -402,7 +404,12 @@ impl Transaction {
         Ok(())
     }
 
-    fn write(&mut self, tree: &Tree, key: &[u8], write: Write) -> Result<(), Error> {
+    fn write<'k>(
+        &mut self,
+        tree: &Tree,
+        key: impl Into<Cow<'k, [u8]>>,
+        write: Write,
+    ) -> Result<(), Error> {
         self.pops = None;
         let hidden = self.hidden.get_mut().take(tree.state.tree.id);
         if let Some(stretch) = hidden.filter(|_| write == Write::Removed) {
@@ -410,7 +417,7 @@ impl Transaction {
         }
         let limit = self.memory_limit()?;
         let directory = &self.view.runtime().directory;
-        let result = self.writes.put(tree, key, write, limit, directory);
+        let result = self.writes.put(tree, key.into(), write, limit, directory);
         self.note_spilled();
         self.defer_free();
         result

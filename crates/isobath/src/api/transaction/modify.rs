@@ -1,10 +1,10 @@
 //! What a transaction changes by what it reads: ends and ranges of a tree, and single values.
 
-use std::collections::VecDeque;
 use std::iter::FusedIterator;
 use std::ops::Bound;
 
 use super::Transaction;
+use super::cursor::MergeCursor;
 use super::write_set::Write;
 use crate::api::range::Ends;
 use crate::api::tree::{Tree, Wanted};
@@ -13,10 +13,8 @@ use crate::bounds::{self, KeyRange};
 use crate::btree::{Direction, Stretch};
 use crate::{Error, Record};
 
-/// Keys that are removed, and records that are read, at a time.
+/// Keys that are removed at a time.
 const AT_ONCE: usize = 512;
-/// Bytes of records after which no more are read ahead.
-const AHEAD_BYTES: usize = 64 << 10;
 
 type OwnedBounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
@@ -183,7 +181,7 @@ impl Transaction {
                 self.remove_all(tree, stretch, &keys)?;
             }
         } else {
-            for key in &keys {
+            for key in keys {
                 self.write(tree, key, Write::Removed)?;
             }
         }
@@ -225,11 +223,12 @@ impl Transaction {
         P: FnMut(&[u8], &[u8]) -> bool,
     {
         self.may_write(tree, b"")?;
+        let bounds = bounds.key_bounds();
+        let cursor = MergeCursor::new(self.source(tree)?, bounds, Direction::Forward, None);
         Ok(TransactionExtractIf {
             transaction: self,
             tree,
-            left: Some(bounds::owned(&bounds)),
-            batch: VecDeque::new(),
+            cursor: Some(cursor),
             is_extracted,
         })
     }
@@ -371,10 +370,8 @@ impl Transaction {
 pub struct TransactionExtractIf<'t, P> {
     transaction: &'t mut Transaction,
     tree: &'t Tree,
-    /// What was not read yet.
-    left: Option<OwnedBounds>,
-    /// Read, and not looked at. Only this iterator can change the transaction.
-    batch: VecDeque<Record>,
+    /// `None` at the end.
+    cursor: Option<MergeCursor>,
     is_extracted: P,
 }
 
@@ -382,53 +379,30 @@ impl<P> std::fmt::Debug for TransactionExtractIf<'_, P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TransactionExtractIf")
             .field("tree", &self.tree.name())
-            .field("left", &self.left)
+            .field("has_ended", &self.cursor.is_none())
             .finish_non_exhaustive()
     }
 }
 
 impl<P: FnMut(&[u8], &[u8]) -> bool> TransactionExtractIf<'_, P> {
-    /// Reads the next records, as far as there are any.
-    fn fill(&mut self) -> Result<(), Error> {
-        let Some(bounds) = self.left.take() else {
-            return Ok(());
+    fn take(&mut self) -> Result<Option<Record>, Error> {
+        let Some(cursor) = &mut self.cursor else {
+            return Ok(None);
         };
         let source = self.transaction.source(self.tree)?;
-        let wanted = Wanted::default();
-        let batch = &mut self.batch;
-        let (mut bytes, mut is_full) = (0, false);
-        source.scan(
-            as_slices(&bounds),
-            Direction::Forward,
-            wanted,
-            |key, value, _| {
-                bytes += key.len() + value.len();
-                batch.push_back((key.to_vec(), value.to_vec()));
-                is_full = batch.len() == AT_ONCE || bytes >= AHEAD_BYTES;
-                !is_full
-            },
-        )?;
-        let last = batch.back().filter(|_| is_full);
-        self.left = last.map(|(key, _)| (Bound::Excluded(key.clone()), bounds.1));
-        Ok(())
-    }
-
-    fn take(&mut self) -> Result<Option<Record>, Error> {
-        // Bound: each round passes a record, or some bounds.
-        loop {
-            let Some(record) = self.batch.pop_front() else {
-                if self.left.is_none() {
-                    return Ok(None);
-                }
-                self.fill()?;
-                continue;
-            };
-            if (self.is_extracted)(&record.0, &record.1) {
-                let removed = Write::Removed;
-                self.transaction.write(self.tree, &record.0, removed)?;
-                return Ok(Some(record));
+        let mut taken = None;
+        source.scan_on(cursor, false, |key, value, _| {
+            if (self.is_extracted)(key, value) {
+                taken = Some((key.to_vec(), value.to_vec()));
             }
+            taken.is_none()
+        })?;
+        if let Some((key, _)) = &taken {
+            // Only this iterator changes the transaction, and only behind its cursor.
+            self.transaction
+                .write(self.tree, &key[..], Write::Removed)?;
         }
+        Ok(taken)
     }
 }
 
@@ -437,9 +411,8 @@ impl<P: FnMut(&[u8], &[u8]) -> bool> Iterator for TransactionExtractIf<'_, P> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let record = self.take();
-        if record.is_err() {
-            self.left = None;
-            self.batch.clear();
+        if !matches!(record, Ok(Some(_))) {
+            self.cursor = None;
         }
         record.transpose()
     }

@@ -315,16 +315,27 @@ impl<'s> Source<'s> {
         bounds: Bounds<'_>,
         direction: Direction,
         wanted: Wanted,
-        mut visit: impl FnMut(&[u8], &[u8], u64) -> bool,
+        visit: impl FnMut(&[u8], &[u8], u64) -> bool,
     ) -> Result<(), Error> {
         let mut cursor = MergeCursor::new(*self, bounds, direction, wanted.limit);
+        self.scan_on(&mut cursor, wanted.keys_only, visit)
+    }
+
+    /// As [`Source::scan`], of what is still to come of a cursor: it stands behind the record at
+    /// which `visit` has returned `false`.
+    pub(super) fn scan_on(
+        &self,
+        cursor: &mut MergeCursor,
+        keys_only: bool,
+        mut visit: impl FnMut(&[u8], &[u8], u64) -> bool,
+    ) -> Result<(), Error> {
         let mut large = Vec::new();
         let mut show = |key: &[u8], value: ValueRef<'_>| -> Result<bool, Error> {
             if value.kind == ValueKind::Inline {
                 return Ok(visit(key, value.bytes, value.bytes.len() as u64));
             }
             let extent = extent::decode(value.bytes)?;
-            if wanted.keys_only {
+            if keys_only {
                 return Ok(visit(key, &[], extent.length));
             }
             let is_there = self.read_large_of(key, extent, &mut large)?;

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::large_changes::{LargeChanges, SpilledChanges};
+use super::large_changes::{InMemory, LargeChanges, SpilledChanges};
 use super::spill::{self, MAX_RUNS, Spilled};
+use super::writes::Writes;
 use crate::Error;
 use crate::api::tree::{Tree, TreeState};
 use crate::btree::{Direction, Stretch, Stretches, ValueRef};
@@ -36,8 +37,6 @@ impl Write {
         change_bytes(key.len(), value)
     }
 }
-
-pub(super) type Writes = BTreeMap<Vec<u8>, Write>;
 
 /// What a transaction changes in one tree.
 ///
@@ -146,7 +145,7 @@ impl<'w> Own<'w> {
         let Some(memory) = self.memory.filter(|_| is_range(bounds)) else {
             return true;
         };
-        memory.writes.range::<[u8], _>(bounds).next().is_none()
+        memory.writes.range(bounds).next().is_none()
             && (self.spilled).is_none_or(|(spilled, tree)| spilled.has_none_within(tree, bounds))
     }
 
@@ -171,7 +170,7 @@ impl<'w> Own<'w> {
             (Some(a), Some(b), Direction::Reverse) => Some(a.max(b)),
             (a, b, _) => a.or(b),
         };
-        let mut all: Writes = lists.into_iter().flatten().collect();
+        let mut all: BTreeMap<Vec<u8>, Write> = lists.into_iter().flatten().collect();
         all.extend(memory);
         if let Some(cut) = &cut {
             all.retain(|key, _| match direction {
@@ -186,8 +185,8 @@ impl<'w> Own<'w> {
 /// Up to `most` writes within `bounds`, ascending, from where `direction` begins; the last of
 /// these, where there are more.
 fn in_memory(writes: &Writes, bounds: Bounds<'_>, direction: Direction, most: usize) -> Within {
-    let mut range = writes.range::<[u8], _>(bounds);
-    let owned = |(key, write): (&Vec<u8>, &Write)| (key.clone(), write.clone());
+    let mut range = writes.range(bounds);
+    let owned = |(key, write): (&[u8], &Write)| (key.to_vec(), write.clone());
     match direction {
         Direction::Forward => {
             let list: Vec<_> = range.by_ref().take(most).map(owned).collect();
@@ -273,7 +272,7 @@ impl WriteSet {
         self.position(&tree.state).unwrap_or_else(|| {
             self.trees.push(TreeWrites {
                 state: Arc::clone(&tree.state),
-                writes: Writes::new(),
+                writes: Writes::default(),
                 withdrawn: BTreeSet::new(),
                 removed: Arc::default(),
             });
@@ -298,13 +297,14 @@ impl WriteSet {
         let copied = if is_kept { taken } else { 0 };
         if taken + copied + self.saved_bytes > limit / STRETCHES_SHARE {
             // Stretches would take too much memory. Keys can be spilled.
-            let put = |key: &Vec<u8>| self.put(tree, key, Write::Removed, limit, directory);
+            let put =
+                |key: &Vec<u8>| self.put(tree, key[..].into(), Write::Removed, limit, directory);
             return keys.iter().try_for_each(put);
         }
         let bytes: u64 = keys.iter().map(|key| in_log(key)).sum();
         if self.may_withdraw() {
-            let within = self.trees[at].writes.range::<[u8], _>(stretch.bounds());
-            let own: Vec<Vec<u8>> = within.map(|(key, _)| key.clone()).collect();
+            let within = self.trees[at].writes.range(stretch.bounds());
+            let own: Vec<Vec<u8>> = within.map(|(key, _)| key.to_vec()).collect();
             for key in own {
                 let write = self.trees[at].writes.remove(&key);
                 self.bytes -= write.as_ref().map_or(0, |write| write.bytes(&key));
@@ -323,7 +323,7 @@ impl WriteSet {
                 if self.trees[at].writes.contains_key(key)
                     || spilled.is_some_and(|spilled| spilled.may_have(at, key))
                 {
-                    self.put(tree, key, Write::Removed, limit, directory)?;
+                    self.put(tree, key[..].into(), Write::Removed, limit, directory)?;
                 }
             }
         }
@@ -350,7 +350,9 @@ impl WriteSet {
         };
         let writes = &mut self.trees[at].writes;
         for key in keys {
-            writes.entry(key).or_insert(Write::Removed);
+            if !writes.contains_key(&key) {
+                writes.insert(key, Write::Removed);
+            }
         }
     }
 
@@ -359,7 +361,7 @@ impl WriteSet {
         for tree in &mut self.trees {
             for key in &tree.withdrawn {
                 if !tree.writes.contains_key(key) {
-                    tree.writes.insert(key.clone(), Write::Removed);
+                    tree.writes.insert(&key[..], Write::Removed);
                 }
             }
         }
@@ -377,50 +379,39 @@ impl WriteSet {
     pub(super) fn put(
         &mut self,
         tree: &Tree,
-        key: &[u8],
+        key: Cow<'_, [u8]>,
         write: Write,
         limit: u64,
         directory: &Path,
     ) -> Result<(), Error> {
         let at = self.place_of(tree);
-        // Ascending keys come from loops and scans: none of them was written before.
-        let is_new = (self.trees[at].writes.last_key_value()).is_none_or(|(last, _)| *key > **last);
-        let before = match is_new {
-            true => None,
-            false => self.trees[at].writes.get(key),
-        };
+        let before = self.trees[at].writes.get(&key);
         let is_new = before.is_none();
-        let mut kept = before.map_or(0, |before| before.bytes(key));
-        let mut shared = self.shared(at, key);
+        let mut kept = before.map_or(0, |before| before.bytes(&key));
+        let mut shared = self.shared(at, &key);
         let undo_bytes = self.undo_bytes + Undo::OVERHEAD + kept.max(key.len() as u64);
-        if self.bytes - kept + write.bytes(key) > limit || shared.is_some() && undo_bytes > limit {
+        if self.bytes - kept + write.bytes(&key) > limit || shared.is_some() && undo_bytes > limit {
             if let Err(error) = self.spill(directory) {
                 self.give_up(Some(write));
                 return Err(error);
             }
             // Nothing is in memory now that a savepoint could be gone back to.
-            (kept, shared) = (0, self.shared(at, key));
+            (kept, shared) = (0, self.shared(at, &key));
         }
-        self.bytes = self.bytes - kept + write.bytes(key);
+        self.bytes = self.bytes - kept + write.bytes(&key);
         let is_removal = write == Write::Removed;
         let may_withdraw = self.may_withdraw();
         let TreeWrites {
             writes, withdrawn, ..
         } = &mut self.trees[at];
-        if may_withdraw && is_new && withdrawn.contains(key) {
+        if may_withdraw && is_new && withdrawn.contains(&*key) {
             self.bytes -= change_bytes(key.len(), 0);
         }
-        let before = match is_new {
-            true => writes.insert(key.to_vec(), write),
-            false => match writes.get_mut(key) {
-                Some(place) => Some(std::mem::replace(place, write)),
-                None => writes.insert(key.to_vec(), write),
-            },
-        };
-        let had_value = before.as_ref().is_some_and(|old| *old != Write::Removed);
-        if may_withdraw && is_removal && had_value {
+        if may_withdraw && is_removal && writes.get(&key).is_some_and(|old| *old != Write::Removed)
+        {
             withdrawn.insert(key.to_vec());
         }
+        let before = writes.insert(key, write);
         let Some((tree, key)) = shared else {
             self.give_up(before);
             return Ok(());
@@ -460,7 +451,7 @@ impl WriteSet {
                 let Some(undo) = self.undo.pop() else { break };
                 let writes = &mut self.trees[undo.tree].writes;
                 let since = match undo.before {
-                    Some(before) => writes.insert(undo.key.to_vec(), before),
+                    Some(before) => writes.insert(&undo.key[..], before),
                     None => writes.remove(&undo.key[..]),
                 };
                 if let Some(since) = since {
@@ -497,14 +488,14 @@ impl WriteSet {
             self.saved.clear();
             for (place, write) in layer {
                 let (tree, key) = spill::parts(&place);
-                let before = self.trees[tree].writes.insert(key.to_vec(), write);
+                let before = self.trees[tree].writes.insert(key, write);
                 let key: Arc<[u8]> = key.into();
                 self.saved.insert((tree, Arc::clone(&key)));
                 self.undo.push(Undo { tree, key, before });
             }
         }
         // What was withdrawn is named now, and is what some of these have replaced.
-        let all = self.trees.iter().flat_map(|tree| &tree.writes);
+        let all = self.trees.iter().flat_map(|tree| tree.writes.iter());
         self.bytes = all.map(|(key, write)| write.bytes(key)).sum();
         self.undo_bytes = self.undo.iter().map(Undo::bytes).sum();
     }
@@ -523,7 +514,7 @@ impl WriteSet {
         let base = self.trees.iter().enumerate();
         let base = base.flat_map(|(tree, of)| {
             let writes = of.writes.iter();
-            writes.map(move |(key, write)| (tree, &key[..], write))
+            writes.map(move |(key, write)| (tree, key, write))
         });
         let mut counts = Vec::with_capacity(layers.len());
         let mut written = spilled.add(base);
@@ -633,7 +624,7 @@ impl WriteSet {
             let key = undo.key;
             self.bytes += undo.before.as_ref().map_or(0, |before| before.bytes(&key));
             let undone = match undo.before {
-                Some(before) => writes.insert(key.to_vec(), before),
+                Some(before) => writes.insert(&key[..], before),
                 None => writes.remove(&key[..]),
             };
             self.bytes -= undone.as_ref().map_or(0, |undone| undone.bytes(&key));
@@ -664,7 +655,7 @@ impl WriteSet {
     /// Gives up all that is in memory.
     fn abandon_memory(&mut self) {
         for at in 0..self.trees.len() {
-            for (_, write) in std::mem::take(&mut self.trees[at].writes) {
+            for write in std::mem::take(&mut self.trees[at].writes).into_values() {
                 self.give_up(Some(write));
             }
         }
@@ -705,7 +696,7 @@ impl WriteSet {
             memory: self
                 .trees
                 .iter()
-                .map(|tree| tree.writes.iter().peekable())
+                .map(|tree| InMemory::peekable(Box::new(tree.writes.iter())))
                 .collect(),
             trees: &self.trees,
             spilled,
@@ -721,7 +712,7 @@ impl WriteSet {
 
     /// Bytes of keys and values.
     pub(super) fn user_bytes(&self) -> u64 {
-        let all = self.trees.iter().flat_map(|tree| &tree.writes);
+        let all = self.trees.iter().flat_map(|tree| tree.writes.iter());
         all.map(|(key, write)| user_bytes(key, write)).sum()
     }
 
@@ -729,7 +720,7 @@ impl WriteSet {
     pub(super) fn changes(&self) -> Vec<Encoded<'_>> {
         let all = self.trees.iter().flat_map(|tree| {
             let writes = tree.writes.iter();
-            writes.map(move |(key, write)| (&*tree.state, &key[..], write))
+            writes.map(move |(key, write)| (&*tree.state, key, write))
         });
         all.map(|(state, key, write)| Encoded {
             state,

@@ -51,7 +51,7 @@ impl Rig {
         let tree = self.trees[usize::from(place[0])].clone();
         let directory = std::env::temp_dir();
         self.writes
-            .put(&tree, &place[1..], write, LIMIT, &directory)
+            .put(&tree, place[1..].into(), write, LIMIT, &directory)
     }
 
     /// Breaks the temporary file, or mends it, if there is one.
@@ -207,7 +207,9 @@ fn a_scan_reads_some_bytes_of_many_runs_ahead() {
             let key = (record * runs + run).swap_bytes().to_le_bytes();
             let write = Write::Inline(vec![1; 1_000].into());
             let directory = std::env::temp_dir();
-            (rig.writes.put(&tree, &key, write, 60_000, &directory)).unwrap();
+            (rig.writes
+                .put(&tree, key[..].into(), write, 60_000, &directory))
+            .unwrap();
         }
     }
     let own = rig.writes.of(&tree);
