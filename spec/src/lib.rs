@@ -429,20 +429,37 @@ impl Model for Protocol {
             Abandon, Apply, Checkpoint, Commit, Crash, FlushLog, FlushVolume, Free, Link, Load,
             LogBatch, MarkLate, Move, Release, ReleaseAddress, Relocate, WriteBack,
         };
-        actions.extend([
-            Commit,
-            Apply,
-            Move,
-            Free,
-            Load,
-            Link,
-            Abandon,
-            FlushVolume,
-            FlushLog,
-        ]);
-        actions.extend([ReleaseAddress, Checkpoint, MarkLate]);
-        actions.extend((0..2).flat_map(|batch| [LogBatch(batch), Release(batch)]));
-        actions.extend((0..PAGES as u8).flat_map(|page| [WriteBack(page), Relocate(page)]));
+        // A step that its own first condition refuses is not offered: trying it copies the state.
+        let mut offer = |action, may_be: bool| {
+            if may_be {
+                actions.push(action);
+            }
+        };
+        let (left, is_loaded) = (&state.left, state.loaded().is_some());
+        let is_written = |batch: usize| state.batches[batch].is_some();
+        offer(Commit, left.commits > 0);
+        offer(Apply, state.unapplied.is_some());
+        offer(Move, left.moves > 0);
+        offer(Free, state.freeing.is_some());
+        offer(Load, left.loads > 0);
+        offer(Link, is_loaded);
+        offer(Abandon, is_loaded);
+        offer(FlushVolume, is_written(0) || is_written(1));
+        offer(FlushLog, state.durable < state.end());
+        offer(ReleaseAddress, !state.pending_frees.is_empty());
+        offer(
+            Checkpoint,
+            left.checkpoints > 0 || state.checkpoint.is_some(),
+        );
+        offer(MarkLate, !state.unmarked.is_empty());
+        for batch in 0..2 {
+            offer(LogBatch(batch), is_written(batch));
+            offer(Release(batch), is_written(batch));
+        }
+        for page in 0..PAGES as u8 {
+            offer(WriteBack(page), left.writes > 0 && !is_written(0));
+            offer(Relocate(page), left.relocations > 0 && !is_written(1));
+        }
         if state.left.crashes > 0 {
             for records in state.durable..=state.end() {
                 actions.extend(
