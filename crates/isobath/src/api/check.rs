@@ -76,30 +76,38 @@ impl Visitor for Found<'_> {
     }
 }
 
-/// The newest count of a check, from its task to the caller that waits for it.
+/// From a check's task to the caller that waits for it.
 #[derive(Default)]
-struct Newest(Mutex<(Option<(u64, u64)>, Option<Waker>)>);
+struct Newest(Mutex<Told>);
+
+#[derive(Default)]
+struct Told {
+    /// Done and total, unless the caller has taken them.
+    count: Option<(u64, u64)>,
+    /// Wakes the caller.
+    waker: Option<Waker>,
+}
 
 impl Newest {
     fn tell(&self, done: u64, total: u64) {
-        let mut state = self.0.lock();
-        state.0 = Some((done, total));
-        let waker = state.1.take();
-        drop(state);
+        let mut told = self.0.lock();
+        told.count = Some((done, total));
+        let waker = told.waker.take();
+        drop(told);
         if let Some(waker) = waker {
             waker.wake();
         }
     }
 
     fn take(&self) -> Option<(u64, u64)> {
-        self.0.lock().0.take()
+        self.0.lock().count.take()
     }
 
     /// Ready with the next count.
     fn poll(&self, context: &Context<'_>) -> Poll<(u64, u64)> {
-        let mut state = self.0.lock();
-        state.1 = Some(context.waker().clone());
-        state.0.take().map_or(Poll::Pending, Poll::Ready)
+        let mut told = self.0.lock();
+        told.waker = Some(context.waker().clone());
+        told.count.take().map_or(Poll::Pending, Poll::Ready)
     }
 }
 
