@@ -16,7 +16,7 @@ use isobath_io::{FaultDevice, FaultPlan, Survivors};
 
 const TASKS: usize = 12;
 /// Bytes that each task logs.
-const EACH: u64 = 1 << 20;
+const EACH: u64 = 512 << 10;
 
 /// How many times as long as the mean the longest operation may take; seen are 11.
 const MAX_MEANS: u64 = 50;

@@ -16,7 +16,7 @@ use crate::common::{
 };
 use isobath::{
     BackupError, BackupOptions, Durability, Error, OpenError, Options, StorageError, Store,
-    TransactionOptions, Tree, Volume,
+    TransactionOptions, Tree, Volume, WriteBatch,
 };
 use isobath_io::{
     Access, BackendReport, Channel, ChannelOptions, Device, FaultDevice, FaultPlan, IoError,
@@ -383,8 +383,10 @@ fn a_reader_that_holds_back_too_much_is_overrun_and_not_the_writer() {
     let store = Store::open(&path, &options().volume_limit_bytes(limit)).unwrap();
     let tree = store.create_tree("more").unwrap();
     let fill = |round: u64| {
-        for n in 0..2_000 {
-            tree.insert(&key(n), &value(round, 900)).unwrap();
+        for first in (0..2_000).step_by(20) {
+            let mut batch = WriteBatch::new();
+            (first..first + 20).for_each(|n| batch.insert(&tree, key(n), value(round, 900)));
+            store.write(&batch).unwrap();
         }
     };
     fill(0);

@@ -44,7 +44,7 @@ fn sample(closed: bool) -> Sample {
         let tree = store.create_tree(name).unwrap();
         let mut model = Model::new();
         // Everything twice, so that there are older copies.
-        for n in (0..900).chain(0..900) {
+        for n in (0..600).chain(0..600) {
             let length = random.one_of(&[0, 30, 200, 900, 9000]);
             let (k, v) = (key(n), value(random.bits(), length));
             tree.insert(&k, &v).unwrap();
