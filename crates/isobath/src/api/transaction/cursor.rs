@@ -52,6 +52,15 @@ pub(crate) struct MergeCursor {
     left: Option<usize>,
 }
 
+/// Where the next record is.
+pub(super) enum Step {
+    /// Among those of the current leaf, if it has more.
+    Leaf,
+    /// It was merged.
+    Record(FoundRecord<Vec<u8>>),
+    End,
+}
+
 /// Records of leaves, in the cursor's order.
 #[derive(Default)]
 struct Records {
@@ -121,22 +130,36 @@ impl MergeCursor {
         &mut self,
         source: &Source<'_>,
     ) -> Result<Option<FoundRecord<V>>, Error> {
-        // Bound: each round passes a leaf, or some records of the leaves, or is the last.
+        // Bound: each round passes a leaf, or is the last.
+        loop {
+            match self.step(source)? {
+                Step::Leaf => {
+                    let next = self.leaves.next_in_leaf(source.tree.runtime.pool()?);
+                    if let Some(entry) = source.tree.map_error(next)? {
+                        source.check_atomic_visibility(entry.key)?;
+                        return Ok(Some((entry.key.to_vec(), Found::of(entry.value)?)));
+                    }
+                    self.sees_leaf = false;
+                }
+                Step::Record((key, found)) => return Ok(Some((key, found.take()))),
+                Step::End => return Ok(None),
+            }
+        }
+    }
+
+    /// Where the next record is; reads what is missing for that.
+    pub(super) fn step(&mut self, source: &Source<'_>) -> Result<Step, Error> {
+        // Bound: each round but the last reads a leaf, or some records of leaves.
         loop {
             if self.sees_leaf {
-                let next = self.leaves.next_in_leaf(source.tree.runtime.pool()?);
-                if let Some(entry) = source.tree.map_error(next)? {
-                    source.check_atomic_visibility(entry.key)?;
-                    return Ok(Some((entry.key.to_vec(), Found::of(entry.value)?)));
-                }
-                self.sees_leaf = false;
+                return Ok(Step::Leaf);
             }
-            if let Some((key, found)) = self.batch.pop_front() {
-                return Ok(Some((key, found.take())));
+            if let Some(record) = self.batch.pop_front() {
+                return Ok(Step::Record(record));
             }
             if self.ended {
                 let Some(rest) = self.rest.take() else {
-                    return Ok(None);
+                    return Ok(Step::End);
                 };
                 self.begin_piece(source, rest);
             }

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::ops::Bound;
 
-use super::cursor::MergeCursor;
+use super::cursor::{MergeCursor, Step};
 use super::view::View;
 use super::write_set::{Own, Write};
 use crate::Error;
@@ -341,13 +341,17 @@ impl<'s> Source<'s> {
             let is_there = self.read_large_of(key, extent, &mut large)?;
             Ok(!is_there || visit(key, &large, large.len() as u64))
         };
-        // Bound: each round passes a record, and the rest of its leaf.
-        while let Some((key, found)) = cursor.next::<Vec<u8>>(self)? {
-            let goes_on = match &found {
-                Found::Whole(bytes) => show(&key, ValueRef::inline(bytes))?,
-                Found::Large(extent) => show(&key, ValueRef::extent(&extent.encode()))?,
+        // Bound: each round passes a record, or the rest of a leaf.
+        loop {
+            let goes_on = match cursor.step(self)? {
+                Step::Leaf => cursor.visit_leaf(self, &mut show)?,
+                Step::Record((key, found)) => match &found {
+                    Found::Whole(bytes) => show(&key, ValueRef::inline(bytes))?,
+                    Found::Large(extent) => show(&key, ValueRef::extent(&extent.encode()))?,
+                },
+                Step::End => false,
             };
-            if !goes_on || !cursor.visit_leaf(self, &mut show)? {
+            if !goes_on {
                 break;
             }
         }
