@@ -1,8 +1,8 @@
-//! The two superblocks, and a log that moves, as a model of their own.
+//! The two superblocks, and a log that leaves segments, as a model of their own.
 //!
-//! A store logs records, moves its log to another area, writes checkpoints, becomes shorter, and is
-//! closed and opened (`CheckpointIo::superblock`, `Checkpoints::move_log`, `Checkpoints::cut`,
-//! `Checkpoints::mark_open`). A crash may come between any two steps, and the newest superblock may
+//! A store logs records, has its log go on in another area and leave the one before, writes
+//! checkpoints, becomes shorter, and is closed and opened (`CheckpointIo::superblock`,
+//! `Checkpoints::relay_log`, `Checkpoints::cut`, `Checkpoints::mark_open`). A crash may come between any two steps, and the newest superblock may
 //! be corrupt afterwards. The older one then leads to all that was logged, or to something that is
 //! plainly not there; never to less.
 
@@ -11,11 +11,11 @@ use stateright::{Model, Property};
 /// A rule of this model; without it something is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SuperblockRule {
-    /// Records go to the log's new area once superblocks name it (`move_log`).
+    /// Records go to the log's new area once superblocks name it (`relay_log`).
     AreaNamedFirst,
-    /// Both of them do (`move_log`).
+    /// Both of them do (`relay_log`).
     BothNameArea,
-    /// The old area is free once a checkpoint starts behind the move (`log_left`).
+    /// The log leaves the old area once a checkpoint starts behind it (`try_to_leave`).
     OldAreaKept,
     /// Both superblocks say that the volume is shorter before it is (`cut`).
     BothBeforeCut,
@@ -55,9 +55,11 @@ const LENGTH: u8 = 2;
 struct Superblock {
     number: u8,
     is_open: bool,
-    /// The area of the log, and where the records begin that lie there.
+    /// The area of the log, where the records begin that lie there, and whether those before lie in
+    /// the other one.
     area: u8,
     switch: u8,
+    has_old: bool,
     /// A recovery reads the log from here; it reaches up to there at least.
     start: u8,
     durable: u8,
@@ -72,6 +74,7 @@ enum Doing {
     Nothing,
     /// Superblocks are written, so many more.
     Moving(u8),
+    Leaving(u8),
     Cutting(u8),
     Opening(u8),
     Closing(u8),
@@ -101,6 +104,7 @@ pub enum TwoAction {
     Change,
     Checkpoint,
     Move,
+    Leave,
     Cut,
     Close,
     Open,
@@ -126,6 +130,18 @@ impl TwoState {
             Doing::Moving(0) => {
                 self.area = self.current.area;
                 self.doing = Doing::Nothing;
+            }
+            Doing::Leaving(0) => {
+                // Its segments are used again.
+                let old = 1 - self.current.area;
+                for record in &mut self.records {
+                    *record = record.filter(|area| *area != old);
+                }
+                self.doing = Doing::Nothing;
+            }
+            Doing::Leaving(left) => {
+                self.write()?;
+                self.doing = Doing::Leaving(left - 1);
             }
             Doing::Cutting(0) => {
                 self.length = self.current.length;
@@ -167,11 +183,13 @@ impl TwoState {
             });
         }
         let lies_in = |lsn: u8| match lsn < superblock.switch {
-            true => 1 - superblock.area,
-            false => superblock.area,
+            true => superblock.has_old.then_some(1 - superblock.area),
+            false => Some(superblock.area),
         };
-        let there = (superblock.start..self.records.len() as u8)
-            .take_while(|&lsn| self.records[usize::from(lsn)] == Some(lies_in(lsn)));
+        let there = (superblock.start..self.records.len() as u8).take_while(|&lsn| {
+            let record = self.records[usize::from(lsn)];
+            record.is_some() && record == lies_in(lsn)
+        });
         let end = superblock.start + there.count() as u8;
         (end >= superblock.durable).then_some(Ok(end))
     }
@@ -206,6 +224,7 @@ impl Model for TwoSuperblocks {
             is_open: true,
             area: 0,
             switch: 0,
+            has_old: false,
             start: 0,
             durable: 0,
             length: LENGTH,
@@ -224,8 +243,8 @@ impl Model for TwoSuperblocks {
     }
 
     fn actions(&self, _: &TwoState, actions: &mut Vec<TwoAction>) {
-        use TwoAction::{Change, Checkpoint, Close, Cut, Move, Open, Step};
-        actions.extend([Change, Checkpoint, Move, Cut, Close, Open, Step]);
+        use TwoAction::{Change, Checkpoint, Close, Cut, Leave, Move, Open, Step};
+        actions.extend([Change, Checkpoint, Move, Leave, Cut, Close, Open, Step]);
     }
 
     fn next_state(&self, last: &TwoState, action: TwoAction) -> Option<TwoState> {
@@ -253,23 +272,24 @@ impl Model for TwoSuperblocks {
                 let end = state.records.len() as u8;
                 state.current.start = state.current.start.max(end.saturating_sub(1));
                 state.write()?;
-                let Superblock { start, switch, .. } = state.current;
-                if start >= switch || breaks(SuperblockRule::OldAreaKept) {
-                    let old = 1 - state.current.area;
-                    for record in &mut state.records {
-                        *record = record.filter(|area| *area != old);
-                    }
-                }
             }
             TwoAction::Move => {
-                // From an area that holds all that a recovery reads.
-                let is_alone = state.current.start >= state.current.switch;
-                if !state.is_open() || !self.logs || !is_alone {
+                if !state.is_open() || !self.logs || state.current.has_old {
                     return None;
                 }
                 state.current.area = 1 - state.current.area;
                 state.current.switch = state.records.len() as u8;
+                state.current.has_old = true;
                 state.doing = Doing::Moving(both(SuperblockRule::BothNameArea));
+            }
+            TwoAction::Leave => {
+                let Superblock { start, switch, .. } = state.current;
+                let is_read = start < switch && !breaks(SuperblockRule::OldAreaKept);
+                if !state.is_open() || !self.logs || !state.current.has_old || is_read {
+                    return None;
+                }
+                state.current.has_old = false;
+                state.doing = Doing::Leaving(2);
             }
             TwoAction::Cut => {
                 if !state.is_open() || !self.logs || state.current.length == 1 {

@@ -97,8 +97,8 @@ canaries! {
     TakeSpaceOfVictims,
     /// The ids of a value's chunks that were taken back are the value's own again.
     UseIdsAgainAtOnce,
-    /// Records go to the log's larger area before the superblocks name it.
-    MoveLogEarly,
+    /// Records go to the log's new extents before the superblocks name them.
+    RelayLogEarly,
     /// Space that a record frees is used again before the record is durable.
     FreeEarly,
     /// A tree is dropped without waiting for the commits in flight.
@@ -197,14 +197,14 @@ canaries! {
     PassValidating,
     /// An opening says so in one of the two superblocks.
     OpenOneSuperblock,
-    /// One of the two superblocks names the log's new area when records go there.
-    MoveOneSuperblock,
+    /// One of the two superblocks names the log's new extents when records go there.
+    RelayOneSuperblock,
     /// One of the two superblocks says that the volume is shorter when it is cut.
     CutOneSuperblock,
     /// Closing writes one of the two superblocks.
     CloseOneSuperblock,
-    /// The area that the log had before is free while the log still starts there.
-    LeaveOldLogEarly,
+    /// The log leaves segments of which a recovery still reads a part.
+    LeaveLogEarly,
     /// A superblock is written while the checkpoint that it names is in the drive's cache.
     SuperblockBeforePages,
     /// A superblock is not flushed before what it replaces is used again.

@@ -17,7 +17,7 @@ use crate::checkpoint::log_area;
 use crate::checkpoint::{ArrayRoot, SUPERBLOCK_OFFSETS, Superblock};
 use crate::error::{BackupFileError, Error};
 use crate::log::record::{self, Body, Copied, Mapped, mapping_body};
-use crate::log::{BLOCK, HEADER_BYTES, Rewriter};
+use crate::log::{BLOCK, HEADER_BYTES, LogArea, Rewriter};
 use crate::page::{self, Lsn, PAGE_SIZE, PageId, PageKind, get_u32, get_u64, offset, put_u64};
 use crate::pagestore::{Entry, summaries};
 use crate::shared::{Address, MAX_LENGTH, SegmentSizes, uuid};
@@ -147,7 +147,7 @@ pub(crate) fn build(
     let state = State::read(last)?;
     let superblock = superblock_of(last, &state)?;
     let mut image = Image::new(volume.clone(), &superblock, read_map(last)?);
-    image.grow(1 + superblock.log_segments + MIN_SEGMENTS)?;
+    image.grow(image.next_segment + MIN_SEGMENTS)?;
     let area = log_area(&superblock);
     if let Some(area) = &area {
         area.fill_with_zeros(volume).map_err(Error::Io)?;
@@ -215,7 +215,9 @@ fn superblock_of(file: &BackupFile, state: &State) -> Result<Superblock, Error> 
     superblock.next_lsn = state.log_end.0;
     superblock.tick = state.tick;
     superblock.checkpoint = CHECKPOINT;
-    superblock.log_segments = header.restored_log(state.log_end.0 - state.log_start.0);
+    let log = header.restored_log(state.log_end.0 - state.log_start.0);
+    let segment = u64::from(header.segment_bytes);
+    superblock.log = LogArea::new(0, [(segment, u64::from(log) * segment)]);
     superblock.max_log_segments = header.max_log_segments;
     superblock.open_epoch = state.open_epoch;
     superblock.log_start = state.log_start.0;
@@ -341,7 +343,7 @@ impl Image {
             align: volume.logical_block(),
             volume,
             segment_bytes,
-            next_segment: 1 + superblock.log_segments,
+            next_segment: 1 + superblock.log_segments().len() as u32,
             segments: 0,
             pages: filling(),
             chunks: filling(),

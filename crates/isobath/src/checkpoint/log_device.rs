@@ -8,39 +8,18 @@ use super::{MAX_PATH_BYTES, Superblock};
 use crate::Error;
 use crate::log::{DEVICE_HEADER_BYTES, DEVICE_VERSION, DeviceHeader, HeaderError, LogArea};
 use crate::paths::{in_real_directory, real};
-use crate::shared::{Run, SegmentSizes};
 
 /// The area on a log device.
 fn device_area(bytes: u64) -> Option<LogArea> {
-    LogArea::new(vec![(LOG_OFFSET + DEVICE_HEADER_BYTES, bytes)])
+    LogArea::new(0, [(LOG_OFFSET + DEVICE_HEADER_BYTES, bytes)])
 }
 
-/// The log's area of a store, if it has one: behind segment 0, or on a device of its own.
+/// The log's area of a store, if it has one: in the volume, or on a device of its own.
 pub(crate) fn log_area(superblock: &Superblock) -> Option<LogArea> {
-    if superblock.log_device_bytes > 0 {
-        return device_area(superblock.log_device_bytes);
+    match superblock.log_device_bytes {
+        0 => superblock.log.clone(),
+        bytes => device_area(bytes),
     }
-    let now = Run {
-        first: superblock.log_first,
-        count: superblock.log_segments,
-    };
-    let area = area_of(now, superblock.sizes)?;
-    match superblock.log_before.get() {
-        Some((switch, before)) => {
-            let before = area_of(before, superblock.sizes)?;
-            Some(area.growing_from(switch, before))
-        }
-        None => Some(area),
-    }
-}
-
-/// The area that consists of these segments.
-fn area_of(run: Run, sizes: SegmentSizes) -> Option<LogArea> {
-    let (start, end) = (
-        sizes.start_of(run.first),
-        sizes.start_of(run.first.checked_add(run.count)?),
-    );
-    LogArea::new(vec![(start, end - start)])
 }
 
 /// Bytes that a log device has for the log itself.

@@ -4,9 +4,9 @@
 mod checkpoints;
 pub(crate) mod format;
 pub(crate) mod log_device;
-mod log_growth;
+mod log_extents;
 #[cfg(test)]
-mod log_growth_tests;
+mod log_extents_tests;
 mod recovery_floor;
 mod shrink;
 #[cfg(test)]

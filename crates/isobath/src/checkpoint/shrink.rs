@@ -7,18 +7,14 @@
 //! it says, which is harmless.
 
 use super::Checkpoints;
-use super::log_growth::Larger;
 use crate::canary::{self, Canary};
 use crate::page::Lsn;
 use crate::pagestore::{Fence, MAX_IDLE_LOOKS, POLL};
 use crate::runtime::{Worker, clock};
-use crate::shared::Run;
 use crate::{Error, trace};
 
 /// Attempts to empty the volume's end: writers that need the space lift the fence.
 const MAX_ROUNDS: u32 = 4;
-/// Attempts to move the log to a smaller area: they fail while much of it is in use.
-const MAX_LOG_MOVES: u32 = 50;
 
 /// Bytes of the volume before and after, and how many a drive was asked to discard.
 #[derive(Clone, Copy, Debug, Default)]
@@ -93,41 +89,36 @@ impl Checkpoints {
 
     /// One attempt; `false` if it was interrupted.
     fn shrink_once(&self, worker: &Worker, end_versions: &dyn Fn()) -> Result<bool, Error> {
-        self.leave_old_log(worker)?;
+        self.wait_for_log(worker)?;
         end_versions();
         self.checkpoint_now(worker)?;
-        // What was written before may have asked for a larger log: it would grow once the volume is
+        // What was written before may have asked for a longer log: it would grow once the volume is
         // short.
         self.lower.log_tasks.forget_wanted();
-        let target = self.pagestore.shrink_target(self.log_run(worker)?);
-        let log = target.log.map_or(0, |run| run.count);
-        let needed = target.segments + target.left;
-        let spare = self.pagestore.make_free(worker, needed, log)?;
-        match self.pagestore.fence(worker, &target, spare)? {
-            Fence::Stands => Ok(self.empty_fenced(worker, target.log)? && self.cut(worker)?),
+        self.shorten_log(worker)?;
+        let tail = self.pagestore.shrink_target();
+        let spare = self.pagestore.make_free(worker, tail)?;
+        match self.pagestore.fence(worker, tail, spare)? {
+            Fence::Stands(tail) => Ok(self.empty_fenced(worker, tail)? && self.cut(worker)?),
             Fence::NotNeeded => Ok(true),
             Fence::Refused => Ok(false),
         }
     }
 
-    /// The log's run in the volume, if it has one, and whether its size may change.
-    fn log_run(&self, worker: &Worker) -> Result<Option<(Run, bool)>, Error> {
-        loop {
-            self.lower.shared.writable()?;
-            if let Some(superblock) = self.superblock() {
-                let run = Run {
-                    first: superblock.log_first,
-                    count: superblock.log_segments,
-                };
-                return Ok((run.count > 0).then_some((run, superblock.max_log_segments > 0)));
-            }
-            // A checkpoint is being written.
-            worker.sleep_until(clock::now() + POLL);
+    /// Has the log leave what it does not need, where its length may change.
+    fn shorten_log(&self, worker: &Worker) -> Result<(), Error> {
+        let log = self.log_segments(worker)?;
+        let least = self.least_log((&log.0, log.1));
+        if least.len() < log.0.len() {
+            // Where it cannot, as while a backup holds it, the rest is given back nevertheless.
+            self.leave_segments(worker, least, |_| false)?;
         }
+        Ok(())
     }
 
-    /// Waits until nothing is in the tail; `false` if the fence was lifted.
-    fn empty_fenced(&self, worker: &Worker, mut log: Option<Run>) -> Result<bool, Error> {
+    /// Waits until nothing is in the segments from `tail` on; `false` if the fence was lifted, or
+    /// the log stays there.
+    fn empty_fenced(&self, worker: &Worker, tail: u32) -> Result<bool, Error> {
         let (mut idle, mut least) = (0, u32::MAX);
         loop {
             self.lower.shared.writable()?;
@@ -135,22 +126,22 @@ impl Checkpoints {
             if self.is_fenced() {
                 self.checkpoint_now(worker)?;
             }
-            let Some(tail) = self.pagestore.look_behind_fence(log.is_some()) else {
+            let Some(found) = self.pagestore.look_behind_fence() else {
                 return Ok(false);
             };
-            if let Some(run) = tail.adopted {
-                log = None;
-                if !self.move_log_down(worker, run)? {
+            if found.left == 0 {
+                return Ok(true);
+            }
+            let log = self.log_segments(worker)?.0;
+            if log.iter().any(|&segment| segment >= tail) {
+                if !self.leave_segments(worker, &log, |segment| segment >= tail)? {
                     return Ok(false);
                 }
                 continue;
             }
-            if tail.left == 0 && log.is_none() {
-                return Ok(true);
-            }
-            idle = if tail.left < least { 0 } else { idle + 1 };
-            least = least.min(tail.left);
-            if tail.is_stuck || idle > MAX_IDLE_LOOKS {
+            idle = if found.left < least { 0 } else { idle + 1 };
+            least = least.min(found.left);
+            if found.is_stuck || idle > MAX_IDLE_LOOKS {
                 self.pagestore.lift_fence();
                 return Ok(false);
             }
@@ -194,63 +185,6 @@ impl Checkpoints {
                 continue;
             }
             self.checkpoint_now(worker)?;
-        }
-        Ok(false)
-    }
-
-    /// Waits until the log has left the area that it had before the present one, and no other area
-    /// is being made.
-    fn leave_old_log(&self, worker: &Worker) -> Result<(), Error> {
-        // Bound: an area in the making is finished; checkpoints let go of the one before it, once
-        // no backup holds the log.
-        while self.lower.log_tasks.is_moving()
-            || self.lower.log.area().is_some_and(|area| !area.is_alone())
-        {
-            match self.lower.log_tasks.is_moving() || self.lower.log_tasks.is_held() {
-                true => worker.sleep_until(clock::now() + POLL),
-                false => self.checkpoint_now(worker)?,
-            }
-            self.lower.shared.writable()?;
-        }
-        Ok(())
-    }
-
-    /// Moves the log to `run`, which may be smaller than its area. Returns `false`, and frees the
-    /// run, where too much of the log is in use all the time.
-    fn move_log_down(&self, worker: &Worker, run: Run) -> Result<bool, Error> {
-        self.lower.log_tasks.count_segments(run);
-        let mut area = Larger::in_run(run);
-        let moved = self
-            .fill_all(worker, &mut area)
-            .and_then(|()| self.try_moves(worker, run));
-        if !matches!(moved, Ok(true)) {
-            self.pagestore.release_log_run(run);
-        }
-        if let Err(error) = &moved {
-            self.lower.shared.poison(error.clone());
-        }
-        if moved? {
-            self.leave_old_log(worker)?;
-            return Ok(true);
-        }
-        Ok(false)
-    }
-
-    fn try_moves(&self, worker: &Worker, run: Run) -> Result<bool, Error> {
-        for _ in 0..MAX_LOG_MOVES {
-            self.checkpoint_now(worker)?;
-            self.lower.log_tasks.forget_wanted();
-            let before = self.lower.log.area_bytes();
-            if !self.lower.log.measure_by(self.bytes_of(run)) {
-                worker.sleep_until(clock::now() + POLL);
-                continue;
-            }
-            let few_are_dirty = self.lower.buffer.pool.dirty.unwritten()
-                <= self.lower.buffer.min_dirty_limit(self.pagestore.stored());
-            if few_are_dirty && self.move_log(worker, run)? {
-                return Ok(true);
-            }
-            self.lower.log.measure_again_by(before);
         }
         Ok(false)
     }

@@ -5,15 +5,18 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use crate::log::LogArea;
 use crate::page::{PAGE_SIZE, PageId, get_u32, get_u64, put_u32, put_u64};
-use crate::shared::{Address, Run, SegmentSizes};
+use crate::shared::{Address, SegmentSizes};
 
 /// The on-disk format that this engine writes.
-pub(crate) const FORMAT_VERSION: u32 = 3;
-/// The version written if all segments have one size.
-const UNIFORM_VERSION: u32 = 2;
-/// The version written if nothing needs more: a log that lies behind segment 0 and does not grow.
-const FIRST_VERSION: u32 = 1;
+pub(crate) const FORMAT_VERSION: u32 = 4;
+/// Versions below this have a log of one or two runs of segments.
+const EXTENTS_VERSION: u32 = 4;
+/// Versions below this have segments of one size.
+const SMALL_FIRST_VERSION: u32 = 3;
+/// Versions below this have a log behind segment 0 that does not grow.
+const GROWING_VERSION: u32 = 2;
 const MAGIC: &[u8; 8] = b"ISOBATH\0";
 
 /// Byte offsets of the two superblocks in the volume, both in segment 0 however
@@ -69,15 +72,10 @@ pub(crate) struct Superblock {
     pub(crate) directory: ArrayRoot,
     /// Allocations that no record had confirmed when the checkpoint was written.
     pub(crate) provisional: ArrayRoot,
-    /// Segments of the log area; none if nothing is logged.
-    pub(crate) log_segments: u32,
-    /// The first of them.
-    pub(crate) log_first: u32,
-    /// Segments that the log may grow to; 0 if it does not.
+    /// The log's area on the volume; none if nothing is logged, or elsewhere.
+    pub(crate) log: Option<LogArea>,
+    /// Large segments that the log may grow to; 0 if it does not.
     pub(crate) max_log_segments: u32,
-    /// The log's place before it grew, while a recovery needs that: records below this LSN lie
-    /// there.
-    pub(crate) log_before: LogBefore,
     /// Writers that have opened the store, this one included; what its log records carry.
     pub(crate) open_epoch: u32,
     /// The LSN from which a recovery reads the log.
@@ -93,38 +91,6 @@ pub(crate) struct Superblock {
     pub(crate) log_path: PathBuf,
     /// Segments that the volume may grow to; 0 without a limit.
     pub(crate) limit_segments: u32,
-}
-
-/// The log's place before it grew, if a recovery needs that. Not an `Option`: optimised code looks
-/// at the content of one before it looks whether there is any, and programs run under valgrind.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct LogBefore {
-    switch: u64,
-    run: Run,
-}
-
-impl LogBefore {
-    pub(crate) const NONE: LogBefore = LogBefore {
-        switch: 0,
-        run: Run { first: 0, count: 0 },
-    };
-
-    /// Records below the LSN `switch` lie in `run`.
-    pub(crate) fn new(switch: u64, run: Run) -> LogBefore {
-        LogBefore { switch, run }
-    }
-
-    /// The LSN from which on the log lies in its present area, and the segments of what is below.
-    pub(crate) fn get(self) -> Option<(u64, Run)> {
-        (self.run.count > 0).then_some((self.switch, self.run))
-    }
-
-    /// Takes the place if a log that starts at `start` does not need it.
-    pub(crate) fn take_before(&mut self, start: u64) -> Option<(u64, Run)> {
-        let left = self.get().filter(|(switch, _)| start >= *switch)?;
-        *self = LogBefore::NONE;
-        Some(left)
-    }
 }
 
 /// Why four KiB are no superblock of ours.
@@ -145,10 +111,16 @@ pub(crate) enum Unreadable {
 
 const CHECKSUM: usize = 12;
 const LOG_PATH: usize = 192;
-/// Behind the path: where the log lies.
+/// Behind the path, or in its place the extents of a log on the volume: more of the log.
 const LOG_PLACE: usize = PAGE_SIZE - 32;
 /// Bytes of the longest path that fits into a superblock.
 pub(crate) const MAX_PATH_BYTES: usize = LOG_PLACE - LOG_PATH;
+/// Bytes of an extent: its offset in the volume, and its length.
+const EXTENT_BYTES: usize = 16;
+/// No log is longer than this.
+const MAX_LOG_BYTES: u64 = 1 << 40;
+/// Extents that a log has at most.
+pub(crate) const MAX_LOG_EXTENTS: usize = (LOG_PLACE - LOG_PATH) / EXTENT_BYTES;
 
 impl Superblock {
     /// The first position of a new log.
@@ -171,10 +143,8 @@ impl Superblock {
             segment_table: empty,
             directory: empty,
             provisional: empty,
-            log_segments: 0,
-            log_first: 1,
+            log: None,
             max_log_segments: 0,
-            log_before: LogBefore::NONE,
             open_epoch: 1,
             log_start: Superblock::FIRST_LSN,
             log_epoch: 1,
@@ -187,41 +157,29 @@ impl Superblock {
 
     /// Whether changes are logged.
     pub(crate) fn is_logged(&self) -> bool {
-        self.log_segments > 0 || self.log_device_bytes > 0
+        self.log.is_some() || self.log_device_bytes > 0
     }
 
-    /// The segments of the log: those that it has and those that it had before.
-    pub(crate) fn log_runs(&self) -> impl Iterator<Item = Run> {
-        let now = Run {
-            first: self.log_first,
-            count: self.log_segments,
-        };
-        let before = self.log_before.get().map(|(_, run)| run);
-        std::iter::once(now)
-            .chain(before)
-            .filter(|run| run.count > 0)
-    }
-
-    /// Whether `segment` never holds pages: the superblocks' or the log's.
-    pub(crate) fn is_reserved(&self, segment: u32) -> bool {
-        segment == 0 || self.log_runs().any(|run| run.contains(segment))
-    }
-
-    fn version(&self) -> u32 {
-        let stays =
-            self.log_first == 1 && self.max_log_segments == 0 && self.log_before == LogBefore::NONE;
-        match (self.sizes.small_words(), stays) {
-            ((0, 0), true) => FIRST_VERSION,
-            ((0, 0), false) => UNIFORM_VERSION,
-            _ => FORMAT_VERSION,
-        }
+    /// The log's segments: all that an extent of it lies in.
+    pub(crate) fn log_segments(&self) -> Vec<u32> {
+        let extents = self.log.as_ref().map_or(&[][..], LogArea::extents);
+        let mut segments: Vec<u32> = extents
+            .iter()
+            .flat_map(|&(offset, length)| {
+                let end = offset.saturating_add(length - 1);
+                self.sizes.whole_in(offset)..=self.sizes.whole_in(end)
+            })
+            .collect();
+        segments.sort_unstable();
+        segments.dedup();
+        segments
     }
 
     /// The 4 KiB to write.
     pub(crate) fn encode(&self) -> [u8; PAGE_SIZE] {
         let mut bytes = [0; PAGE_SIZE];
         bytes[..8].copy_from_slice(MAGIC);
-        put_u32(&mut bytes, 8, self.version());
+        put_u32(&mut bytes, 8, FORMAT_VERSION);
         put_u64(&mut bytes, 16, self.sequence);
         bytes[24..40].copy_from_slice(&self.store_id);
         put_u32(&mut bytes, 40, PAGE_SIZE as u32);
@@ -239,7 +197,6 @@ impl Superblock {
         put_u64(&mut bytes, 120, self.checkpoint);
         put_u64(&mut bytes, 128, self.provisional.length);
         put_u64(&mut bytes, 136, self.provisional.root.to_raw());
-        put_u32(&mut bytes, 144, self.log_segments);
         put_u32(&mut bytes, 148, self.open_epoch);
         put_u64(&mut bytes, 152, self.log_start);
         put_u32(&mut bytes, 160, self.log_epoch);
@@ -251,14 +208,16 @@ impl Superblock {
         put_u32(&mut bytes, 184, path.len() as u32);
         put_u32(&mut bytes, 188, self.limit_segments);
         bytes[LOG_PATH..LOG_PATH + path.len()].copy_from_slice(path);
-        if self.version() > FIRST_VERSION {
-            put_u32(&mut bytes, LOG_PLACE, self.log_first);
-            put_u32(&mut bytes, LOG_PLACE + 4, self.max_log_segments);
-            let LogBefore { switch, run } = self.log_before;
-            put_u64(&mut bytes, LOG_PLACE + 8, switch);
-            put_u32(&mut bytes, LOG_PLACE + 16, run.first);
-            put_u32(&mut bytes, LOG_PLACE + 20, run.count);
-            put_u32(&mut bytes, LOG_PLACE + 24, small_segments);
+        put_u32(&mut bytes, LOG_PLACE + 4, self.max_log_segments);
+        put_u32(&mut bytes, LOG_PLACE + 24, small_segments);
+        if let Some(log) = &self.log {
+            put_u32(&mut bytes, LOG_PLACE, log.extents().len() as u32);
+            put_u64(&mut bytes, LOG_PLACE + 8, log.base());
+            let places = bytes[LOG_PATH..LOG_PLACE].chunks_exact_mut(EXTENT_BYTES);
+            for (place, &(offset, length)) in places.zip(log.extents()) {
+                put_u64(place, 0, offset);
+                put_u64(place, 8, length);
+            }
         }
         let sum = checksum(&bytes);
         put_u32(&mut bytes, CHECKSUM, sum);
@@ -275,7 +234,7 @@ impl Superblock {
         if version > FORMAT_VERSION {
             return Err(Unreadable::Newer { version, matches });
         }
-        let (small, small_segments) = match version > UNIFORM_VERSION {
+        let (small, small_segments) = match version >= SMALL_FIRST_VERSION {
             true => (get_u32(bytes, 164), get_u32(bytes, LOG_PLACE + 24)),
             false => (0, 0),
         };
@@ -293,17 +252,18 @@ impl Superblock {
         let path_bytes = get_u32(bytes, 184) as usize;
         let path = bytes[LOG_PATH..].get(..path_bytes);
         let path = path.ok_or(Unreadable::Corrupt)?;
-        let (mut log_first, mut max_log_segments, mut log_before) = (1, 0, LogBefore::NONE);
-        if version > FIRST_VERSION {
-            log_first = get_u32(bytes, LOG_PLACE);
-            max_log_segments = get_u32(bytes, LOG_PLACE + 4);
-            let before = Run {
-                first: get_u32(bytes, LOG_PLACE + 16),
-                count: get_u32(bytes, LOG_PLACE + 20),
-            };
-            if before.count > 0 {
-                log_before = LogBefore::new(get_u64(bytes, LOG_PLACE + 8), before);
-            }
+        let log_start = get_u64(bytes, 152);
+        let max_log_segments = match version >= GROWING_VERSION {
+            true => get_u32(bytes, LOG_PLACE + 4),
+            false => 0,
+        };
+        let log = match version >= EXTENTS_VERSION {
+            true => log_in_extents(bytes),
+            false => log_in_runs(bytes, version, sizes, log_start),
+        };
+        let log = log.ok_or(Unreadable::Corrupt)?;
+        if log.as_ref().is_some_and(|log| log.base() > log_start) {
+            return Err(Unreadable::Corrupt);
         }
         let mut store_id = [0; 16];
         store_id.copy_from_slice(&bytes[24..40]);
@@ -330,12 +290,10 @@ impl Superblock {
                 length: get_u64(bytes, 128),
                 root: address(136)?,
             },
-            log_segments: get_u32(bytes, 144),
-            log_first,
+            log,
             max_log_segments,
-            log_before,
             open_epoch: get_u32(bytes, 148),
-            log_start: get_u64(bytes, 152),
+            log_start,
             log_epoch: get_u32(bytes, 160),
             log_durable: get_u64(bytes, 168),
             log_device_bytes: get_u64(bytes, 176),
@@ -343,6 +301,62 @@ impl Superblock {
             limit_segments: get_u32(bytes, 188),
         })
     }
+}
+
+/// The log's area, if there is one; `None` for one that makes no sense.
+fn log_in_extents(bytes: &[u8]) -> Option<Option<LogArea>> {
+    let count = get_u32(bytes, LOG_PLACE) as usize;
+    if count == 0 {
+        return Some(None);
+    }
+    let places = bytes[LOG_PATH..LOG_PLACE].get(..count.checked_mul(EXTENT_BYTES)?)?;
+    let extents: Vec<(u64, u64)> = places
+        .chunks_exact(EXTENT_BYTES)
+        .map(|place| (get_u64(place, 0), get_u64(place, 8)))
+        .collect();
+    let mut total = 0u64;
+    for (offset, length) in &extents {
+        total = total.checked_add(*length)?;
+        offset.checked_add(*length).filter(|end| *end < 1 << 63)?;
+    }
+    let is_sound = total <= MAX_LOG_BYTES;
+    let area = LogArea::new(get_u64(bytes, LOG_PLACE + 8), extents)?;
+    is_sound.then_some(Some(area))
+}
+
+/// The same of a version before extents: a run of segments, in which a position is an LSN modulo
+/// its length, and another one with what lies below an LSN.
+fn log_in_runs(
+    bytes: &[u8],
+    version: u32,
+    sizes: SegmentSizes,
+    start: u64,
+) -> Option<Option<LogArea>> {
+    let area = |first: u32, count: u32| {
+        let (from, to) = (
+            sizes.start_of(first),
+            sizes.start_of(first.checked_add(count)?),
+        );
+        LogArea::new(0, [(from, to - from)])
+    };
+    let count = get_u32(bytes, 144);
+    if count == 0 {
+        return Some(None);
+    }
+    if version < GROWING_VERSION {
+        return area(1, count).map(Some);
+    }
+    let now = area(get_u32(bytes, LOG_PLACE), count)?;
+    let before = get_u32(bytes, LOG_PLACE + 20);
+    if before == 0 {
+        return Some(Some(now));
+    }
+    let switch = get_u64(bytes, LOG_PLACE + 8);
+    let before = area(get_u32(bytes, LOG_PLACE + 16), before)?;
+    let start = start / PAGE_SIZE as u64 * PAGE_SIZE as u64;
+    let is_sound = start <= switch && switch - start <= before.bytes();
+    let rest = now.pieces(switch, now.bytes());
+    is_sound.then(|| before.relaid(start, switch, rest))
 }
 
 fn checksum(bytes: &[u8; PAGE_SIZE]) -> u32 {
@@ -378,18 +392,25 @@ mod tests {
                 length: 3,
                 root: Address::new(4, 0, 4096),
             },
-            log_segments: 10,
-            log_first: 20,
+            log: None,
             max_log_segments: 40,
-            log_before: LogBefore::new(8192, Run { first: 1, count: 5 }),
             open_epoch: 11,
-            log_start: 12,
+            log_start: 12288,
             log_epoch: 13,
             log_durable: 14,
             log_device_bytes: 15,
             log_path: PathBuf::from("logs/a.log"),
             limit_segments: 16,
         };
+        let on_the_volume = Superblock {
+            log: LogArea::new(8192, [(1 << 20, 4096), (64 << 10, 1 << 18)]),
+            log_device_bytes: 0,
+            log_path: PathBuf::new(),
+            ..superblock.clone()
+        };
+        assert_eq!(on_the_volume.log_segments(), [1, 2, 3, 4, 16]);
+        let bytes = on_the_volume.encode();
+        assert_eq!(Superblock::decode(&bytes), Ok(on_the_volume));
         let mut bytes = superblock.encode();
         assert_eq!(Superblock::decode(&bytes), Ok(superblock));
         for at in 0..PAGE_SIZE {
@@ -397,10 +418,10 @@ mod tests {
             assert!(Superblock::decode(&bytes).is_err(), "byte {at}");
             bytes[at] ^= 1;
         }
-        bytes[8] = 4;
+        bytes[8] = 5;
         let newer = |matches| {
             Err(Unreadable::Newer {
-                version: 4,
+                version: 5,
                 matches,
             })
         };
@@ -411,6 +432,41 @@ mod tests {
         assert_eq!(
             Superblock::decode(&[0; PAGE_SIZE]),
             Err(Unreadable::Foreign)
+        );
+    }
+
+    /// As versions before extents had it: in one run of segments, or in two while it moved.
+    #[test]
+    fn a_log_in_runs_lies_where_it_did() {
+        let sizes = SegmentSizes::uniform(64 << 10);
+        let block = PAGE_SIZE as u64;
+        let old = |version: u32, first: u32, before: Option<(u64, u32, u32)>| {
+            let mut superblock = Superblock::new([7; 16], sizes, 99);
+            superblock.log_start = 5 * block + 8;
+            let mut bytes = superblock.encode();
+            put_u32(&mut bytes, 8, version);
+            put_u32(&mut bytes, 144, 2);
+            put_u32(&mut bytes, LOG_PLACE, first);
+            let (switch, start, count) = before.unwrap_or_default();
+            put_u64(&mut bytes, LOG_PLACE + 8, switch);
+            put_u32(&mut bytes, LOG_PLACE + 16, start);
+            put_u32(&mut bytes, LOG_PLACE + 20, count);
+            let sum = checksum(&bytes);
+            put_u32(&mut bytes, CHECKSUM, sum);
+            Superblock::decode(&bytes).map(|superblock| superblock.log.unwrap())
+        };
+        let place = |area: &LogArea, at: u64| area.pieces(at * block, block).next().unwrap().0;
+        let first = old(1, 0, None).unwrap();
+        assert_eq!(place(&first, 33), (64 << 10) + block);
+        let second = old(2, 20, None).unwrap();
+        assert_eq!(place(&second, 33), 20 * (64 << 10) + block);
+        let both = old(3, 20, Some((7 * block, 40, 1))).unwrap();
+        assert_eq!(place(&both, 6), 40 * (64 << 10) + 6 * block);
+        assert_eq!(place(&both, 7), 20 * (64 << 10) + 7 * block);
+        assert_eq!(place(&both, 33), 20 * (64 << 10) + block);
+        assert_eq!(
+            old(3, 20, Some((4 * block, 40, 1))),
+            Err(Unreadable::Corrupt)
         );
     }
 }

@@ -287,7 +287,7 @@ impl Checkpoints {
                 || self.lower.log.area_is_short());
         let begun = since.max(self.lower.log.start().0);
         let is_small = small::checkpoint_bytes().is_some_and(|bytes| next >= begun + bytes);
-        (wanted || is_small || self.lower.log_tasks.checkpoint_is_wanted())
+        (wanted || is_small)
             && self.frees_log()
             && !self.lower.shared.is_recovering()
             && !self.lower.shared.is_poisoned()
@@ -423,10 +423,6 @@ impl Checkpoints {
         if start >= log.first() {
             next.log_epoch = next.open_epoch;
         }
-        let left = match canary::is_on(Canary::LeaveOldLogEarly) {
-            true => next.log_before.take_before(u64::MAX),
-            false => next.log_before.take_before(start.0),
-        };
         // All ids that have a word in the pages above.
         let high_water = pagestore.high_water();
         next.page_high_water = high_water.min(begun_at.next_multiple_of(words_per_page()));
@@ -440,9 +436,6 @@ impl Checkpoints {
         current.others = written;
         if !canary::is_on(Canary::ReuseCheckpointEarly) {
             release(pagestore, current, &dead);
-        }
-        if let Some((_, run)) = left {
-            self.log_left(run);
         }
         self.compact(current);
         Counters::add(&self.lower.shared.counters.checkpoints, 1);
@@ -496,10 +489,10 @@ impl Checkpoints {
 
     /// The checkpointer's life: writes checkpoints while the log grows.
     pub(crate) fn run_checkpointer(&self, worker: &Worker) {
-        let mut larger = None;
+        let mut addition = None;
         while !self.lower.workers.is_stopping() {
             if !self.is_due() {
-                if self.enlarge_log(worker, &mut larger) {
+                if self.lengthen_log(worker, &mut addition) {
                     continue;
                 }
                 self.idle(worker).set(Some(worker.task_id()));
@@ -508,17 +501,12 @@ impl Checkpoints {
             }
             // The older half, or somewhat more: what was changed since will be changed again.
             let (start, next) = (self.lower.log.start(), self.lower.log.next());
-            let before = match self.lower.log_tasks.checkpoint_is_wanted() {
-                true => next,
-                false => self
-                    .lower
-                    .buffer
-                    .after_late_records(Lsn(start.0 + (next.0 - start.0) / 2)),
-            };
+            let half = Lsn(start.0 + (next.0 - start.0) / 2);
+            let before = self.lower.buffer.after_late_records(half);
             match self.checkpoint(worker, before) {
                 Ok(Outcome::Written | Outcome::WrittenInPart) => {
                     self.checkpointed_at.store(next.0, Ordering::Relaxed);
-                    self.request_larger_log();
+                    self.request_longer_log();
                 }
                 // A backup has the right to write checkpoints, for a moment, or the log is full and held.
                 Ok(Outcome::NotWritten) => worker.sleep_until(clock::now() + RETRY),

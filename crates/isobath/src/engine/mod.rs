@@ -29,7 +29,7 @@ use crate::log::LogTasks;
 use crate::pagestore::{LowerParts, PageStore, WRITING_TASKS};
 use crate::recovery::{EngineParts, Opening, Plan};
 use crate::runtime::WorkerPool;
-use crate::shared::{Run, Shared};
+use crate::shared::Shared;
 use crate::txn::Transactions;
 use publish::Publishing;
 
@@ -59,13 +59,13 @@ impl Engine {
         let plan = parts.plan;
         let workers = parts.config.workers;
         let superblock = &parts.current.superblock;
-        let log_runs: Vec<Run> = superblock.log_runs().collect();
+        let log_segments = superblock.log_segments();
         let retains = !parts.config.read_only && parts.volume.sees_pins();
         let volume = parts.volume.clone();
         let shared = Shared::new(parts.config, volume, parts.seqs, parts.recovering);
         let (shared, pool) = (Arc::new(shared), Arc::new(WorkerPool::new(workers)));
         let log = Arc::new(parts.log);
-        let log_tasks = Arc::new(LogTasks::new(&shared, &pool, &log, &log_runs));
+        let log_tasks = Arc::new(LogTasks::new(&shared, &pool, &log, &log_segments));
         let writers = workers * WRITING_TASKS;
         let buffer = Buffer::new(parts.pool, &shared, &pool, &log, &log_tasks, writers);
         let lower = LowerParts {

@@ -4,67 +4,95 @@ use isobath_io::{IoError, Volume};
 
 use super::layout::BLOCK;
 
-/// The log's place: pieces of a volume that hold the log one after another, and
-/// then from the beginning again. An LSN modulo the area's size is a position in it.
+/// The log's place: extents of a volume. From the LSN `base` on they hold the log one after
+/// another, and then from the first one again.
+///
+/// Where each LSN lies follows from this list alone, so a log can become longer or shorter without
+/// moving what a recovery reads ([`LogArea::relaid`]).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct LogArea {
+    base: u64,
     /// Offset and length in bytes.
     extents: Vec<(u64, u64)>,
-    /// Position in the area at which each extent ends.
+    /// Bytes from the base on at which each extent ends.
     ends: Vec<u64>,
-    /// The area that the log had before it grew, and the LSN, a whole block, below which it lies
-    /// there.
-    before: Option<(u64, Box<LogArea>)>,
 }
 
 impl LogArea {
-    /// The area that consists of `extents`, as (volume offset, length) in bytes.
-    /// `None` unless they are multiples of 4096 and there is at least one.
-    pub(crate) fn new(extents: Vec<(u64, u64)>) -> Option<LogArea> {
-        let mut total = 0;
-        let mut ends = Vec::with_capacity(extents.len());
-        for &(offset, length) in &extents {
-            if length == 0 || !(offset | length).is_multiple_of(BLOCK) {
+    /// The area that consists of `extents` from the LSN `base` on, as (volume offset, length) in
+    /// bytes. `None` unless all are multiples of 4096 and there is at least one extent.
+    pub(crate) fn new(base: u64, extents: impl IntoIterator<Item = (u64, u64)>) -> Option<LogArea> {
+        let mut area = LogArea {
+            base,
+            extents: Vec::new(),
+            ends: Vec::new(),
+        };
+        for (offset, length) in extents {
+            if length == 0 || !(offset | length | base).is_multiple_of(BLOCK) {
                 return None;
             }
-            total += length;
-            ends.push(total);
+            area.push(offset, length);
         }
-        (total > 0).then_some(LogArea {
-            extents,
-            ends,
-            before: None,
-        })
+        (!area.extents.is_empty()).then_some(area)
     }
 
-    /// This area from the LSN `switch` on, and `before` below it. What `before` has of an earlier
-    /// one counts no more.
-    pub(crate) fn growing_from(mut self, switch: u64, mut before: LogArea) -> LogArea {
-        debug_assert!(switch.is_multiple_of(BLOCK));
-        before.before = None;
-        self.before = Some((switch, Box::new(before)));
-        self
-    }
-
-    /// This area alone.
-    pub(crate) fn without_before(&self) -> LogArea {
-        LogArea {
-            before: None,
-            ..self.clone()
+    fn push(&mut self, offset: u64, length: u64) {
+        let end = self.bytes() + length;
+        match (self.extents.last_mut(), self.ends.last_mut()) {
+            (Some(last), Some(last_end)) if last.0 + last.1 == offset => {
+                last.1 += length;
+                *last_end = end;
+            }
+            _ => {
+                self.extents.push((offset, length));
+                self.ends.push(end);
+            }
         }
     }
 
-    /// Whether nothing lies in an earlier area.
-    pub(crate) fn is_alone(&self) -> bool {
-        self.before.is_none()
+    /// The LSN at which the list of extents begins.
+    pub(crate) fn base(&self) -> u64 {
+        self.base
     }
 
-    /// The area that holds `lsn`, and where it ends to do so.
-    fn holding(&self, lsn: u64) -> (&LogArea, u64) {
-        match &self.before {
-            Some((switch, before)) if lsn < *switch => (before, *switch),
-            _ => (self, u64::MAX),
+    /// The extents, as (volume offset, length) in bytes.
+    pub(crate) fn extents(&self) -> &[(u64, u64)] {
+        &self.extents
+    }
+
+    /// The area in which the log from `start` to `end`, whole blocks, lies where it does now, and
+    /// goes on in `rest`.
+    pub(crate) fn relaid(
+        &self,
+        start: u64,
+        end: u64,
+        rest: impl IntoIterator<Item = (u64, u64)>,
+    ) -> Option<LogArea> {
+        LogArea::new(start, self.pieces(start, end - start).chain(rest))
+    }
+
+    /// The parts of `extents` that hold nothing of the log from `start` to `end`.
+    pub(crate) fn without(
+        &self,
+        start: u64,
+        end: u64,
+        extents: impl IntoIterator<Item = (u64, u64)>,
+    ) -> Vec<(u64, u64)> {
+        let mut left: Vec<_> = extents.into_iter().collect();
+        for (from, length) in self.pieces(start, end - start) {
+            let to = from + length;
+            left = left
+                .into_iter()
+                .flat_map(|(offset, length)| {
+                    let after = offset + length;
+                    let (a, b) = ((offset, after.min(from)), (offset.max(to), after));
+                    [a, b]
+                })
+                .filter(|(a, b)| a < b)
+                .map(|(a, b)| (a, b - a))
+                .collect();
         }
+        left
     }
 
     /// Bytes of the area.
@@ -79,14 +107,13 @@ impl LogArea {
             if at >= end {
                 return None;
             }
-            let (area, until) = self.holding(at);
-            let position = at % area.bytes();
-            let index = area
+            let position = at.wrapping_sub(self.base) % self.bytes();
+            let index = self
                 .ends
                 .partition_point(|&extent_end| extent_end <= position);
-            let (offset, extent) = area.extents[index];
-            let within = position + extent - area.ends[index];
-            let count = (extent - within).min(end.min(until) - at);
+            let (offset, extent) = self.extents[index];
+            let within = position + extent - self.ends[index];
+            let count = (extent - within).min(end - at);
             at += count;
             Some((offset + within, count))
         })
@@ -144,46 +171,21 @@ mod tests {
 
     #[test]
     fn only_whole_blocks_make_an_area() {
-        assert!(LogArea::new(vec![]).is_none());
-        assert!(LogArea::new(vec![(4096, 0)]).is_none());
-        assert!(LogArea::new(vec![(4096, 512)]).is_none());
-        assert!(LogArea::new(vec![(512, 4096)]).is_none());
-        assert_eq!(
-            LogArea::new(vec![(0, 8192), (65536, 4096)])
-                .unwrap()
-                .bytes(),
-            12288
-        );
-    }
-
-    #[test]
-    fn a_log_that_has_grown_lies_in_two_areas() {
-        let before = LogArea::new(vec![(1 << 20, 2 * BLOCK)]).unwrap();
-        let area = LogArea::new(vec![(2 << 20, 4 * BLOCK)]).unwrap();
-        let area = area.growing_from(7 * BLOCK, before);
-        assert_eq!(area.bytes(), 4 * BLOCK);
-        let found: Vec<_> = area.pieces(5 * BLOCK, 4 * BLOCK).collect();
-        let at = |base: u64, block: u64| base + block * BLOCK;
-        assert_eq!(
-            found,
-            [
-                (at(1 << 20, 1), BLOCK),
-                (at(1 << 20, 0), BLOCK),
-                (at(2 << 20, 3), BLOCK),
-                (at(2 << 20, 0), BLOCK),
-            ]
-        );
-        let alone = area.without_before();
-        assert_eq!(
-            alone.pieces(5 * BLOCK, BLOCK).next(),
-            Some((at(2 << 20, 1), BLOCK))
-        );
+        assert!(LogArea::new(0, []).is_none());
+        assert!(LogArea::new(0, [(4096, 0)]).is_none());
+        assert!(LogArea::new(0, [(4096, 512)]).is_none());
+        assert!(LogArea::new(0, [(512, 4096)]).is_none());
+        assert!(LogArea::new(512, [(4096, 4096)]).is_none());
+        let area = LogArea::new(0, [(0, 8192), (65536, 4096), (69632, 4096)]).unwrap();
+        assert_eq!(area.bytes(), 16384);
+        assert_eq!(area.extents(), [(0, 8192), (65536, 8192)]);
     }
 
     proptest! {
-        /// Byte by byte, the area is its extents one after another, repeated.
+        /// Byte by byte, the area is its extents one after another, repeated from its base on.
         #[test]
         fn positions_go_round(
+            base in 0u64..9,
             lengths in prop::collection::vec(1u64..4, 1..5),
             lsn in 0u64..100_000,
             length in 0u64..30_000,
@@ -194,15 +196,65 @@ mod tests {
                 .map(|(i, blocks)| ((10 - i as u64) * (1 << 20), blocks * BLOCK))
                 .collect();
             let flat: Vec<u64> = extents.iter().flat_map(|&(offset, length)| offset..offset + length).collect();
-            let area = LogArea::new(extents).unwrap();
+            let base = base * BLOCK;
+            let lsn = base + lsn;
+            let area = LogArea::new(base, extents).unwrap();
             let found: Vec<u64> = area
                 .pieces(lsn, length)
                 .flat_map(|(offset, count)| offset..offset + count)
                 .collect();
             let expected: Vec<u64> = (lsn..lsn + length)
-                .map(|at| flat[(at % flat.len() as u64) as usize])
+                .map(|at| flat[((at - base) % flat.len() as u64) as usize])
                 .collect();
             prop_assert_eq!(found, expected);
+        }
+
+        /// What the log has is where it was, and all that is kept is used once.
+        #[test]
+        fn what_is_kept_stays_where_it_is(
+            lengths in prop::collection::vec(1u64..4, 1..5),
+            skipped in 0u64..9,
+            used in 0u64..9,
+            more in 0u64..3,
+            others in prop::collection::vec(any::<bool>(), 5),
+        ) {
+            let extents: Vec<(u64, u64)> = lengths
+                .iter()
+                .enumerate()
+                .map(|(i, blocks)| ((10 - i as u64) * (1 << 20), blocks * BLOCK))
+                .collect();
+            let area = LogArea::new(0, extents.clone()).unwrap();
+            let bytes = area.bytes();
+            let start = skipped * BLOCK;
+            let end = start + (used * BLOCK).min(bytes);
+            let blocks = |area: &LogArea, from: u64, to: u64| -> Vec<u64> {
+                area.pieces(from, to - from)
+                    .flat_map(|(offset, length)| (offset..offset + length).step_by(BLOCK as usize))
+                    .collect()
+            };
+            // Longer: all of a lap, and a new extent.
+            let new = (more > 0).then_some((1 << 30, more * BLOCK));
+            let rest: Vec<_> = area.pieces(end, start + bytes - end).chain(new).collect();
+            let longer = area.relaid(start, end, rest).unwrap();
+            prop_assert_eq!(longer.bytes(), bytes + more * BLOCK);
+            prop_assert_eq!(blocks(&longer, start, start + bytes), blocks(&area, start, start + bytes));
+            // In some of the extents.
+            let chosen = extents.iter().zip(&others).filter(|(_, is)| **is).map(|(extent, _)| *extent);
+            let chosen: Vec<_> = chosen.collect();
+            let rest = area.without(start, end, chosen.iter().copied());
+            if let Some(shorter) = area.relaid(start, end, rest) {
+                prop_assert_eq!(blocks(&shorter, start, end), blocks(&area, start, end));
+                let mut all = blocks(&shorter, start, start + shorter.bytes());
+                let count = all.len();
+                all.sort_unstable();
+                all.dedup();
+                prop_assert_eq!(all.len(), count);
+                for (offset, length) in chosen {
+                    for block in (offset..offset + length).step_by(BLOCK as usize) {
+                        prop_assert!(all.contains(&block));
+                    }
+                }
+            }
         }
     }
 }

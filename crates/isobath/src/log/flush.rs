@@ -48,7 +48,7 @@ struct State {
     running: usize,
     /// End of the padding that was taken for the next flush.
     padded_to: u64,
-    /// The LSN at which flushes stop while the log moves to another area.
+    /// The LSN at which flushes stop while the log leaves segments.
     pause_at: Option<u64>,
 }
 

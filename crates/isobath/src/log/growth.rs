@@ -1,12 +1,12 @@
 //! Whether the log should grow, and how far it has (docs/decisions/0028). The checkpointer makes
-//! the larger area.
+//! it longer.
 
 use std::time::Duration;
 
 use crate::Error;
 use crate::log::{Log, LogTasks};
 use crate::runtime::{Worker, clock};
-use crate::shared::{Run, SegmentSizes};
+use crate::shared::SegmentSizes;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// How long a transaction that waits for a larger log sleeps between two looks.
@@ -14,41 +14,36 @@ const RETRY: Duration = Duration::from_millis(1);
 
 /// How far the log has grown, and whether it should.
 pub(crate) struct LogGrowth {
-    /// Small and large segments of its area, of the one before it, and of one in the making.
+    /// Small and large segments of its area, and of an extent in the making.
     segments: [AtomicU32; 2],
     sizes: SegmentSizes,
     /// Bytes that the area should have at least.
     wanted: AtomicU64,
     /// The volume had no room, since the store was opened.
     refused: AtomicBool,
-    /// A transaction waits for the log to leave the area that it had before.
-    checkpoint: AtomicBool,
-    /// A larger area is being made.
-    making: AtomicBool,
+    /// The log gets another extent, or leaves one.
+    changing: AtomicBool,
 }
 
 impl LogGrowth {
-    /// That of a log that has these runs.
-    pub(crate) fn new(runs: &[Run], sizes: SegmentSizes) -> LogGrowth {
+    /// That of a log that lies in these segments.
+    pub(crate) fn new(segments: &[u32], sizes: SegmentSizes) -> LogGrowth {
         let growth = LogGrowth {
             segments: [AtomicU32::new(0), AtomicU32::new(0)],
             sizes,
             wanted: AtomicU64::new(0),
             refused: AtomicBool::new(false),
-            checkpoint: AtomicBool::new(false),
-            making: AtomicBool::new(false),
+            changing: AtomicBool::new(false),
         };
-        runs.iter().for_each(|run| growth.count(*run));
+        for &segment in segments {
+            growth.like(segment).fetch_add(1, Ordering::Relaxed);
+        }
         growth
     }
 
-    /// Those of the segments like `run`'s.
-    fn like(&self, run: Run) -> &AtomicU32 {
-        &self.segments[usize::from(run.first >= self.sizes.first_large)]
-    }
-
-    fn count(&self, run: Run) {
-        self.like(run).fetch_add(run.count, Ordering::Relaxed);
+    /// Those of the segments like `segment`.
+    fn like(&self, segment: u32) -> &AtomicU32 {
+        &self.segments[usize::from(segment >= self.sizes.first_large)]
     }
 
     /// The area should have `bytes` bytes at least; whether it was to have fewer so far.
@@ -64,26 +59,14 @@ impl LogTasks {
         self.growth.segments[usize::from(large)].load(Ordering::Relaxed)
     }
 
-    /// Counts the segments of a new area as the log's, before others can take them.
-    pub(crate) fn count_segments(&self, run: Run) {
-        self.growth.count(run);
+    /// Counts a segment as the log's, before others can take it.
+    pub(crate) fn count_segment(&self, segment: u32) {
+        self.growth.like(segment).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The log does not lie in `run`, or no longer.
-    pub(crate) fn discount_segments(&self, run: Run) {
-        let segments = self.growth.like(run);
-        segments.fetch_sub(run.count, Ordering::Relaxed);
-    }
-
-    /// Whether a checkpoint is asked for that needs nothing of the log so far.
-    #[inline]
-    pub(crate) fn checkpoint_is_wanted(&self) -> bool {
-        self.growth.checkpoint.load(Ordering::Relaxed)
-    }
-
-    /// It is written.
-    pub(crate) fn has_checkpoint(&self) {
-        self.growth.checkpoint.store(false, Ordering::Relaxed);
+    /// The log does not lie in this segment, or no longer.
+    pub(crate) fn discount_segment(&self, segment: u32) {
+        self.growth.like(segment).fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Whether the log should be larger than it is, and may.
@@ -93,7 +76,6 @@ impl LogTasks {
         self.wanted_bytes() > bytes
             && bytes < self.log.max_area_bytes()
             && !self.growth.refused.load(Ordering::Relaxed)
-            && self.log.area().is_some_and(|area| area.is_alone())
     }
 
     /// Bytes that the area should have at least.
@@ -121,14 +103,14 @@ impl LogTasks {
         self.growth.refused.store(true, Ordering::Relaxed);
     }
 
-    /// Whether another area is being made for the log.
-    pub(crate) fn is_moving(&self) -> bool {
-        self.growth.making.load(Ordering::SeqCst)
+    /// Whether the log's area is being changed.
+    pub(crate) fn is_changing(&self) -> bool {
+        self.growth.changing.load(Ordering::SeqCst)
     }
 
-    /// Says whether another area is being made for the log.
-    pub(crate) fn set_moving(&self, is_moving: bool) {
-        self.growth.making.store(is_moving, Ordering::SeqCst);
+    /// Says whether the log's area is being changed.
+    pub(crate) fn set_changing(&self, is_changing: bool) {
+        self.growth.changing.store(is_changing, Ordering::SeqCst);
     }
 
     /// Waits until the log has grown so far that a transaction's record of `bytes` bytes fits.
@@ -195,9 +177,6 @@ impl LogTasks {
             }
             if self.growth.request(wanted) {
                 self.workers.notify_all();
-            }
-            if self.log.area().is_some_and(|area| !area.is_alone()) {
-                self.growth.checkpoint.store(true, Ordering::Relaxed);
             }
             worker.sleep_until(clock::now() + RETRY);
         }

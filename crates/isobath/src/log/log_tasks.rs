@@ -8,7 +8,7 @@ use super::tasks::{Awaited, Own};
 use super::volume_flush::VolumeFlush;
 use super::{Log, Tracker};
 use crate::runtime::{PerWorker, WaitQueue, WorkerPool};
-use crate::shared::{Run, Shared};
+use crate::shared::Shared;
 
 /// How far the log has grown, what tasks of each worker wait for in it, and flushes that they
 /// share.
@@ -29,12 +29,12 @@ pub(crate) struct LogTasks {
 }
 
 impl LogTasks {
-    /// For a log that has these runs.
+    /// For a log that lies in these segments.
     pub(crate) fn new(
         shared: &Arc<Shared>,
         workers: &Arc<WorkerPool>,
         log: &Arc<Log>,
-        runs: &[Run],
+        segments: &[u32],
     ) -> LogTasks {
         if log.is_on() {
             let (log, workers) = (Arc::clone(log), Arc::clone(workers));
@@ -50,7 +50,7 @@ impl LogTasks {
         LogTasks {
             hold: Hold::new(),
             commits: Arc::new(Tracker::new(workers.count(), shared.config.tasks)),
-            growth: LogGrowth::new(runs, shared.config.sizes),
+            growth: LogGrowth::new(segments, shared.config.sizes),
             awaited: (0..workers.count()).map(|_| Awaited::new()).collect(),
             volume_flush: VolumeFlush::new(),
             flush_waiters,

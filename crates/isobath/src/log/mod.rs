@@ -212,8 +212,8 @@ impl Log {
         Lsn(self.on.as_ref().map_or(0, |on| on.flushing.pause()))
     }
 
-    /// Flushes go on, from where they were stopped on in `area`, which is larger, or as large as
-    /// reservations assume.
+    /// Flushes go on, from where they were stopped on in `area`, which has the same place for all
+    /// before, and is larger, or as large as reservations assume.
     pub(crate) fn go_on_in(&self, area: LogArea) {
         let Some(on) = &self.on else { return };
         let bytes = area.bytes();
@@ -229,14 +229,6 @@ impl Log {
     #[cfg(test)]
     pub(crate) fn is_paused(&self) -> bool {
         self.on.as_ref().is_some_and(|on| on.flushing.is_paused())
-    }
-
-    /// No recovery needs what lies in the area that the log had before.
-    pub(crate) fn forget_area_before(&self) {
-        if let Some(on) = &self.on {
-            let mut area = on.area.lock();
-            *area = Arc::new(area.without_before());
-        }
     }
 
     /// Whether anything is kept.

@@ -28,7 +28,7 @@ fn place() -> (Volume, LogArea) {
         (6 << 20, (2 << 20) - 4096),
     ];
     let volume = Volume::in_memory(16 << 20, None);
-    (volume, LogArea::new(extents).unwrap())
+    (volume, LogArea::new(0, extents).unwrap())
 }
 
 fn config(area: &LogArea, start: u64, next: u64, open_epoch: u32) -> LogConfig {
@@ -166,7 +166,7 @@ fn many_laps_are_read_back_from_any_checkpoint() {
 #[test]
 fn a_record_larger_than_a_read_and_a_new_log_are_read_back() {
     let volume = Volume::in_memory(200 << 20, None);
-    let area = LogArea::new(vec![(4096, 160 << 20)]).unwrap();
+    let area = LogArea::new(0, [(4096, 160 << 20)]).unwrap();
     let log = Log::on(config(&area, BLOCK, BLOCK, 1));
     let (found, end) = read_all(&volume, &area, BLOCK, 1).unwrap();
     assert!(found.is_empty());
@@ -710,7 +710,7 @@ fn writers_on_threads_lose_nothing() {
     const WRITERS: usize = 3;
     const RECORDS: u64 = 20_000;
     let volume = Volume::in_memory(64 << 20, None);
-    let area = LogArea::new(vec![(0, 32 << 20)]).unwrap();
+    let area = LogArea::new(0, [(0, 32 << 20)]).unwrap();
     let log = Log::on(LogConfig {
         writers: WRITERS + 1,
         ..config(&area, BLOCK, BLOCK, 1)

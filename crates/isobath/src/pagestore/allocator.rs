@@ -21,7 +21,7 @@ use super::summary::{self, Entry};
 use super::trace::PageTrace;
 use crate::canary::{self, Canary};
 use crate::page::{PAGE_SIZE, PageId};
-use crate::shared::{Address, ReservedWords, Run, SegmentSizes};
+use crate::shared::{Address, ReservedWords, SegmentSizes};
 use cleaning::CleaningProgress;
 pub(crate) use cleaning::{CleaningEnd, Victim};
 use fence::Fence;
@@ -287,23 +287,6 @@ impl SegmentAllocator {
         self.free.remove(at);
         self.hold(segment);
         true
-    }
-
-    /// Takes these free segments as [`SegmentAllocator::take_system`] does; `false`, and none is
-    /// taken, if one is not free.
-    pub(crate) fn adopt_run(&mut self, run: Run) -> bool {
-        let free = self.free.iter().filter(|&&segment| run.contains(segment));
-        if free.count() as u32 != run.count {
-            return false;
-        }
-        self.free.retain(|&segment| !run.contains(segment));
-        (run.first..run.first + run.count).for_each(|segment| self.hold(segment));
-        true
-    }
-
-    /// Gives the segments of a run back.
-    pub(crate) fn release_run(&mut self, run: Run) {
-        (run.first..run.first + run.count).for_each(|segment| self.release_system(segment));
     }
 
     fn hold(&mut self, segment: u32) {

@@ -613,10 +613,7 @@ fn a_volume_that_has_outgrown_small_segments_is_opened_as_it_was() {
     opened.restore(space.now, &words, &live_words, 0, &seqs);
     // The log may still lie in small ones.
     let free = (1..40).find(|&s| live_words[s as usize].1 == 0).unwrap();
-    assert!(opened.adopt_run(Run {
-        first: free,
-        count: 1
-    }));
+    assert!(opened.adopt_system(free));
     opened.leave_small();
     assert_eq!(opened.free_segments(), space.free_segments());
     assert_eq!(opened.system_segments(), 0);
@@ -630,10 +627,7 @@ fn a_volume_that_has_outgrown_small_segments_is_opened_as_it_was() {
             }
         );
     }
-    opened.release_run(Run {
-        first: free,
-        count: 1,
-    });
+    opened.release_system(free);
     assert_eq!(opened.free_segments(), space.free_segments());
     assert!(begin(&mut opened) >= 40, "of the large ones");
 }

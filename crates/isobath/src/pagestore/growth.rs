@@ -326,7 +326,7 @@ impl PageStore {
     }
 
     /// Grows the volume by segments for `bytes` bytes and takes them for the log. All of them are of one size.
-    pub(crate) fn grow_by_run(&self, worker: &Worker, bytes: u64) -> Result<Run, NotGrown> {
+    pub(crate) fn grow_for_log(&self, worker: &Worker, bytes: u64) -> Result<Run, NotGrown> {
         let turn = self.resizing_turn(worker).map_err(NotGrown::Failed)?;
         let sizes = self.lower.shared.config.sizes;
         let before = self.space.lock().segments();
@@ -345,9 +345,11 @@ impl PageStore {
         let run = Run { first, count };
         let mut space = self.space.lock();
         space.grow(first + count);
-        let taken = space.adopt_run(run);
-        debug_assert!(taken, "new segments are free");
-        self.lower.log_tasks.count_segments(run);
+        for segment in first..first + count {
+            let is_taken = space.adopt_system(segment);
+            debug_assert!(is_taken, "new segments are free");
+            self.lower.log_tasks.count_segment(segment);
+        }
         self.update_capacity(&space);
         Ok(run)
     }

@@ -22,7 +22,7 @@ use crate::buffer::{Buffer, MappingTable};
 use crate::log::{Log, LogTasks};
 use crate::page::{PAGE_SIZE, PageId};
 use crate::runtime::{PerWorker, WorkerPool};
-use crate::shared::{Address, ReservedWords, Run, Shared};
+use crate::shared::{Address, ReservedWords, Shared};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{HashMap, Mutex};
 
@@ -403,11 +403,20 @@ impl PageStore {
         self.space.lock().written(segment);
     }
 
-    /// The log does not lie in `run`, or no longer.
-    pub(crate) fn release_log_run(&self, run: Run) {
-        self.lower.log_tasks.discount_segments(run);
+    /// A free segment for the log, at the volume's beginning rather than its end.
+    pub(crate) fn take_log_segment(&self) -> Option<u32> {
         let mut space = self.space.lock();
-        space.release_run(run);
+        let segment = space.take_system()?;
+        self.lower.log_tasks.count_segment(segment);
+        self.update_capacity(&space);
+        Some(segment)
+    }
+
+    /// The log does not lie in `segment`, or no longer.
+    pub(crate) fn release_log_segment(&self, segment: u32) {
+        self.lower.log_tasks.discount_segment(segment);
+        let mut space = self.space.lock();
+        space.release_system(segment);
         self.update_capacity(&space);
     }
 

@@ -4,11 +4,9 @@
 use std::time::Duration;
 
 use crate::Error;
-use crate::log::MIN_AREA_BYTES;
 use crate::pagestore::growth::{FIRST_SEGMENTS, FULL_PERCENT};
 use crate::pagestore::{PageStore, SegmentAllocator, page_payload, writeback};
 use crate::runtime::{Worker, clock};
-use crate::shared::Run;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Between two looks at what others empty.
@@ -60,20 +58,10 @@ impl Drop for ShrinkTurn<'_> {
     }
 }
 
-/// The segments to be emptied.
-pub(crate) struct Target {
-    /// Segments that the volume is to have.
-    pub(crate) segments: u32,
-    /// The log's new run, if it moves.
-    pub(crate) log: Option<Run>,
-    /// Segments of the tail that it leaves then.
-    pub(crate) left: u32,
-}
-
 /// The outcome of setting up a fence.
 pub(crate) enum Fence {
-    /// There is one.
-    Stands,
+    /// There is one, in front of this segment.
+    Stands(u32),
     /// It would gain nothing.
     NotNeeded,
     /// The volume has outgrown its small segments since.
@@ -84,8 +72,6 @@ pub(crate) enum Fence {
 pub(crate) struct Tail {
     /// Segments.
     pub(crate) left: u32,
-    /// The log's new run, now that it is free.
-    pub(crate) adopted: Option<Run>,
     /// Some segment cannot be emptied.
     pub(crate) is_stuck: bool,
 }
@@ -134,64 +120,24 @@ impl PageStore {
         segments.max(space.end_of_bad())
     }
 
-    /// How short the volume can become, and where its log is to lie then, which lies in it now
-    /// where `log` says and may have another size if that says so.
-    pub(crate) fn shrink_target(&self, log: Option<(Run, bool)>) -> Target {
+    /// The segments that the volume needs for what is stored.
+    pub(crate) fn shrink_target(&self) -> u32 {
         let space = self.space.lock();
-        let Some((run, changes)) = log else {
-            return Target {
-                segments: self.segments_needed(&space, 0),
-                left: 0,
-                log: None,
-            };
-        };
-        let least = MIN_AREA_BYTES.div_ceil(u64::from(space.segment_bytes())) as u32;
-        let count = if changes {
-            least.min(run.count)
-        } else {
-            run.count
-        };
-        let segments = self.segments_needed(&space, count);
-        // One that has just outgrown its small segments may have no room for the log beside what
-        // pages need.
-        let lowest = match changes && segments <= space.segments() {
-            true => space.lowest_run(count, run),
-            false => None,
-        };
-        // To where it makes the volume shorter, or for fewer segments.
-        let end = |run: Run| run.first + run.count;
-        let log = lowest
-            .filter(|&lowest| count < run.count || (end(run) > segments && end(lowest) < end(run)));
-        Target {
-            segments: segments.max(end(log.unwrap_or(run))),
-            left: match log {
-                Some(_) if run.first >= segments => run.count,
-                _ => 0,
-            },
-            log,
-        }
+        let log = self.lower.log_tasks.segments(space.segments());
+        self.segments_needed(&space, log)
     }
 
     /// Waits until as many segments are free as are not needed for what is stored.
     pub(crate) fn pack(&self, worker: &Worker) -> Result<(), Error> {
-        let space = self.space.lock();
-        let log = self.lower.log_tasks.segments(space.segments());
-        let needed = self.segments_needed(&space, log);
-        drop(space);
-        self.make_free(worker, needed, 0).map(drop)
+        self.make_free(worker, self.shrink_target()).map(drop)
     }
 
-    /// Waits until the cleaners have freed as many segments as are to be given back, and `more`;
-    /// returns how many are spare then.
-    pub(crate) fn make_free(
-        &self,
-        worker: &Worker,
-        segments: u32,
-        more: u32,
-    ) -> Result<u32, Error> {
+    /// Waits until the cleaners have freed as many segments as are to be given back; returns how
+    /// many are spare then.
+    pub(crate) fn make_free(&self, worker: &Worker, segments: u32) -> Result<u32, Error> {
         let goal = {
             let space = self.space.lock();
-            space.segments().saturating_sub(segments) + more + MARGIN
+            space.segments().saturating_sub(segments) + MARGIN
         };
         self.shrinking.goal.store(goal, Ordering::Relaxed);
         let (mut idle, mut most) = (0, 0);
@@ -211,51 +157,43 @@ impl PageStore {
         }
     }
 
-    /// Sets up a fence in front of the volume's end, of which `spare` segments are free, and of the
-    /// place for the log.
+    /// Sets up a fence in front of segment `target`, or of a later one where fewer than are behind it
+    /// are `spare`.
     ///
     /// # Errors
     ///
     /// Any of the volume's, which poisons the store.
-    pub(crate) fn fence(
-        &self,
-        worker: &Worker,
-        target: &Target,
-        spare: u32,
-    ) -> Result<Fence, Error> {
+    pub(crate) fn fence(&self, worker: &Worker, target: u32, spare: u32) -> Result<Fence, Error> {
         let mut closing = Vec::new();
-        {
+        let tail = {
             let mut space = self.space.lock();
             // Each segment that is given back is free, or finds a free one for what lives in it.
-            let log = target.log.map_or(0, |run| run.count);
-            let gain = spare.saturating_sub(log + MARGIN) + target.left;
-            let tail = target.segments.max(space.segments().saturating_sub(gain));
-            if tail >= space.segments() && target.log.is_none() {
+            let gain = spare.saturating_sub(MARGIN);
+            let tail = target.max(space.segments().saturating_sub(gain));
+            if tail >= space.segments() {
                 return Ok(Fence::NotNeeded);
             }
-            if !space.may_fence(tail, target.log) {
+            if !space.may_fence(tail) {
                 return Ok(Fence::Refused);
             }
-            space.fence(tail, target.log, &mut closing);
-        }
+            space.fence(tail, &mut closing);
+            tail
+        };
         // Segments were closed because they are to be emptied.
         let closed = self.write_summaries(worker, &mut closing);
         closed.inspect_err(|error| self.lower.shared.poison(error.clone()))?;
-        Ok(Fence::Stands)
+        Ok(Fence::Stands(tail))
     }
 
-    /// The contents behind the fence, while it stands; takes the run for the log, if that is
-    /// awaited and free.
-    pub(crate) fn look_behind_fence(&self, awaits_log: bool) -> Option<Tail> {
+    /// The contents behind the fence, while it stands.
+    pub(crate) fn look_behind_fence(&self) -> Option<Tail> {
         let mut space = self.space.lock();
         if !space.is_fenced() {
             return None;
         }
-        let adopted = awaits_log.then(|| space.adopt_fenced_run()).flatten();
         space.look_behind_fence_again();
         Some(Tail {
             left: space.tail_left(),
-            adopted,
             is_stuck: space.has_bad_behind_fence(),
         })
     }

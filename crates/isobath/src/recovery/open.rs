@@ -17,7 +17,7 @@ use crate::checkpoint::{
     FORMAT_VERSION, SUPERBLOCK_OFFSETS, Superblock, Unreadable, log_area, log_device,
 };
 use crate::log::{
-    BLOCK, Log, LogConfig, LogEnd, MAX_TRANSACTION_BYTES, MIN_AREA_BYTES, next_epoch,
+    BLOCK, Log, LogArea, LogConfig, LogEnd, MAX_TRANSACTION_BYTES, MIN_AREA_BYTES, next_epoch,
 };
 use crate::page::{Lsn, PAGE_SIZE, PageCorruption, PageId};
 use crate::pagestore::{Entry, FIRST_SEGMENTS, PageIds, SegmentAllocator, worst_case_bytes};
@@ -123,7 +123,8 @@ pub(crate) fn create(
     let (pool, seqs) = reserve_tables(frames, segments)?;
     volume.grow(sizes.start_of(segments))?;
     let mut superblock = Superblock::new(store_id, sizes, segments);
-    superblock.log_segments = config.log_segments;
+    let log_end = sizes.start_of(1 + config.log_segments);
+    superblock.log = LogArea::new(0, [(sizes.start_of(1), log_end - sizes.start_of(1))]);
     superblock.max_log_segments = max_log_segments;
     superblock.log_device_bytes = log_device_bytes;
     superblock.log_path.clone_from(&config.log_path);
@@ -158,7 +159,7 @@ pub(crate) fn create(
 /// takes already keeps it from growing.
 fn check_limit(limit: u64, superblock: &Superblock) -> Result<(), Error> {
     let sizes = superblock.sizes;
-    let log = u64::from(superblock.log_segments) * u64::from(sizes.used_by(1));
+    let log = superblock.log.as_ref().map_or(0, LogArea::bytes);
     let least = sizes.start_of(FIRST_SEGMENTS) + log.min(MIN_AREA_BYTES);
     match limit < least {
         true => Err(Error::BadOption {
@@ -301,7 +302,6 @@ pub(crate) fn open(
     policy: Box<dyn CleaningPolicy>,
 ) -> Result<EngineParts, Error> {
     config.block_bytes = volume.logical_block();
-    config.log_segments = superblock.log_segments;
     config.log_path.clone_from(&superblock.log_path);
     if !superblock.clean && !superblock.is_logged() {
         return Err(Error::NotClosedCleanly {
@@ -369,9 +369,12 @@ pub(crate) fn open(
         mapped.chunk_bytes,
         &seqs,
     );
-    for run in superblock.log_runs() {
-        if !space.adopt_run(run) {
-            return Err(misplaced(0, Address::new(run.first, 0, 0)));
+    for segment in superblock.log_segments() {
+        if !space.adopt_system(segment) {
+            return Err(misplaced(
+                0,
+                Address::new(segment.min(MAX_SEGMENTS - 1), 0, 0),
+            ));
         }
     }
     // Above whatever a crash left in segments that nothing names.
@@ -547,6 +550,8 @@ impl Mapped {
         high_water: u64,
         pool: &BufferPool,
     ) -> Result<Mapped, Error> {
+        let log = superblock.log_segments();
+        let is_reserved = |segment: u32| segment == 0 || log.binary_search(&segment).is_ok();
         let mut live = vec![(0u32, 0u32); segments as usize];
         let (mut bytes, mut chunk_bytes, mut taken) = (0, 0, 0);
         for id in (PageId::FIRST_FREE.0..high_water).map(PageId) {
@@ -564,7 +569,7 @@ impl Mapped {
             let bytes_there = superblock.sizes.bytes_of(address.segment());
             let fits = end <= u64::from(bytes_there)
                 && address.length() > 0
-                && !superblock.is_reserved(address.segment());
+                && !is_reserved(address.segment());
             let Some(live) = live.get_mut(address.segment() as usize).filter(|_| fits) else {
                 return Err(misplaced(id.0, address));
             };

@@ -1,4 +1,4 @@
-//! Emptying segments so that the volume can end before them, or hold a run of them for the log.
+//! Emptying segments so that the volume can end before them.
 //!
 //! No one takes segments behind the fence: those that are free, or become so, wait on a list of
 //! their own. The cleaner moves what lives in the others. When all of them are on the list, the
@@ -7,15 +7,13 @@
 
 use isobath_flash::policy::{SegmentId, SegmentState};
 
-use super::{MIN_OPEN, Run, SealedSegment, SegmentAllocator};
+use super::{MIN_OPEN, SealedSegment, SegmentAllocator};
 use crate::small;
 
 /// Which segments are being emptied.
 pub(super) struct Fence {
     /// The first segment of the volume's tail.
     tail: u32,
-    /// Segments before it that a log is to lie in.
-    run: Option<Run>,
     /// Those of them that are free.
     free: Vec<u32>,
     /// The cleaner looks for the next victim below this, from the volume's end down.
@@ -24,7 +22,7 @@ pub(super) struct Fence {
 
 impl Fence {
     pub(super) fn contains(&self, segment: u32) -> bool {
-        segment >= self.tail || self.run.is_some_and(|run| run.contains(segment))
+        segment >= self.tail
     }
 }
 
@@ -56,19 +54,17 @@ impl SegmentAllocator {
         }
     }
 
-    /// Whether the segments from `tail` on, and those of `run`, are in use, and others are.
-    pub(crate) fn may_fence(&self, tail: u32, run: Option<Run>) -> bool {
-        let lowest = run.map_or(tail - 1, |run| run.first.min(tail - 1));
-        !self.is_left(lowest)
+    /// Whether the segments from `tail` on are in use, and others are.
+    pub(crate) fn may_fence(&self, tail: u32) -> bool {
+        !self.is_left(tail - 1)
     }
 
-    /// Takes the segments from `tail` on out of use, and those of `run`. Those of them that are
-    /// open are closed; their summaries are to be written.
-    pub(crate) fn fence(&mut self, tail: u32, run: Option<Run>, closing: &mut Vec<SealedSegment>) {
+    /// Takes the segments from `tail` on out of use. Those of them that are open are closed; their
+    /// summaries are to be written.
+    pub(crate) fn fence(&mut self, tail: u32, closing: &mut Vec<SealedSegment>) {
         self.unfence();
         let fence = Fence {
             tail,
-            run,
             free: Vec::new(),
             cursor: self.count,
         };
@@ -141,41 +137,9 @@ impl SegmentAllocator {
         self.bad.last().map_or(0, |segment| segment + 1)
     }
 
-    /// Takes the fenced run, if all of it is free, as [`SegmentAllocator::take_system`] does.
-    pub(crate) fn adopt_fenced_run(&mut self) -> Option<Run> {
-        let fence = self.fence.as_mut()?;
-        let run = fence.run?;
-        let free = fence.free.iter().filter(|&&segment| run.contains(segment));
-        if free.count() as u32 != run.count {
-            return None;
-        }
-        fence.free.retain(|&segment| !run.contains(segment));
-        fence.run = None;
-        (run.first..run.first + run.count).for_each(|segment| self.hold(segment));
-        Some(run)
-    }
-
-    /// The lowest `count` neighbouring segments that can be emptied: without the superblocks, those
-    /// of `taken`, and bad ones.
-    pub(crate) fn lowest_run(&self, count: u32, taken: Run) -> Option<Run> {
-        let lowest = match self.sizes.are_outgrown_by(self.count) {
-            true => self.sizes.first_large.max(1),
-            false => 1,
-        };
-        let mut first = lowest;
-        for segment in lowest..self.count {
-            if taken.contains(segment) || self.bad.contains(&segment) {
-                first = segment + 1;
-            } else if segment + 1 - first == count {
-                return Some(Run { first, count });
-            }
-        }
-        None
-    }
-
     /// Whether the cleaner has victims behind the fence, and space for what is live in them.
     pub(crate) fn fence_wants_cleaning(&self) -> bool {
-        let starts = self.fence.as_ref().map(Fence::lowest);
+        let starts = self.fence.as_ref().map(|fence| fence.tail);
         let cursor = self.fence.as_ref().map_or(0, |fence| fence.cursor);
         starts.is_some_and(|lowest| cursor > lowest) && !self.keeps_dead
     }
@@ -183,7 +147,7 @@ impl SegmentAllocator {
     /// The cleaner finds no victim, behind the fence either, until it is to look there again.
     pub(crate) fn rest_behind_fence(&mut self) {
         if let Some(fence) = &mut self.fence {
-            fence.cursor = fence.lowest();
+            fence.cursor = fence.tail;
         }
     }
 
@@ -202,7 +166,7 @@ impl SegmentAllocator {
             return None;
         }
         let fence = self.fence.as_mut()?;
-        let lowest = fence.lowest();
+        let lowest = fence.tail;
         while fence.cursor > lowest {
             fence.cursor -= 1;
             let id = SegmentId(fence.cursor);
@@ -232,12 +196,5 @@ impl SegmentAllocator {
         );
         self.resized();
         Some(self.count)
-    }
-}
-
-impl Fence {
-    /// The lowest segment that it holds.
-    fn lowest(&self) -> u32 {
-        self.run.map_or(self.tail, |run| run.first.min(self.tail))
     }
 }
