@@ -150,6 +150,8 @@ canaries! {
     SplitBeyondLog,
     /// Merges take space in a log that is full.
     MergeInFullLog,
+    /// Cleaning goes on in a log that is nearly full, and pages wait for what that frees.
+    CleanInFullLog,
     /// The record that gives trees their new roots does not wait for the pages below them.
     SwapRootsEarly,
     /// Recovery repeats commits over trees that were rewritten after them.

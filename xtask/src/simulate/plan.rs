@@ -173,7 +173,7 @@ pub(crate) struct More {
     pub(crate) initializes: bool,
     /// Of a hundred operations, those that are calls beyond plain reads and writes (`calls.rs`).
     pub(crate) calls: u64,
-    /// The log begins small, and moves to larger areas.
+    /// The log begins small, and becomes longer.
     pub(crate) grows_log: bool,
     /// Looks at what is on the drive when the newest superblock is corrupt, per round.
     pub(crate) superblocks: u64,

@@ -54,7 +54,7 @@ pub(super) struct Mode {
     pub(super) log: LogPlace,
     /// Whether the volume has hardly more space than the data needs.
     pub(super) full: bool,
-    /// Whether it begins with small segments and a small log, which moves to larger areas.
+    /// Whether it begins with small segments and a small log, which becomes longer.
     pub(super) small: bool,
     /// Whether transactions spill, and so rewrite their trees.
     pub(super) spills: bool,

@@ -17,7 +17,7 @@ use crate::checkpoint::Superblock;
 use crate::log::{Log, MAX_TRANSACTION_BYTES, MIN_AREA_BYTES, TRANSACTION_LIMIT};
 use crate::page::PAGE_SIZE;
 use crate::shared::Durability;
-use crate::shared::{Config, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, SegmentSizes};
+use crate::shared::{Config, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, SEGMENT_BYTES, SegmentSizes};
 use crate::{Error, small};
 use memory::Memory;
 
@@ -34,9 +34,7 @@ const FRAMES_PER_TASK: u64 = 4;
 const VERSION_SHARE: u64 = 16;
 /// Share of the memory that a pool takes by default: one part in this many.
 const MEMORY_SHARE: u64 = 4;
-/// Bytes of a segment, and segments that a limited volume should have: smaller ones leave more of
-/// it for data.
-const SEGMENT_BYTES: u32 = 2 << 20;
+/// Segments that a limited volume should have: smaller ones leave more of it for data.
 const MIN_SEGMENTS: u64 = 512;
 /// Bytes to be stored at once from which on a store would outgrow its small segments, and more than
 /// a few of its large ones.

@@ -345,8 +345,8 @@ impl Store {
         }))
     }
 
-    /// Waits for all tasks, writes everything and a checkpoint, and ends the
-    /// workers. Other handles of the store and its trees answer
+    /// Waits for all tasks, gives back what the file of a small store has beyond what its data needs,
+    /// writes everything and a checkpoint, and ends the workers. Other handles of the store and its trees answer
     /// [`Error::Closed`] from now on.
     ///
     /// # Errors
@@ -749,6 +749,7 @@ impl Closer {
             while local.engine.transactions.snapshots.abort_oldest() {}
             local.engine.transactions.gc(local);
             extent::free_provisional(local);
+            local.engine.checkpoints.trim(&local.worker);
             local.engine.pagestore.write_all(&local.worker)
         });
         self.runtime.stop();

@@ -62,6 +62,8 @@ pub(super) struct RoundStart {
     pub(crate) tick: u64,
     /// Bytes of the log's area, wherever it lies; 0 where nothing is logged.
     pub(crate) log_bytes: u64,
+    /// Segments that it may grow to; 0 where it does not.
+    pub(crate) max_log_segments: u32,
 }
 
 /// A page or chunk that was read.
@@ -220,6 +222,7 @@ impl Source<'_> {
             log_epoch: vouched,
             tick: engine.pagestore.tick(),
             log_bytes: log_area(superblock).map_or(0, |area| area.bytes()),
+            max_log_segments: superblock.max_log_segments,
         }
     }
 

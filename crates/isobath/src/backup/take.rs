@@ -164,12 +164,7 @@ fn header(engine: &Engine, pass: &RoundStart, base: Option<&BackupFile>) -> Resu
         log_segments: pass
             .log_bytes
             .div_ceil(u64::from(engine.shared.config.sizes.large)) as u32,
-        max_log_segments: match engine.log.max_area_bytes() {
-            most if most > pass.log_bytes => {
-                (most / u64::from(engine.shared.config.sizes.large)) as u32
-            }
-            _ => 0,
-        },
+        max_log_segments: pass.max_log_segments,
         created: now.map_or(0, |now| now.as_secs()),
     };
     if let Some(base) = base {
@@ -318,7 +313,7 @@ impl Taking<'_, '_> {
         let kept = self
             .runtime
             .run_urgently(|local| Source(local).end_passes())?;
-        // Not before: should the log move to another area from here on, then behind what is copied.
+        // Not before: should the log get other extents from here on, then behind what is copied.
         let area = engine.log.area().ok_or(Error::Closed)?;
         let volume = engine.shared.volume()?;
         let part = LogPart {

@@ -24,6 +24,7 @@ use super::writer::CheckpointIo;
 use super::{Checkpoints, SUPERBLOCK_OFFSETS};
 use crate::canary::{self, Canary};
 use crate::log::{BLOCK, LogArea, MIN_AREA_BYTES};
+use crate::page::Lsn;
 use crate::pagestore::{NotGrown, POLL};
 use crate::runtime::{Worker, clock};
 use crate::shared::{Counters, Run};
@@ -35,6 +36,12 @@ const FILL_BYTES: u64 = 256 << 10;
 /// more.
 const SMALL_LOG: u64 = 16 << 20;
 const DATA_SHARE: u64 = 4;
+/// So little data is worth no log for which the volume would outgrow its small segments.
+const LITTLE_DATA: u64 = 4 << 20;
+const LITTLE_LOG: u64 = 8 << 20;
+/// A log that is longer than the data becomes longer only if a checkpoint is due so soon after the
+/// one before: what is written slowly is worth no room.
+const SOON: Duration = Duration::from_millis(100);
 /// How long the checkpointer waits for the right to write superblocks.
 const RETRY: Duration = Duration::from_millis(1);
 /// Attempts to have the log leave segments: they fail while much of it is in use.
@@ -65,12 +72,18 @@ enum Rest<'a> {
 }
 
 impl Checkpoints {
-    /// A checkpoint was due: a log twice as long would need fewer, if the store is so large that it
-    /// is worth the room.
-    pub(super) fn request_longer_log(&self) {
+    /// A checkpoint was due, `after` the one before: a log twice as long would need fewer, if that is
+    /// worth the room.
+    pub(super) fn request_longer_log(&self, after: Duration) {
         let double = 2 * self.lower.log.area_bytes();
         let data = self.pagestore.allocated_bytes();
-        if double <= SMALL_LOG.max(DATA_SHARE * data) {
+        let is_worth = double <= data || after < SOON;
+        let is_small = self.pagestore.used_segment_bytes() < self.lower.shared.config.sizes.large;
+        let most = match is_small && data < LITTLE_DATA {
+            true => LITTLE_LOG,
+            false => SMALL_LOG.max(DATA_SHARE * data),
+        };
+        if is_worth && double <= most && !self.pagestore.is_shrinking() {
             self.lower.log_tasks.request_area(double);
         }
     }
@@ -292,8 +305,9 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// The first of these segments of the log's that it needs to be as long as it has to be.
-    pub(super) fn least_log<'s>(&self, (segments, changes): (&'s [u32], bool)) -> &'s [u32] {
+    /// Those of the log's segments, in ascending order, that make it as long as it has to be; all of
+    /// them if their number may not change.
+    pub(super) fn least_log<'s>(&self, segments: &'s [u32], changes: bool) -> &'s [u32] {
         let sizes = self.lower.shared.config.sizes;
         let mut bytes = 0;
         let is_needed = |&&segment: &&u32| {
@@ -304,9 +318,8 @@ impl Checkpoints {
         &segments[..segments.iter().take_while(is_needed).count()]
     }
 
-    /// Has the log leave all segments but those of `least`, and those that are `kept` away from it
-    /// for others that are free; `false` if too much of it is in use all the time, or there are
-    /// none.
+    /// Has the log leave all segments but `kept`. Those of them that it `leaves`, too, are replaced by
+    /// free ones. `false` if it cannot: much of it is in use all the time, or no segment is free.
     ///
     /// # Errors
     ///
@@ -314,39 +327,38 @@ impl Checkpoints {
     pub(super) fn leave_segments(
         &self,
         worker: &Worker,
-        least: &[u32],
-        is_left: impl Fn(u32) -> bool,
+        kept: &[u32],
+        leaves: impl Fn(u32) -> bool,
     ) -> Result<bool, Error> {
-        let sizes = self.lower.shared.config.sizes;
-        let mut kept: Vec<u32> = least.iter().copied().filter(|&s| !is_left(s)).collect();
-        let of = |segments: &[u32]| -> u64 {
-            segments.iter().map(|&s| u64::from(sizes.bytes_of(s))).sum()
+        let bytes_of = |segments: &[u32]| -> u64 {
+            let extents = self.extents_of(segments);
+            extents.map(|(_, length)| length).sum()
         };
+        let least = bytes_of(kept);
+        let mut next: Vec<u32> = kept.iter().copied().filter(|&s| !leaves(s)).collect();
         let mut taken = Vec::new();
-        // Bound: each round adds a segment.
-        while of(&kept) < of(least) {
-            let Some(segment) = self.pagestore.take_log_segment() else {
-                break;
-            };
-            kept.push(segment);
+        while bytes_of(&next) < least
+            && let Some(segment) = self.pagestore.take_log_segment()
+        {
+            next.push(segment);
             taken.push(segment);
         }
-        kept.sort_unstable();
-        let moved = match of(&kept) >= of(least) {
-            true => self
+        next.sort_unstable();
+        let left = match bytes_of(&next) < least {
+            true => Ok(Left::Nothing),
+            false => self
                 .fill_all(worker, &taken)
-                .and_then(|()| self.try_to_leave(worker, &kept)),
-            false => Ok(Left::No),
+                .and_then(|()| self.try_to_leave(worker, &next)),
         };
-        if let Err(error) = &moved {
+        if let Err(error) = &left {
             self.lower.shared.poison(error.clone());
         }
-        if let Ok(Left::No) = moved {
+        if matches!(left, Ok(Left::Nothing)) {
             for segment in taken {
                 self.pagestore.release_log_segment(segment);
             }
         }
-        Ok(matches!(moved?, Left::All))
+        Ok(matches!(left?, Left::All))
     }
 
     fn fill_all(&self, worker: &Worker, segments: &[u32]) -> Result<(), Error> {
@@ -359,13 +371,18 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Changes the list twice at least: segments of which a recovery reads a part stay in it until
-    /// a checkpoint starts behind that.
+    /// Has the log leave all segments but `kept`. It may take two changes of the list: a segment of
+    /// which a recovery reads a part is left once a checkpoint starts behind that.
     fn try_to_leave(&self, worker: &Worker, kept: &[u32]) -> Result<Left, Error> {
         let bytes: u64 = self.extents_of(kept).map(|(_, length)| length).sum();
-        let mut left = Left::No;
+        let (mut left, mut read_to) = (Left::Nothing, Lsn(0));
         for _ in 0..MAX_MOVES {
             self.checkpoint_now(worker)?;
+            if self.lower.log.start() < read_to {
+                // Something holds the log, as a backup does: another change would leave no more.
+                worker.sleep_until(clock::now() + POLL);
+                continue;
+            }
             self.lower.log_tasks.forget_wanted();
             let before = self.lower.log.area_bytes();
             if !self.lower.log.measure_by(bytes) {
@@ -374,13 +391,18 @@ impl Checkpoints {
             }
             let few_are_dirty = self.lower.buffer.pool.dirty.unwritten()
                 <= self.lower.buffer.min_dirty_limit(self.pagestore.stored());
-            if few_are_dirty && let Relaid::Done = self.relay_log(worker, &Rest::Only(kept))? {
-                if self.log_segments(worker)?.0 == kept {
-                    return Ok(Left::All);
+            let relaid = match few_are_dirty {
+                true => self.relay_log(worker, &Rest::Only(kept))?,
+                false => Relaid::Later,
+            };
+            match relaid {
+                Relaid::Done if self.log_segments(worker)?.0 == kept => return Ok(Left::All),
+                Relaid::Done => (left, read_to) = (Left::Some, self.lower.log.durable()),
+                Relaid::Later => self.lower.log.measure_again_by(before),
+                Relaid::Refused => {
+                    self.lower.log.measure_again_by(before);
+                    break;
                 }
-                left = Left::Some;
-            } else {
-                self.lower.log.measure_again_by(before);
             }
         }
         Ok(left)
@@ -398,9 +420,9 @@ enum Relaid {
 
 /// What the log has left.
 enum Left {
-    /// Nothing: its list is as it was.
-    No,
-    /// It has the new segments, and some of the others.
+    /// Its list is as it was.
+    Nothing,
+    /// It has the segments that it keeps, and others.
     Some,
     All,
 }

@@ -85,7 +85,7 @@ fn cuts(doing: Doing, seed: u64, first_segments: Option<u32>) -> Vec<Cut> {
         // While the superblocks are written, densely while they would still be had the log gone on
         // before them, and then now and again.
         let takes = (engine.log.is_paused() && step % 31 == seed % 31)
-            || (is_due && after < 500 && after % 20 == 1)
+            || (is_due && after < 600 && after % 40 == 1)
             || (is_due && after % 1501 == 1);
         if takes {
             let acknowledged = done.iter().map(|done| done.load(Ordering::Relaxed));

@@ -6,6 +6,8 @@
 //! then its labels; then the files are cut. A crash in between leaves a volume that is longer than
 //! it says, which is harmless.
 
+use isobath_io::Volume;
+
 use super::Checkpoints;
 use crate::canary::{self, Canary};
 use crate::page::Lsn;
@@ -13,6 +15,8 @@ use crate::pagestore::{Fence, MAX_IDLE_LOOKS, POLL};
 use crate::runtime::{Worker, clock};
 use crate::{Error, trace};
 
+/// Looks without progress after which a store that is closed stays as long as it is.
+const TRIM_LOOKS: u32 = 100;
 /// Attempts to empty the volume's end: writers that need the space lift the fence.
 const MAX_ROUNDS: u32 = 4;
 
@@ -71,7 +75,8 @@ impl Checkpoints {
         let discarded = if volume.can_shrink() {
             for _ in 0..MAX_ROUNDS {
                 let length = volume.len();
-                if self.shrink_once(worker, end_versions)? && volume.len() == length {
+                if self.shrink_once(worker, end_versions, MAX_IDLE_LOOKS)? && volume.len() == length
+                {
                     break;
                 }
             }
@@ -87,8 +92,27 @@ impl Checkpoints {
         })
     }
 
-    /// One attempt; `false` if it was interrupted.
-    fn shrink_once(&self, worker: &Worker, end_versions: &dyn Fn()) -> Result<bool, Error> {
+    /// Gives back what the file of a small store has beyond what its data needs, when the store is
+    /// closed: whatever the pattern of commits was, it is short then.
+    pub(crate) fn trim(&self, worker: &Worker) {
+        let can_shrink = |volume: Volume| volume.can_shrink();
+        let is_wanted = self.lower.log.is_on()
+            && self.pagestore.is_long_for_its_data()
+            && self.lower.shared.volume().is_ok_and(can_shrink);
+        if is_wanted && let Some(_turn) = self.pagestore.begin_shrinking() {
+            // One attempt, which does not wait for a reader that comes meanwhile. A failure has
+            // poisoned the store, which closing says.
+            let _ = self.shrink_once(worker, &|| (), TRIM_LOOKS);
+        }
+    }
+
+    /// One attempt, which ends after so many looks without progress; `false` if it was interrupted.
+    fn shrink_once(
+        &self,
+        worker: &Worker,
+        end_versions: &dyn Fn(),
+        looks: u32,
+    ) -> Result<bool, Error> {
         self.wait_for_log(worker)?;
         end_versions();
         self.checkpoint_now(worker)?;
@@ -97,9 +121,9 @@ impl Checkpoints {
         self.lower.log_tasks.forget_wanted();
         self.shorten_log(worker)?;
         let tail = self.pagestore.shrink_target();
-        let spare = self.pagestore.make_free(worker, tail)?;
+        let spare = self.pagestore.make_free(worker, tail, looks)?;
         match self.pagestore.fence(worker, tail, spare)? {
-            Fence::Stands(tail) => Ok(self.empty_fenced(worker, tail)? && self.cut(worker)?),
+            Fence::Stands(tail) => Ok(self.empty_fenced(worker, tail, looks)? && self.cut(worker)?),
             Fence::NotNeeded => Ok(true),
             Fence::Refused => Ok(false),
         }
@@ -107,9 +131,9 @@ impl Checkpoints {
 
     /// Has the log leave what it does not need, where its length may change.
     fn shorten_log(&self, worker: &Worker) -> Result<(), Error> {
-        let log = self.log_segments(worker)?;
-        let least = self.least_log((&log.0, log.1));
-        if least.len() < log.0.len() {
+        let (log, changes) = self.log_segments(worker)?;
+        let least = self.least_log(&log, changes);
+        if least.len() < log.len() {
             // Where it cannot, as while a backup holds it, the rest is given back nevertheless.
             self.leave_segments(worker, least, |_| false)?;
         }
@@ -118,7 +142,7 @@ impl Checkpoints {
 
     /// Waits until nothing is in the segments from `tail` on; `false` if the fence was lifted, or
     /// the log stays there.
-    fn empty_fenced(&self, worker: &Worker, tail: u32) -> Result<bool, Error> {
+    fn empty_fenced(&self, worker: &Worker, tail: u32, looks: u32) -> Result<bool, Error> {
         let (mut idle, mut least) = (0, u32::MAX);
         loop {
             self.lower.shared.writable()?;
@@ -141,7 +165,7 @@ impl Checkpoints {
             }
             idle = if found.left < least { 0 } else { idle + 1 };
             least = least.min(found.left);
-            if found.is_stuck || idle > MAX_IDLE_LOOKS {
+            if found.is_stuck || idle > looks {
                 self.pagestore.lift_fence();
                 return Ok(false);
             }

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use crate::log::LogArea;
+use crate::log::{LogArea, MIN_AREA_BYTES};
 use crate::page::{PAGE_SIZE, PageId, get_u32, get_u64, put_u32, put_u64};
 use crate::shared::{Address, SegmentSizes};
 
@@ -262,7 +262,10 @@ impl Superblock {
             false => log_in_runs(bytes, version, sizes, log_start),
         };
         let log = log.ok_or(Unreadable::Corrupt)?;
-        if log.as_ref().is_some_and(|log| log.base() > log_start) {
+        let is_wrong = |log: &LogArea| {
+            log.base() > log_start || !(MIN_AREA_BYTES..=MAX_LOG_BYTES).contains(&log.bytes())
+        };
+        if log.as_ref().is_some_and(is_wrong) {
             return Err(Unreadable::Corrupt);
         }
         let mut store_id = [0; 16];
@@ -314,14 +317,11 @@ fn log_in_extents(bytes: &[u8]) -> Option<Option<LogArea>> {
         .chunks_exact(EXTENT_BYTES)
         .map(|place| (get_u64(place, 0), get_u64(place, 8)))
         .collect();
-    let mut total = 0u64;
-    for (offset, length) in &extents {
-        total = total.checked_add(*length)?;
-        offset.checked_add(*length).filter(|end| *end < 1 << 63)?;
+    let is_sound = |(offset, length): &(u64, u64)| (offset | length) >> 62 == 0;
+    if !extents.iter().all(is_sound) {
+        return None;
     }
-    let is_sound = total <= MAX_LOG_BYTES;
-    let area = LogArea::new(get_u64(bytes, LOG_PLACE + 8), extents)?;
-    is_sound.then_some(Some(area))
+    LogArea::new(get_u64(bytes, LOG_PLACE + 8), extents).map(Some)
 }
 
 /// The same of a version before extents: a run of segments, in which a position is an LSN modulo
@@ -354,7 +354,7 @@ fn log_in_runs(
     let switch = get_u64(bytes, LOG_PLACE + 8);
     let before = area(get_u32(bytes, LOG_PLACE + 16), before)?;
     let start = start / PAGE_SIZE as u64 * PAGE_SIZE as u64;
-    let is_sound = start <= switch && switch - start <= before.bytes();
+    let is_sound = start <= switch && switch - start <= before.bytes() && switch >> 62 == 0;
     let rest = now.pieces(switch, now.bytes());
     is_sound.then(|| before.relaid(start, switch, rest))
 }
@@ -403,12 +403,13 @@ mod tests {
             limit_segments: 16,
         };
         let on_the_volume = Superblock {
-            log: LogArea::new(8192, [(1 << 20, 4096), (64 << 10, 1 << 18)]),
+            log: LogArea::new(8192, [(8 << 20, 4096), (64 << 10, 4 << 20)]),
             log_device_bytes: 0,
             log_path: PathBuf::new(),
             ..superblock.clone()
         };
-        assert_eq!(on_the_volume.log_segments(), [1, 2, 3, 4, 16]);
+        let segments: Vec<u32> = (1..=64).chain([128]).collect();
+        assert_eq!(on_the_volume.log_segments(), segments);
         let bytes = on_the_volume.encode();
         assert_eq!(Superblock::decode(&bytes), Ok(on_the_volume));
         let mut bytes = superblock.encode();
@@ -438,7 +439,7 @@ mod tests {
     /// As versions before extents had it: in one run of segments, or in two while it moved.
     #[test]
     fn a_log_in_runs_lies_where_it_did() {
-        let sizes = SegmentSizes::uniform(64 << 10);
+        let sizes = SegmentSizes::uniform(2 << 20);
         let block = PAGE_SIZE as u64;
         let old = |version: u32, first: u32, before: Option<(u64, u32, u32)>| {
             let mut superblock = Superblock::new([7; 16], sizes, 99);
@@ -456,14 +457,15 @@ mod tests {
             Superblock::decode(&bytes).map(|superblock| superblock.log.unwrap())
         };
         let place = |area: &LogArea, at: u64| area.pieces(at * block, block).next().unwrap().0;
+        let lap = (4 << 20) / block;
         let first = old(1, 0, None).unwrap();
-        assert_eq!(place(&first, 33), (64 << 10) + block);
+        assert_eq!(place(&first, lap + 1), (2 << 20) + block);
         let second = old(2, 20, None).unwrap();
-        assert_eq!(place(&second, 33), 20 * (64 << 10) + block);
+        assert_eq!(place(&second, lap + 1), 20 * (2 << 20) + block);
         let both = old(3, 20, Some((7 * block, 40, 1))).unwrap();
-        assert_eq!(place(&both, 6), 40 * (64 << 10) + 6 * block);
-        assert_eq!(place(&both, 7), 20 * (64 << 10) + 7 * block);
-        assert_eq!(place(&both, 33), 20 * (64 << 10) + block);
+        assert_eq!(place(&both, 6), 40 * (2 << 20) + 6 * block);
+        assert_eq!(place(&both, 7), 20 * (2 << 20) + 7 * block);
+        assert_eq!(place(&both, 8), 20 * (2 << 20) + 8 * block);
         assert_eq!(
             old(3, 20, Some((4 * block, 40, 1))),
             Err(Unreadable::Corrupt)

@@ -102,8 +102,7 @@ impl Extent {
     }
 }
 
-/// Payload bytes of a full chunk in a large segment. A longer value is written to large segments
-/// only.
+/// Payload bytes of a full chunk in a large segment.
 pub(crate) fn payload_bytes(config: &Config) -> usize {
     payload_in(config.sizes.large, config)
 }
@@ -113,10 +112,15 @@ fn payload_now(parts: &TaskParts) -> usize {
     payload_in(parts.pagestore.used_segment_bytes(), &parts.shared.config)
 }
 
-/// Payload bytes of a full chunk: eight chunks and their summary fit a segment.
+/// Bytes of the longest chunk: eight chunks and their summary fit a segment.
+pub(crate) const fn longest_chunk(segment_bytes: u32) -> u32 {
+    let chunk = (segment_bytes - PAGE_SIZE as u32) / CHUNKS_PER_SEGMENT;
+    if chunk < MAX_CHUNK { chunk } else { MAX_CHUNK }
+}
+
+/// Payload bytes of a full chunk.
 fn payload_in(segment_bytes: u32, config: &Config) -> usize {
-    let room = segment_bytes - PAGE_SIZE as u32;
-    let chunk = (room / CHUNKS_PER_SEGMENT).min(MAX_CHUNK);
+    let chunk = longest_chunk(segment_bytes);
     (chunk - chunk % config.block_bytes) as usize - HEADER_SIZE
 }
 

@@ -9,6 +9,11 @@
 //! commits in flight hold until they end. These wait for structure modifications, which need the ring alone, since the
 //! commit holds the area for them. And the ring is freed by flushes, which reserve nothing. So a waiter that lacks the area
 //! must not hold up those that need none of it.
+//!
+//! A checkpoint waits for pages. A page waits for log space for its mapping record, and for a segment. The records take a small
+//! part of the area, since few pages are dirty (`buffer/dirty_limits.rs`). Cleaning, which frees segments, logs as much for each
+//! page that it moves, and would fill the area: where it is nearly full the volume grows instead, which waits for the drive
+//! alone. A volume that may not grow is cleaned nevertheless, into the last of the area.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -292,8 +297,17 @@ impl Log {
 
     /// Whether a merge finds space in the area, which no commit has reserved for it.
     pub(crate) fn has_space_to_merge(&self) -> bool {
-        let most = ReservationClass::Structure.area_percent() * 100;
-        self.area_use() < most || canary::is_on(Canary::MergeInFullLog)
+        self.leaves_last_space() || canary::is_on(Canary::MergeInFullLog)
+    }
+
+    /// Whether cleaning finds space in the area beside what pages need that a checkpoint waits for.
+    pub(crate) fn has_space_to_clean(&self) -> bool {
+        self.leaves_last_space() || canary::is_on(Canary::CleanInFullLog)
+    }
+
+    /// Whether no more of the area is taken than structure modifications may fill.
+    fn leaves_last_space(&self) -> bool {
+        self.area_use() < ReservationClass::Structure.area_percent() * 100
     }
 
     /// Most bytes of one record, once the log has grown: that of a transaction which was written beside its trees may be larger than
@@ -361,10 +375,11 @@ impl Log {
         Ok(())
     }
 
-    /// Reserves from now on as if the area had `bytes` bytes, fewer than it has: it is to move to one of that size.
+    /// Reserves from now on as if the area had no more than `bytes` bytes: it is to leave the rest.
     /// `false`, and nothing changes, where more is in use or a task waits.
     pub(crate) fn measure_by(&self, bytes: u64) -> bool {
         let Some(on) = &self.on else { return false };
+        let bytes = bytes.min(on.area_bytes());
         let before = on.area_bytes.swap(bytes, Ordering::SeqCst);
         let used = self
             .in_flight

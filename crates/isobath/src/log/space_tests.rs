@@ -179,6 +179,71 @@ fn a_checkpoint_frees_a_full_log_without_the_pages_that_wait_for_it() {
     filled_without_checkpoints().expect_err("the checkpoint waited for itself");
 }
 
+/// Records of which some 17 lie in a leaf.
+const RECORDS: u32 = 28_000;
+const VALUE: [u8; 200] = [7; 200];
+
+/// Pages that a checkpoint waits for, in a volume without a spare segment, beside a log that is too
+/// full for cleaning that gains little; what came of the checkpoint.
+fn written_without_cleaning() -> Result<u64, Stuck> {
+    let options = Options::new()
+        .pool_bytes(16 << 20)
+        .segment_bytes(64 << 10)
+        .log_bytes(LOG_BYTES)
+        .fill_factor(0.9)
+        .workers(1)
+        .durability(Durability::None);
+    let mut simulation = Simulation::new(Volume::in_memory(0, None), &options, 1).unwrap();
+    let engine = Arc::clone(simulation.engine());
+    let tree = simulation.store().create_tree("t").unwrap();
+    let change = |first: usize, step: usize| {
+        for n in (first as u32..RECORDS).step_by(step) {
+            tree.insert(n.to_be_bytes(), VALUE).unwrap();
+        }
+    };
+    tree.load((0..RECORDS).map(|n| (n.to_be_bytes(), VALUE)))
+        .unwrap();
+    let write_all = |local: &WorkerState| {
+        let (buffer, log) = (&local.engine.buffer, &local.engine.log);
+        buffer
+            .flush_older_than(&local.worker, Lsn(u64::MAX))
+            .unwrap();
+        local
+            .engine
+            .checkpoints
+            .checkpoint(&local.worker, log.next())
+            .unwrap()
+    };
+    // About one page of each segment is obsolete.
+    change(0, 255);
+    in_task(&engine, &simulation, write_all).join().unwrap();
+    let current = engine.checkpoints.take();
+    change(100, 140);
+    let changed = engine.log.next();
+    let nearly_full = |local: &WorkerState| {
+        while used(&local.engine) < LOG_BYTES * 90 / 100 {
+            fill_one_block(local);
+        }
+    };
+    in_task(&engine, &simulation, nearly_full).join().unwrap();
+    let mut space = engine.pagestore.space().lock();
+    while space.spare_segments() > 0 {
+        space.take_system().unwrap();
+    }
+    drop(space);
+    current
+        .into_iter()
+        .for_each(|current| engine.checkpoints.give_back(current));
+    simulation.run_until(|| engine.log.start() >= changed, STEPS)
+}
+
+#[test]
+fn pages_that_a_checkpoint_waits_for_need_no_cleaning() {
+    written_without_cleaning().unwrap();
+    Canary::CleanInFullLog.switch_on();
+    written_without_cleaning().expect_err("the pages waited for cleaning");
+}
+
 /// A recovery that frees nothing of a log that is full: tasks that wait for log space get an error instead of waiting without end.
 #[test]
 fn a_recovery_that_stands_still_says_so() {

@@ -190,13 +190,13 @@ impl PageStore {
         Ok(())
     }
 
-    /// Whether the volume should grow instead of being cleaned: live data
-    /// fills it beyond the fill factor.
+    /// Whether the volume should grow instead of being cleaned: live data fills it beyond the fill
+    /// factor, or the log has no space for what cleaning moves.
     pub(crate) fn prefers_growth(&self, space: &SegmentAllocator) -> bool {
         if self.growth_was_refused() {
             return false;
         }
-        if space.grows_for_readers() {
+        if space.grows_for_readers() || !self.lower.log.has_space_to_clean() {
             return true;
         }
         let room = u64::from(space.usable_segments() - space.system_segments());
@@ -335,7 +335,7 @@ impl PageStore {
         let first = match is_small || sizes.are_outgrown_by(before) {
             true => before,
             // What pages need comes first.
-            false => sizes.first_large + FIRST_SEGMENTS,
+            false => self.to_large(0),
         };
         let count = match is_small {
             true => needed(before),

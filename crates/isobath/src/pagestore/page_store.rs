@@ -428,7 +428,7 @@ impl PageStore {
         self.cleaning_wanted.load(Ordering::Relaxed) || self.growth.is_requested()
     }
 
-    /// Whether the volume is being shortened: the log stays where it is during that.
+    /// Whether the volume is being shortened: the log does not grow during that.
     pub(crate) fn is_shrinking(&self) -> bool {
         self.shrinking.is_running()
     }

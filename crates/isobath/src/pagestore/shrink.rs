@@ -20,6 +20,10 @@ const MARGIN: u32 = 2;
 /// cost moving everything.
 const PACKED_PERCENT: u64 = 97;
 
+/// Bytes that the volume of a small store may have beside its data, and a quarter of that: more than
+/// an empty one with the shortest log.
+const SHORT_BYTES: u64 = 6 << 20;
+
 /// Whether the volume is being shortened.
 #[derive(Default)]
 pub(crate) struct Shrinking {
@@ -29,7 +33,7 @@ pub(crate) struct Shrinking {
 }
 
 impl Shrinking {
-    /// Whether the volume is being shortened: the log stays where it is during that.
+    /// Whether the volume is being shortened: the log does not grow during that.
     pub(crate) fn is_running(&self) -> bool {
         self.is_running.load(Ordering::SeqCst)
     }
@@ -120,6 +124,18 @@ impl PageStore {
         segments.max(space.end_of_bad())
     }
 
+    /// Whether a volume of small segments is so much longer than its data that it is worth moving
+    /// some. Not while a reader in another process needs what is obsolete.
+    pub(crate) fn is_long_for_its_data(&self) -> bool {
+        let space = self.space.lock();
+        let sizes = space.sizes();
+        let data = self.allocated_bytes();
+        let most = SHORT_BYTES + data + data / 4;
+        !sizes.are_outgrown_by(space.segments())
+            && sizes.start_of(space.segments()) > most
+            && !space.has_readers()
+    }
+
     /// The segments that the volume needs for what is stored.
     pub(crate) fn shrink_target(&self) -> u32 {
         let space = self.space.lock();
@@ -129,12 +145,18 @@ impl PageStore {
 
     /// Waits until as many segments are free as are not needed for what is stored.
     pub(crate) fn pack(&self, worker: &Worker) -> Result<(), Error> {
-        self.make_free(worker, self.shrink_target()).map(drop)
+        self.make_free(worker, self.shrink_target(), MAX_IDLE_LOOKS)
+            .map(drop)
     }
 
-    /// Waits until the cleaners have freed as many segments as are to be given back; returns how
-    /// many are spare then.
-    pub(crate) fn make_free(&self, worker: &Worker, segments: u32) -> Result<u32, Error> {
+    /// Waits until the cleaners have freed as many segments as are to be given back, or have freed
+    /// none for so many looks; returns how many are spare then.
+    pub(crate) fn make_free(
+        &self,
+        worker: &Worker,
+        segments: u32,
+        looks: u32,
+    ) -> Result<u32, Error> {
         let goal = {
             let space = self.space.lock();
             space.segments().saturating_sub(segments) + MARGIN
@@ -148,7 +170,7 @@ impl PageStore {
             idle = if spare > most { 0 } else { idle + 1 };
             most = most.max(spare);
             let given_up = self.shrinking.goal() == 0;
-            if spare >= goal || given_up || idle > MAX_IDLE_LOOKS {
+            if spare >= goal || given_up || idle > looks {
                 self.shrinking.give_up_goal();
                 return Ok(spare);
             }

@@ -175,14 +175,9 @@ fn limit_segments(bytes: Option<u64>, sizes: SegmentSizes) -> u32 {
     bytes.map_or(0, |bytes| sizes.whole_in(bytes).max(1))
 }
 
-/// Bytes that the log may take of a volume that is limited to `limit` bytes: a sixteenth. If the
-/// least log could not double within that, it stays as it is: for less than a doubling, data would
-/// lack the room of two areas while the log moves.
+/// Bytes that the log may take of a volume that is limited to `limit` bytes: a sixteenth.
 fn log_share(limit: u64) -> u64 {
-    match limit / 16 {
-        share if share < 2 * MIN_AREA_BYTES => MIN_AREA_BYTES,
-        share => share,
-    }
+    (limit / 16).max(MIN_AREA_BYTES)
 }
 
 /// Bytes that the log of a store may grow to: of a limit, also one that the store got later, a

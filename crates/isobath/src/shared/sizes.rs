@@ -4,6 +4,8 @@
 use crate::page::PAGE_SIZE;
 use crate::shared::{MAX_SEGMENT_BYTES, MAX_SEGMENTS, MIN_SEGMENT_BYTES};
 
+/// Bytes of a segment by default.
+pub(crate) const SEGMENT_BYTES: u32 = 2 << 20;
 /// Small segments that a volume begins with if nothing else is said: 16 MiB of them.
 const SMALL_SEGMENTS: u32 = 256;
 

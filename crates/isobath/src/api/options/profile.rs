@@ -36,7 +36,7 @@ impl Options {
         self.tasks = (settings.tasks_per_worker as usize).min(MAX_TASKS);
         // The usual size is left to the usual rules: a store begins with small ones.
         if let Ok(bytes) = u32::try_from(settings.segment_bytes)
-            && bytes != super::SEGMENT_BYTES
+            && bytes != crate::shared::SEGMENT_BYTES
         {
             self.segment_bytes = Some(bytes);
         }
