@@ -198,10 +198,10 @@ fn written_without_cleaning() -> Result<u64, Stuck> {
     let tree = simulation.store().create_tree("t").unwrap();
     let change = |first: usize, step: usize| {
         for n in (first as u32..RECORDS).step_by(step) {
-            tree.insert(n.to_be_bytes(), VALUE).unwrap();
+            tree.insert(n.swap_bytes().to_le_bytes(), VALUE).unwrap();
         }
     };
-    tree.load((0..RECORDS).map(|n| (n.to_be_bytes(), VALUE)))
+    tree.load((0..RECORDS).map(|n| (n.swap_bytes().to_le_bytes(), VALUE)))
         .unwrap();
     let write_all = |local: &WorkerState| {
         let (buffer, log) = (&local.engine.buffer, &local.engine.log);
