@@ -21,8 +21,8 @@ use crate::sync::Mutex;
 
 /// Looks at the live bytes of segments, of which one has to find them right.
 const ACCOUNT_LOOKS: u32 = 64;
-/// Pages between two counts that the check tells of its progress.
-const PAGES_PER_CALL: usize = 256;
+/// Pages between two counts that the check has of its progress.
+const PAGES_PER_COUNT: usize = 256;
 
 /// The result of [`Store::check`](crate::Store::check); a sound store has no
 /// `problems`.
@@ -66,7 +66,7 @@ impl Visitor for Found<'_> {
         if !self.ids.insert(id) {
             self.twice.push(id);
         }
-        if self.ids.len().is_multiple_of(PAGES_PER_CALL) {
+        if self.ids.len().is_multiple_of(PAGES_PER_COUNT) {
             self.tell();
         }
     }

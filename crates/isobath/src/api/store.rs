@@ -646,7 +646,8 @@ impl Store {
     /// Reads and verifies everything: every page and chunk, every rule of
     /// every tree, and that all room is accounted for. No task may change the
     /// store during that. Progress is in pages and chunks: `progress` runs on the calling thread,
-    /// gets the newest count each time, and may read the store.
+    /// gets the newest count each time, and may read the store. If it panics, the check goes on to
+    /// its end without it. In a task of this store it runs in that task.
     ///
     /// # Errors
     ///

@@ -236,7 +236,7 @@ fn truncated_newer_and_foreign_volumes_are_distinguished() {
             error,
             OpenError::NewerFormat {
                 found: 9,
-                known: 3,
+                known: 4,
                 ..
             }
         ),

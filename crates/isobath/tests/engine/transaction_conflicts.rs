@@ -157,3 +157,32 @@ fn a_scan_past_many_own_changes_reads_and_validates_all_of_its_range() {
         store.close().unwrap();
     }
 }
+
+/// A scan has passed what was removed one by one, ahead of where extracting begins.
+#[test]
+fn what_was_removed_before_is_not_extracted_again() {
+    let (store, tree) = store();
+    let key = |n: u32| format!("{n:05}").into_bytes();
+    for n in 0..400 {
+        tree.insert(key(n), "v").unwrap();
+    }
+    for isolation in [Isolation::Snapshot, Isolation::Serializable] {
+        let options = TransactionOptions::new().isolation(isolation);
+        let mut transaction = store.begin_with(options).unwrap();
+        for n in 200..400 {
+            assert!(transaction.remove(&tree, key(n)).unwrap());
+        }
+        assert!(
+            transaction
+                .range(&tree, key(200)..)
+                .unwrap()
+                .next()
+                .is_none()
+        );
+        let records = transaction.extract_if(&tree, .., |_, _| true).unwrap();
+        let extracted: Vec<_> = records.map(|record| record.unwrap().0).collect();
+        assert_eq!(extracted, (0..200).map(key).collect::<Vec<_>>());
+        assert!(transaction.iter(&tree).unwrap().next().is_none());
+    }
+    store.close().unwrap();
+}

@@ -404,6 +404,14 @@ impl Transaction {
         Ok(())
     }
 
+    /// Notes as one stretch what a scan has found removed one by one.
+    fn remove_hidden(&mut self, tree: &Tree) -> Result<(), Error> {
+        match self.hidden.get_mut().take(tree.state.tree.id) {
+            Some(stretch) => self.remove_all(tree, stretch, &[]),
+            None => Ok(()),
+        }
+    }
+
     fn write<'k>(
         &mut self,
         tree: &Tree,
@@ -411,9 +419,9 @@ impl Transaction {
         write: Write,
     ) -> Result<(), Error> {
         self.pops = None;
-        let hidden = self.hidden.get_mut().take(tree.state.tree.id);
-        if let Some(stretch) = hidden.filter(|_| write == Write::Removed) {
-            self.remove_all(tree, stretch, &[])?;
+        match write {
+            Write::Removed => self.remove_hidden(tree)?,
+            _ => drop(self.hidden.get_mut().take(tree.state.tree.id)),
         }
         let limit = self.memory_limit()?;
         let directory = &self.view.runtime().directory;

@@ -99,7 +99,15 @@ impl Writes {
             keys.insert(at, entry);
             return None;
         }
-        // Ascending keys leave full blocks behind.
+        // Ascending keys leave full blocks behind; descending ones go to the block behind these.
+        if at == BLOCK
+            && let Some(next) = self.blocks.get_mut(block + 1)
+            && next.len() < BLOCK
+        {
+            next.insert(0, entry);
+            return None;
+        }
+        let keys = &mut self.blocks[block];
         let cut = if at == BLOCK { BLOCK } else { BLOCK / 2 };
         let mut second = Vec::with_capacity(BLOCK);
         second.extend(keys.drain(cut..));
@@ -117,8 +125,11 @@ impl Writes {
             return None;
         };
         let Entry { write, .. } = self.blocks[block].remove(at);
-        if self.blocks[block].is_empty() {
+        let keys = &mut self.blocks[block];
+        if keys.is_empty() {
             self.blocks.remove(block);
+        } else if keys.len() < keys.capacity() / 4 {
+            keys.shrink_to(2 * keys.len());
         }
         Some(write)
     }
@@ -175,6 +186,23 @@ mod tests {
 
     fn write(number: u8) -> Write {
         Write::Inline(Box::new([number]))
+    }
+
+    /// However runs of keys go, blocks are at least a quarter full on average.
+    #[test]
+    fn few_blocks_hold_ascending_and_descending_keys() {
+        let mut writes = Writes::default();
+        let mut count = 0;
+        let mut insert = |number: u32| {
+            let key = number.swap_bytes().to_le_bytes();
+            assert_eq!(writes.insert(&key[..], write(1)), None);
+            count += 1;
+            assert!(writes.blocks.len() <= 2 + 4 * count / BLOCK, "{count}");
+        };
+        (0..8 * BLOCK as u32).for_each(&mut insert);
+        (100_000..103_000).rev().for_each(&mut insert);
+        (50_000..53_000).for_each(&mut insert);
+        (60_000..63_000).rev().for_each(&mut insert);
     }
 
     proptest! {
