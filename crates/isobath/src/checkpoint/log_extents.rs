@@ -39,8 +39,8 @@ const DATA_SHARE: u64 = 4;
 /// So little data is worth no log for which the volume would outgrow its small segments.
 const LITTLE_DATA: u64 = 4 << 20;
 const LITTLE_LOG: u64 = 8 << 20;
-/// A log that is longer than the data becomes longer only if a checkpoint is due so soon after the
-/// one before: what is written slowly is worth no room.
+/// In small segments a log that is longer than the data becomes longer only if a checkpoint is due so
+/// soon after the one before: what is written slowly is worth no room.
 const SOON: Duration = Duration::from_millis(100);
 /// How long the checkpointer waits for the right to write superblocks.
 const RETRY: Duration = Duration::from_millis(1);
@@ -77,8 +77,8 @@ impl Checkpoints {
     pub(super) fn request_longer_log(&self, after: Duration) {
         let double = 2 * self.lower.log.area_bytes();
         let data = self.pagestore.allocated_bytes();
-        let is_worth = double <= data || after < SOON;
         let is_small = self.pagestore.used_segment_bytes() < self.lower.shared.config.sizes.large;
+        let is_worth = !is_small || double <= data || after < SOON;
         let most = match is_small && data < LITTLE_DATA {
             true => LITTLE_LOG,
             false => SMALL_LOG.max(DATA_SHARE * data),
