@@ -2,9 +2,9 @@
 //!
 //! A store logs records, has its log go on in another area and leave the one before, writes
 //! checkpoints, becomes shorter, and is closed and opened (`CheckpointIo::superblock`,
-//! `Checkpoints::relay_log`, `Checkpoints::cut`, `Checkpoints::mark_open`). A crash may come between any two steps, and the newest superblock may
-//! be corrupt afterwards. The older one then leads to all that was logged, or to something that is
-//! plainly not there; never to less.
+//! `Checkpoints::relay_log`, `Checkpoints::cut`, `Checkpoints::mark_open`). A crash may come
+//! between any two steps, and the newest superblock may be corrupt afterwards. The older one then
+//! leads to all that was logged, or to something that is plainly not there; never to less.
 
 use stateright::{Model, Property};
 

@@ -84,7 +84,8 @@ pub(crate) enum Shape {
     Crowded,
     /// Transactions that spill, and so rewrite their trees.
     Spilling,
-    /// Every call of the interface, while the log changes its extents and the volume becomes longer and shorter.
+    /// Every call of the interface, while the log changes its extents and the volume becomes longer
+    /// and shorter.
     Calls,
 }
 

@@ -1,9 +1,9 @@
 //! Opens the drive without its newest superblock.
 //!
 //! Each superblock is written twice where the older one would lead to something else: by an
-//! opening, when the log changes its extents, when the volume is cut, by closing. So a store whose newest
-//! superblock is corrupt is there with all that was acknowledged, or it says that something is
-//! corrupt; it is never there with less. One that logs nothing is not there until it is closed.
+//! opening, when the log changes its extents, when the volume is cut, by closing. So a store whose
+//! newest superblock is corrupt is there with all that was acknowledged, or it says that something
+//! is corrupt; it is never there with less. One that logs nothing is not there until it is closed.
 
 use std::sync::Arc;
 

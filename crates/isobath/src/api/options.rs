@@ -328,12 +328,12 @@ impl Options {
     /// processes, may have the store open at a time, in any order; none waits for another.
     ///
     /// A reader sees the store as it was when it was opened: every commit that was durable before,
-    /// as synced ones are once they are acknowledged, and of each commit all or nothing. What is not in a checkpoint yet is replayed from
-    /// the log, in the reader's memory and a temporary file; so a store whose process was killed
-    /// can be read before a writer recovers it. The writer keeps for its readers what they may
-    /// still need, up to a quarter of the volume. A reader that needs what the writer has used
-    /// again gets [`Error::ReaderOverrun`], never anything wrong: open it again to see a newer
-    /// state.
+    /// as synced ones are once they are acknowledged, and of each commit all or nothing. What is
+    /// not in a checkpoint yet is replayed from the log, in the reader's memory and a temporary
+    /// file; so a store whose process was killed can be read before a writer recovers it. The
+    /// writer keeps for its readers what they may still need, up to a quarter of the volume. A
+    /// reader that needs what the writer has used again gets [`Error::ReaderOverrun`], never
+    /// anything wrong: open it again to see a newer state.
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> Options {
         self.read_only = read_only;

@@ -345,9 +345,9 @@ impl Store {
         }))
     }
 
-    /// Waits for all tasks, gives back what the file of a small store has beyond what its data needs,
-    /// writes everything and a checkpoint, and ends the workers. Other handles of the store and its trees answer
-    /// [`Error::Closed`] from now on.
+    /// Waits for all tasks, gives back what the file of a small store has beyond what its data
+    /// needs, writes everything and a checkpoint, and ends the workers. Other handles of the store
+    /// and its trees answer [`Error::Closed`] from now on.
     ///
     /// # Errors
     ///

@@ -222,8 +222,8 @@ fn log_bytes(header: &Header, state: &State) -> u64 {
     u64::from(segments) * u64::from(header.segment_bytes)
 }
 
-/// Small segments first, if the store to be restored begins with them: one with default options does
-/// if what is stored fits into them, and no chunk is longer than they take.
+/// Small segments first, if the store to be restored begins with them: one with default options
+/// does if what is stored fits into them, and no chunk is longer than they take.
 fn small_first(
     chain: &[BackupFile],
     volume: &Volume,
@@ -268,7 +268,8 @@ fn small_first(
     Ok(Some(sizes))
 }
 
-/// The lengths of a block's pages, four bytes each, and the pages; `None` if the block is too short.
+/// The lengths of a block's pages, four bytes each, and the pages; `None` if the block is too
+/// short.
 fn page_lengths(payload: &[u8]) -> Option<(std::slice::ChunksExact<'_, u8>, &[u8])> {
     let count = get_u32(payload.get(..4)?, 0) as usize;
     let (lengths, pages) = payload

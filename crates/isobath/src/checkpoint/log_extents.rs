@@ -3,14 +3,15 @@
 //!
 //! A list of extents that has become longer agrees with the one before for a whole lap of the log,
 //! behind which no record lies until reservations know of it. A list that leaves segments agrees up
-//! to an LSN at which flushes are stopped meanwhile. So what a recovery reads stays where it is. The
-//! order is what matters ([`Checkpoints::relay_log`]):
+//! to an LSN at which flushes are stopped meanwhile. So what a recovery reads stays where it is.
+//! The order is what matters ([`Checkpoints::relay_log`]):
 //!
-//! | first | then | else |
-//! | --- | --- | --- |
-//! | new segments zeroed, durably | a superblock names them | the first flushes there wait for the file system |
-//! | both superblocks | flushes go on by the new list | acknowledged records lie where no superblock leads (canaries `RelayLogEarly`, `RelayOneSuperblock`) |
-//! | both superblocks | segments that are not in the list are free | pages overwrite the log that the older one leads to |
+//! 1. New segments are zeroed, durably, before a superblock names them: else the first flushes there
+//!    wait for the file system.
+//! 2. Both superblocks are durable before flushes go on by the new list: else acknowledged records
+//!    lie where no superblock leads (canaries `RelayLogEarly`, `RelayOneSuperblock`).
+//! 3. Both are durable before segments that are not in the list are free: else pages overwrite the
+//!    log that the older one leads to.
 //!
 //! A segment with a part that a recovery reads stays in the list (canary `LeaveLogEarly`). It is
 //! left by a second change, once a checkpoint starts behind that part.
@@ -39,8 +40,8 @@ const DATA_SHARE: u64 = 4;
 /// So little data is worth no log for which the volume would outgrow its small segments.
 const LITTLE_DATA: u64 = 4 << 20;
 const LITTLE_LOG: u64 = 8 << 20;
-/// In small segments a log that is longer than the data becomes longer only if a checkpoint is due so
-/// soon after the one before: what is written slowly is worth no room.
+/// In small segments a log that is longer than the data becomes longer only if a checkpoint is due
+/// so soon after the one before: what is written slowly is worth no room.
 const SOON: Duration = Duration::from_millis(100);
 /// How long the checkpointer waits for the right to write superblocks.
 const RETRY: Duration = Duration::from_millis(1);
@@ -72,8 +73,8 @@ enum Rest<'a> {
 }
 
 impl Checkpoints {
-    /// A checkpoint was due, `after` the one before: a log twice as long would need fewer, if that is
-    /// worth the room.
+    /// A checkpoint was due, `after` the one before: a log twice as long would need fewer, if that
+    /// is worth the room.
     pub(super) fn request_longer_log(&self, after: Duration) {
         let double = 2 * self.lower.log.area_bytes();
         let data = self.pagestore.allocated_bytes();
@@ -305,9 +306,9 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Those of the log's segments, in ascending order, that make it as long as it has to be; all of
-    /// them if their number may not change.
-    pub(super) fn least_log<'s>(&self, segments: &'s [u32], changes: bool) -> &'s [u32] {
+    /// Those of the log's segments, in ascending order, that make it as long as it has to be; all
+    /// of them if their number may not change.
+    pub(super) fn min_log<'s>(&self, segments: &'s [u32], changes: bool) -> &'s [u32] {
         let sizes = self.lower.shared.config.sizes;
         let mut bytes = 0;
         let is_needed = |&&segment: &&u32| {
@@ -318,8 +319,9 @@ impl Checkpoints {
         &segments[..segments.iter().take_while(is_needed).count()]
     }
 
-    /// Has the log leave all segments but `kept`. Those of them that it `leaves`, too, are replaced by
-    /// free ones. `false` if it cannot: much of it is in use all the time, or no segment is free.
+    /// Has the log leave all segments but `kept`. Those of them that it `leaves`, too, are replaced
+    /// by free ones. `false` if it cannot: much of it is in use all the time, or no segment is
+    /// free.
     ///
     /// # Errors
     ///

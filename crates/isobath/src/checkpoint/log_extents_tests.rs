@@ -4,24 +4,17 @@ use std::sync::Arc;
 
 use isobath_io::{FaultDevice, FaultPlan, Survivors, Volume};
 
+use super::shrink_tests::options;
 use crate::canary::Canary;
 use crate::log::MIN_AREA_BYTES;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::{Options, Simulation, Small, Store};
+use crate::{Simulation, Small, Store};
 
 const TASKS: usize = 6;
 /// Images of the drive that are taken at most, from one seed.
 const IMAGES: usize = 24;
 /// Schedules that are tried.
 const SEEDS: [u64; 3] = [1, 3, 4];
-
-fn options() -> Options {
-    Options::new()
-        .pool_bytes(3 << 20)
-        .segment_bytes(64 << 10)
-        .workers(2)
-        .tasks_per_worker(8)
-}
 
 fn key(task: usize, number: u64) -> [u8; 16] {
     let mut key = [task as u8; 16];

@@ -132,7 +132,7 @@ impl Checkpoints {
     /// Has the log leave what it does not need, where its length may change.
     fn shorten_log(&self, worker: &Worker) -> Result<(), Error> {
         let (log, changes) = self.log_segments(worker)?;
-        let least = self.least_log(&log, changes);
+        let least = self.min_log(&log, changes);
         if least.len() < log.len() {
             // Where it cannot, as while a backup holds it, the rest is given back nevertheless.
             self.leave_segments(worker, least, |_| false)?;

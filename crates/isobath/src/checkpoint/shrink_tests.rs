@@ -12,7 +12,7 @@ use crate::{Options, Simulation, Store, Tree};
 const RECORDS: u64 = 12_000;
 const KEPT: u64 = 8;
 
-fn options() -> Options {
+pub(super) fn options() -> Options {
     Options::new()
         .pool_bytes(3 << 20)
         .segment_bytes(64 << 10)

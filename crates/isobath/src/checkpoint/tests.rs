@@ -603,9 +603,9 @@ fn no_superblock_is_written_once_a_write_has_failed() {
     assert!(refused.join().unwrap());
 }
 
-/// Of checkpoints one after another each writes more pages into the segment of the last one, so some
-/// of them leave a segment without a page that counts. None may be free until the superblock is
-/// durable, which here is never written.
+/// Of checkpoints one after another each writes more pages into the segment of the last one, so
+/// some of them leave a segment without a page that counts. None may be free until the superblock
+/// is durable, which here is never written.
 #[test]
 fn a_checkpoint_stays_until_the_next_superblock_is_durable() {
     for checkpoints in 0..12 {

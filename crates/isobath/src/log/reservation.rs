@@ -10,10 +10,12 @@
 //! commit holds the area for them. And the ring is freed by flushes, which reserve nothing. So a waiter that lacks the area
 //! must not hold up those that need none of it.
 //!
-//! A checkpoint waits for pages. A page waits for log space for its mapping record, and for a segment. The records take a small
-//! part of the area, since few pages are dirty (`buffer/dirty_limits.rs`). Cleaning, which frees segments, logs as much for each
-//! page that it moves, and would fill the area: where it is nearly full the volume grows instead, which waits for the drive
-//! alone. A volume that may not grow is cleaned nevertheless, into the last of the area.
+//! A checkpoint waits for pages. A page waits for log space for its mapping record, and for a
+//! segment. The records take a small part of the area, since few pages are dirty
+//! (`buffer/dirty_limits.rs`). Cleaning, which frees segments, logs as much for each page that it
+//! moves, and would fill the area: where it is nearly full the volume grows instead, which waits
+//! for the drive alone. A volume that may not grow is cleaned nevertheless, into the last of the
+//! area.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -20,8 +20,8 @@ const MARGIN: u32 = 2;
 /// cost moving everything.
 const PACKED_PERCENT: u64 = 97;
 
-/// Bytes that the volume of a small store may have beside its data, and a quarter of that: more than
-/// an empty one with the shortest log.
+/// Bytes that the volume of a small store may have beside its data, and a quarter of that: more
+/// than an empty one with the shortest log.
 const SHORT_BYTES: u64 = 6 << 20;
 
 /// Whether the volume is being shortened.
@@ -179,8 +179,8 @@ impl PageStore {
         }
     }
 
-    /// Sets up a fence in front of segment `target`, or of a later one where fewer than are behind it
-    /// are `spare`.
+    /// Sets up a fence in front of segment `target`, or of a later one where fewer than are behind
+    /// it are `spare`.
     ///
     /// # Errors
     ///

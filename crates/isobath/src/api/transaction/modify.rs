@@ -224,8 +224,8 @@ impl Transaction {
     {
         self.may_write(tree, b"")?;
         let bounds = bounds.key_bounds();
-        // Before the cursor looks at the stretches: writing would make one of what a scan has passed
-        // before, and it might lie ahead of the cursor.
+        // Before the cursor looks at the stretches: writing would make one of what a scan has
+        // passed before, and it might lie ahead of the cursor.
         self.remove_hidden(tree)?;
         let cursor = MergeCursor::new(self.source(tree)?, bounds, Direction::Forward, None);
         Ok(TransactionExtractIf {
