@@ -1,4 +1,4 @@
-//! Changing the volume's length while the worker's other tasks run (docs/decisions/0083).
+//! Changing the volume's length while the worker's other tasks run (docs/decisions/0031).
 //!
 //! A file system takes milliseconds to seconds to allocate space or to give it back, and to flush
 //! what it has noted about that. These calls block, so a thread makes them, which lives as long as
