@@ -1,25 +1,14 @@
-//! Which campaign makes which call of the engine's interface: read from the sources of both.
-//!
-//! The table in docs/reliability.md is what this finds. A call that no campaign makes is an error,
-//! unless [`LEFT_OUT`] says why.
+//! Some campaign makes each call of the engine's interface: read from the sources of both. A call
+//! that none makes fails the test, unless [`LEFT_OUT`] says why.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-
-/// Options of `cargo xtask calls`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// Put the table into docs/reliability.md
-    #[arg(long)]
-    write: bool,
-}
 
 /// The campaigns, and where they make their calls.
 const CAMPAIGNS: [(&str, &[&str]); 4] = [
+    ("clients", &["xtask/src/clients"]),
     ("simulate", &["xtask/src/simulate"]),
-    ("stress", &["xtask/src/stress"]),
-    ("crash", &["xtask/src/crash", "xtask/src/simulate/state.rs"]),
+    ("processes", &["xtask/src/processes"]),
     ("sequences", &["crates/isobath-cli/tests/sequences"]),
 ];
 
@@ -38,6 +27,7 @@ const SETTINGS: &[&str] = &[
 /// Calls that no campaign makes, and why none has to.
 const LEFT_OUT: &[(&str, &str)] = &[
     ("Tree::keys_async", "`Tree::keys` in tasks"),
+    ("Store::begin", "`Store::begin_with` with its defaults"),
     ("Store::backup_to", "`Store::backup` with its defaults"),
     ("Store::info", "a report; changes nothing"),
     ("Loader", "what `Tree::load` does, step by step"),
@@ -274,119 +264,44 @@ fn matrix() -> BTreeMap<String, Vec<&'static str>> {
     matrix
 }
 
-/// How the table begins.
-const HEAD: &str =
-    "| call | simulate | stress | crash | sequences |\n| --- | --- | --- | --- | --- |\n";
-
-/// The table of docs/reliability.md.
-fn table() -> String {
-    let mut table = HEAD.to_owned();
-    for (call, campaigns) in matrix() {
-        if campaigns.is_empty() {
-            continue;
-        }
-        let _ = write!(table, "| `{call}` |");
-        for (campaign, _) in CAMPAIGNS {
-            let mark = if campaigns.contains(&campaign) {
-                "x"
-            } else {
-                ""
-            };
-            let _ = write!(table, " {mark} |");
-        }
-        table.push('\n');
+#[test]
+fn some_campaign_makes_every_call() {
+    let matrix = matrix();
+    assert!(matrix.len() > 80, "only {} calls were found", matrix.len());
+    for (call, campaigns) in &matrix {
+        assert!(
+            !campaigns.is_empty() || left_out(call).is_some(),
+            "no campaign makes the call `{call}`. Make it in xtask/src/clients/calls.rs, and record what it has read and changed \
+             there; or say in LEFT_OUT of xtask/src/api.rs why no campaign has to."
+        );
     }
-    table
 }
 
-fn page() -> PathBuf {
-    root().join("docs/reliability.md")
-}
-
-/// Prints the table, or puts it into the page; whether that went well.
-pub(crate) fn calls(args: &Args) -> bool {
-    let table = table();
-    if !args.write {
-        print!("{table}");
-        for (call, campaigns) in matrix() {
-            if campaigns.is_empty() {
-                let why = left_out(&call).unwrap_or("NO CAMPAIGN MAKES IT");
-                println!("{call}: {why}");
-            }
-        }
-        return true;
-    }
-    let written = std::fs::read_to_string(page()).and_then(|text| {
-        let Some((before, rest)) = text.split_once(HEAD) else {
-            return Err(std::io::Error::other("the page has no such table"));
-        };
-        let is_row = |line: &&str| line.starts_with('|');
-        let behind: usize = rest
-            .split_inclusive('\n')
-            .take_while(is_row)
-            .map(str::len)
-            .sum();
-        std::fs::write(page(), format!("{before}{table}{}", &rest[behind..]))
-    });
-    if let Err(error) = &written {
-        println!("{}: {error}", page().display());
-    }
-    written.is_ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn some_campaign_makes_every_call() {
-        let matrix = matrix();
-        assert!(matrix.len() > 80, "only {} calls were found", matrix.len());
-        for (call, campaigns) in &matrix {
+#[test]
+fn what_is_left_out_is_made_by_no_campaign_and_exists() {
+    let matrix = matrix();
+    for (name, why) in LEFT_OUT {
+        let of_it = |call: &&String| *call == name || call.starts_with(&format!("{name}::"));
+        let mut calls = matrix.keys().filter(of_it).peekable();
+        assert!(calls.peek().is_some(), "there is no {name}");
+        assert!(!why.is_empty());
+        for call in calls {
             assert!(
-                !campaigns.is_empty() || left_out(call).is_some(),
-                "no campaign makes the call `{call}`. Make it in xtask/src/simulate/calls.rs, and record what it has read and changed \
-                 there; or say in LEFT_OUT of xtask/src/api.rs why no campaign has to. Then `cargo xtask calls --write` renews the \
-                 table of docs/reliability.md."
+                matrix[call].is_empty(),
+                "{call} is made by {:?}",
+                matrix[call]
             );
         }
     }
+}
 
-    #[test]
-    fn what_is_left_out_is_made_by_no_campaign_and_exists() {
-        let matrix = matrix();
-        for (name, why) in LEFT_OUT {
-            let of_it = |call: &&String| *call == name || call.starts_with(&format!("{name}::"));
-            let mut calls = matrix.keys().filter(of_it).peekable();
-            assert!(calls.peek().is_some(), "there is no {name}");
-            assert!(!why.is_empty());
-            for call in calls {
-                assert!(
-                    matrix[call].is_empty(),
-                    "{call} is made by {:?}",
-                    matrix[call]
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn the_table_is_what_campaigns_do() {
-        let text = std::fs::read_to_string(page()).unwrap();
-        assert!(
-            text.contains(&table()),
-            "docs/reliability.md has another table of calls: `cargo xtask calls --write` renews it"
-        );
-    }
-
-    #[test]
-    fn calls_are_found_by_who_makes_them() {
-        assert_eq!(last_name("self.trees[tree.index(7)]"), "trees");
-        assert_eq!(last_name("simulation.store()"), "store");
-        assert_eq!(last_name("store.begin()?"), "begin");
-        let interface = interface();
-        for call in ["Tree::update", "Store::compact", "Transaction::rollback_to"] {
-            assert!(interface.contains(call), "{call}");
-        }
+#[test]
+fn calls_are_found_by_who_makes_them() {
+    assert_eq!(last_name("self.trees[tree.index(7)]"), "trees");
+    assert_eq!(last_name("simulation.store()"), "store");
+    assert_eq!(last_name("store.begin()?"), "begin");
+    let interface = interface();
+    for call in ["Tree::update", "Store::compact", "Transaction::rollback_to"] {
+        assert!(interface.contains(call), "{call}");
     }
 }

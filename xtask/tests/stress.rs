@@ -8,7 +8,15 @@ use std::process::Command;
 fn stores_under_everything_at_once_hold_what_their_threads_know() {
     let minutes = std::env::var("ISOBATH_STRESS_MINUTES").unwrap_or_else(|_| "0.25".to_owned());
     let output = Command::new(env!("CARGO_BIN_EXE_xtask"))
-        .args(["stress", "--every", "2", "--minutes", &minutes])
+        .args([
+            "stress",
+            "--operations",
+            "4000",
+            "--size",
+            "4M",
+            "--minutes",
+            &minutes,
+        ])
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);

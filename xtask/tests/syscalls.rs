@@ -14,5 +14,5 @@ fn faults_below_the_system_calls_lose_nothing_that_was_acknowledged() {
     let said = String::from_utf8_lossy(&output.stdout);
     println!("{said}{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success());
-    assert!(said.contains("commits acknowledged") || said.contains("skipped"));
+    assert!(said.contains("operations acknowledged") || said.contains("skipped"));
 }

@@ -15,17 +15,19 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 pub(crate) use check::check;
 
 /// A record's name in histories, small and dense.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) struct Key(pub(crate) u32);
 
 /// The number of one write.
 pub(crate) type Version = u64;
 
 /// A transaction's isolation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Level {
     /// All its reads and writes at one instant between begin and end: an
     /// operation outside transactions.
@@ -38,7 +40,7 @@ pub(crate) enum Level {
 }
 
 /// How a transaction ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Outcome {
     /// The commit was acknowledged.
     Committed,
@@ -49,7 +51,7 @@ pub(crate) enum Outcome {
 }
 
 /// A read's result.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Seen {
     /// The value of this write.
     Version(Version),
@@ -58,14 +60,14 @@ pub(crate) enum Seen {
 }
 
 /// One read of a record that the transaction had not written itself.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Read {
     pub(crate) key: Key,
     pub(crate) seen: Seen,
 }
 
 /// The last write of a transaction to one record.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Write {
     pub(crate) key: Key,
     pub(crate) version: Version,
@@ -73,8 +75,26 @@ pub(crate) struct Write {
     pub(crate) present: bool,
 }
 
+impl Write {
+    pub(crate) fn put(key: Key, version: Version) -> Write {
+        Write {
+            key,
+            version,
+            present: true,
+        }
+    }
+
+    pub(crate) fn removal(key: Key, version: Version) -> Write {
+        Write {
+            key,
+            version,
+            present: false,
+        }
+    }
+}
+
 /// One transaction, or one operation outside transactions.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Transaction {
     pub(crate) level: Level,
     /// When it was asked for, in events of the history.
@@ -152,6 +172,12 @@ impl History {
         self.clock
     }
 
+    /// The next instant, not before `now`.
+    pub(crate) fn tick_at(&mut self, now: u64) -> u64 {
+        self.clock = now.max(self.clock + 1);
+        self.clock
+    }
+
     /// Instants so far.
     pub(crate) fn now(&self) -> u64 {
         self.clock
@@ -180,10 +206,10 @@ impl History {
         cut
     }
 
-    /// The history of a copy that was begun at `began` and is complete now: what was acknowledged
+    /// The history of a copy that was begun at `began` and complete at `ended`: what was acknowledged
     /// before is in it, and of what came since all up to some instant.
-    pub(crate) fn copied(&self, began: u64) -> History {
-        let mut copy = self.until(self.clock);
+    pub(crate) fn copied(&self, began: u64, ended: u64) -> History {
+        let mut copy = self.until(ended);
         copy.shown_late = false;
         for transaction in &mut copy.transactions {
             transaction.durable = transaction.end < began;

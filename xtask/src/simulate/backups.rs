@@ -4,15 +4,14 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use isobath::{BackupOptions, Canary, Simulation, Small, Store, Volume};
+use isobath::{BackupOptions, Simulation, Store, Volume};
 use isobath_io::{FaultDevice, FaultPlan};
 
-use super::recorder::Recorder;
-use super::run::{Failure, Run, message};
-use super::state;
+use super::run::{Failure, Run, beside};
+use crate::clients::recorder::Recorder;
+use crate::clients::state::{self, Created};
 use crate::history::History;
 use crate::random::Random;
-use crate::simulate::state::Created;
 
 /// Most backups that add to one another.
 const LONGEST_CHAIN: usize = 4;
@@ -103,26 +102,10 @@ impl Run {
         }
         self.backups.chain.push(path);
         self.report.backups += 1;
-        let history = recorder.history().copied(began);
-        self.restore(history, recorder.created())
-    }
-
-    fn restore(&mut self, history: History, created: Created) -> Result<(), Failure> {
-        let (canary, small) = (Canary::switched_on(), Small::chosen());
-        // One thread has one simulation at a time.
-        std::thread::scope(|scope| {
-            let compared = scope.spawn(|| {
-                if let Some(canary) = canary {
-                    canary.switch_on();
-                }
-                small.switch_on();
-                self.restored(history, &created)
-            });
-            match compared.join() {
-                Ok(done) => done,
-                Err(panic) => Err(Failure::of(format!("a panic: {}", message(&*panic)))),
-            }
-        })
+        let history = recorder.history();
+        let history = history.copied(began, history.now());
+        let created = recorder.created();
+        beside(|| self.restored(history, &created))
     }
 
     fn restored(&mut self, history: History, created: &Created) -> Result<(), Failure> {
@@ -135,7 +118,7 @@ impl Run {
         done.map_err(|error| Failure::of(format!("restoring: {error}")))?;
         let opened = Simulation::open(volume(), &options, self.scenario.seed);
         let simulation = opened.map_err(|error| Failure::of(format!("opening: {error}")))?;
-        let state = state::read(simulation.store(), &self.universe, created);
+        let state = state::read(simulation.store(), &self.records.universe, created);
         self.judge(state, history, false)?;
         self.sound(simulation.store(), 0)?;
         let closed = simulation.close();

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use isobath::{Canary, Simulation, Small, Volume};
+use isobath::{Simulation, Volume};
 use isobath_io::{FaultDevice, Survivors};
 
 use super::exhaustive::recovered;
-use super::plan::Scenario;
-use super::recorder::Recorder;
-use super::run::{Failure, Run, message};
+use super::run::{Failure, Run, beside};
+use crate::clients::plan::Scenario;
+use crate::clients::recorder::Recorder;
 
 /// Steps within which clients come to the end of their operations, and the store to rest.
 const MAX_STEPS: u64 = 100_000;
@@ -128,20 +128,6 @@ impl Run {
         };
         let plan = self.scenario.device(200 + number);
         let image = device.crash_image_split(survivors, survivors, number, plan);
-        let (canary, small) = (Canary::switched_on(), Small::chosen());
-        // One thread has one simulation at a time.
-        std::thread::scope(|scope| {
-            let compared = scope.spawn(|| {
-                if let Some(canary) = canary {
-                    canary.switch_on();
-                }
-                small.switch_on();
-                recovered(self, &image, &history, &created)
-            });
-            match compared.join() {
-                Ok(done) => done.map(|_| ()),
-                Err(panic) => Err(Failure::of(format!("a panic: {}", message(&*panic)))),
-            }
-        })
+        beside(|| recovered(self, &image, &history, &created)).map(drop)
     }
 }

@@ -2,9 +2,9 @@
 
 use isobath::{How, Small, Switch, Who};
 
-use super::plan::{FaultKind, Scenario};
 use super::run::Failure;
 use super::switching::run_switching;
+use crate::clients::plan::{FaultKind, Scenario};
 
 /// Steps for which one is held back: enough for pages to be written.
 const STEPS: u32 = 1500;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use isobath::{Canary, Error, Simulation, Volume};
 use isobath_io::{Fault, FaultDevice, FaultRule, Survivors, Trigger};
 
-use super::plan::Scenario;
 use super::run::{Between, Failure, Run};
-use super::state;
+use crate::clients::plan::Scenario;
+use crate::clients::state;
 use crate::history::History;
 
 /// The coverage of an exhaustive run.
@@ -144,7 +144,7 @@ pub(super) fn recovered(
         Err(error) => return Err(Failure::of(format!("opening: {error}"))),
     };
     let ios = image.io_count();
-    let state = state::read(simulation.store(), &run.universe, created);
+    let state = state::read(simulation.store(), &run.records.universe, created);
     run.judge(state, history.clone(), false)?;
     run.sound(simulation.store(), 0)?;
     simulation

@@ -1,23 +1,15 @@
 //! Whole stores in one thread, on a drive that fails, in an order that a seed
 //! draws: and whether any correct store could have answered so.
 
-mod actor;
 mod backups;
 mod beside;
-mod calls;
-mod calls_in;
 pub(crate) mod canaries;
 mod every_place;
 mod exhaustive;
-mod passing;
-pub(crate) mod plan;
-mod recorder;
 mod reopen;
 mod run;
-pub(crate) mod state;
 mod superblocks;
 mod switching;
-mod transact;
 mod watch;
 
 use std::process::Command;
@@ -25,9 +17,11 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use isobath::Canary;
-use plan::{FaultKind, Scenario, Shape};
 use run::{Failure, Report, run};
 use switching::Wanted;
+
+use crate::clients::plan::{FaultKind, Scenario, Shape};
+use crate::clients::records::message;
 
 /// Seeds of a campaign without a limit.
 const DEFAULT_SEEDS: u64 = 100;
@@ -289,7 +283,7 @@ fn in_thread<T: Send + 'static>(
         });
     match thread.map(std::thread::JoinHandle::join) {
         Ok(Ok(outcome)) => outcome,
-        Ok(Err(panic)) => Err(Failure::of(format!("a panic: {}", run::message(&*panic)))),
+        Ok(Err(panic)) => Err(Failure::of(format!("a panic: {}", message(&*panic)))),
         Err(error) => Err(Failure::of(format!("no thread for a seed: {error}"))),
     }
 }

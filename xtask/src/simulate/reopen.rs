@@ -5,9 +5,9 @@ use std::sync::Arc;
 use isobath::{Simulation, Volume};
 use isobath_io::{Fault, FaultDevice, FaultRule, Trigger};
 
-use super::plan::survivors;
 use super::run::{Between, Failure, Run};
-use super::state;
+use crate::clients::plan::survivors;
+use crate::clients::state;
 use crate::history::History;
 
 /// Most power cuts during one recovery before it may end.
@@ -109,7 +109,7 @@ impl Run {
             Err(error) if self.is_detected(&error) => return Ok(()),
             Err(error) => return Err(Failure::of(format!("opening at last: {error}"))),
         };
-        let state = state::read(simulation.store(), &self.universe, &between.created);
+        let state = state::read(simulation.store(), &self.records.universe, &between.created);
         let history = History::starting_with(between.known.clone());
         self.judge(state, history, true).map_err(|failure| {
             failure.at(format!("round {}, {}", self.scenario.rounds, "at last"))

@@ -1,31 +1,27 @@
 //! One seed from its first step to its last check.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use isobath::Durability;
-use isobath::{Error, Simulation, Store, Tree, Volume};
+use isobath::{Canary, Error, Simulation, Small, Store, Volume};
 use isobath_io::{Device, Fault, FaultDevice, FaultRule, LOG_OFFSET, Op, Survivors, Trigger};
 
-use super::actor::Actor;
 use super::backups::{Backups, Schedule};
 use super::beside::{Beside, looks_beside};
-use super::passing::Passing;
-use super::plan::{Corruption, LOG_HEADERS, Scenario, survivors};
-use super::recorder::Recorder;
-use super::state;
 use super::superblocks::Superblocks;
 use super::watch::Watch;
-use crate::data::{Universe, key_bytes};
-use crate::history::{History, Key, Outcome, Transaction, Version, Write, check};
+use crate::clients::judge::judge;
+use crate::clients::plan::{Corruption, LOG_HEADERS, Scenario, survivors};
+use crate::clients::recorder::Recorder;
+use crate::clients::records::{Records, message, work};
+use crate::clients::state;
+use crate::history::{History, Key, Version};
 use crate::random::Random;
 
 /// Bits that are changed at a time, and steps between two such times.
 const ROTTEN_BITS: u64 = 8;
 const ROT_EVERY: u64 = 3000;
-/// Records that the counted tree has at most.
-const ENDS: u64 = 16;
 
 /// The report of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -98,21 +94,11 @@ pub(super) enum Ended {
 
 pub(crate) struct Run {
     pub(super) scenario: Scenario,
-    pub(super) universe: Arc<Universe>,
-    /// The groups of records.
-    pub(super) own: Vec<Vec<Key>>,
-    pub(super) shared: Vec<Key>,
-    pub(super) counters: Vec<Key>,
-    /// Index of the tree whose records are counted, if there is one.
-    pub(super) ends: Option<usize>,
-    /// Index of the first tree that comes and goes; the others follow it.
-    pub(super) passing: usize,
+    pub(super) records: Records,
     pub(super) report: Report,
     /// The power goes where the device's rules say, and nowhere else.
     pub(super) cut_by_rule: bool,
     pub(super) backups: Backups,
-    /// Large values that clients add.
-    to_grow: Vec<Vec<Key>>,
     pub(super) random: Random,
 }
 
@@ -148,67 +134,8 @@ impl Between {
 impl Run {
     pub(super) fn new(scenario: Scenario) -> Run {
         let mut random = Random::new(scenario.seed ^ 0x72_756e);
-        let mut universe = Universe::default();
-        for index in 0..scenario.trees {
-            universe.add_tree(&format!("t{index}"));
-        }
-        let mut own = Vec::new();
-        for actor in 0..scenario.actors {
-            let mut keys = Vec::new();
-            for number in 0..scenario.own_keys {
-                let tree = random.below(scenario.trees as u64) as usize;
-                let bytes = key_bytes(b'o', actor, number, &mut random);
-                keys.push(universe.add_key(tree, bytes));
-            }
-            own.push(keys);
-        }
-        let mut group = |kind, count| -> Vec<Key> {
-            let mut keys = Vec::new();
-            for number in 0..count {
-                let tree = random.below(scenario.trees as u64) as usize;
-                let bytes = key_bytes(kind, 0, number, &mut random);
-                keys.push(universe.add_key(tree, bytes));
-            }
-            keys
-        };
-        let shared = group(b's', scenario.shared_keys);
-        let counters = group(b'c', scenario.counters);
-        let mut to_grow = Vec::new();
-        for grower in 0..scenario.more.growers {
-            let numbers = (0..scenario.operations.min(400)).rev();
-            let key = |number| key_bytes(b'g', grower, number, &mut random);
-            let keys: Vec<Vec<u8>> = numbers.map(key).collect();
-            to_grow.push(
-                keys.into_iter()
-                    .map(|key| universe.add_key(0, key))
-                    .collect(),
-            );
-        }
-        let ends = (scenario.more.calls > 0).then(|| universe.add_tree("ends"));
-        for number in 0..ends.map_or(0, |_| ENDS) {
-            let bytes = key_bytes(b'e', 0, number, &mut random);
-            universe.add_key(universe.trees.len() - 1, bytes);
-        }
-        let passing = universe.trees.len();
-        for nth in 0..scenario.more.passing {
-            let name = if nth == 0 {
-                "passing".to_owned()
-            } else {
-                format!("passing{nth}")
-            };
-            let tree = universe.add_tree(&name);
-            for number in 0..20 {
-                let bytes = key_bytes(b'p', nth as u64, number, &mut random);
-                universe.add_key(tree, bytes);
-            }
-        }
         Run {
-            universe: Arc::new(universe),
-            own,
-            shared,
-            counters,
-            ends,
-            passing,
+            records: Records::new(&scenario, &mut random),
             report: Report {
                 hash: scenario.seed,
                 ..Report::default()
@@ -216,7 +143,6 @@ impl Run {
             scenario,
             cut_by_rule: false,
             backups: Backups::default(),
-            to_grow,
             random,
         }
     }
@@ -264,36 +190,6 @@ impl Run {
         }
     }
 
-    /// The tree of this index, made if there is none yet.
-    fn base_tree(
-        &self,
-        store: &Store,
-        index: usize,
-        recorder: &Recorder,
-        known: &BTreeMap<Key, Version>,
-    ) -> Result<Tree, Error> {
-        let tree = &self.universe.trees[index];
-        if known.contains_key(&tree.existence) {
-            return store.tree(&tree.name);
-        }
-        let write = Write {
-            key: tree.existence,
-            version: recorder.version(),
-            present: true,
-        };
-        recorder.creating(write.key, write.version);
-        let at = recorder.begin_writes(&[write]);
-        if self.scenario.durability != Durability::Synced {
-            recorder.mark_not_durable(at);
-        }
-        let made = store.create_tree(&tree.name);
-        if made.is_ok() {
-            recorder.created_as(write.key, tree_id(store, &tree.name));
-            recorder.end(at, Outcome::Committed);
-        }
-        made
-    }
-
     /// An error that says what the faults of this run have done.
     pub(super) fn is_detected(&self, error: &Error) -> bool {
         let corrupt = matches!(
@@ -327,11 +223,11 @@ impl Run {
         round: u64,
     ) -> Result<(Ended, Arc<Recorder>), Failure> {
         let recorder = Recorder::new(
-            Arc::clone(&self.universe),
-            self.ends,
+            &self.records,
             &self.scenario,
-            History::starting_with(between.known.clone()).shown_late(self.scenario.shows_late()),
+            between.known.clone(),
             between.next_version,
+            None,
         );
         recorder.known_created(between.created.clone());
         for rule in self.scenario.rules() {
@@ -510,67 +406,18 @@ impl Run {
         between: &Between,
         round: u64,
     ) -> Result<(Arc<AtomicUsize>, usize), Error> {
-        let store = simulation.store();
-        let mut trees: Vec<Tree> = Vec::new();
-        for index in 0..self.passing {
-            trees.push(self.base_tree(store, index, recorder, &between.known)?);
-        }
+        let (store, known) = (simulation.store(), &between.known);
+        let trees = self.records.open_trees(store, recorder, known)?;
         let ended = Arc::new(AtomicUsize::new(0));
-        for (number, own) in self.own.iter().enumerate() {
-            let actor = Actor {
-                store: store.clone(),
-                trees: trees.clone(),
-                recorder: Arc::clone(recorder),
-                random: Random::new(
-                    self.scenario.seed ^ (number as u64 + 1) << 32 ^ (round + 1) << 56,
-                ),
-                own: own.clone(),
-                shared: self.shared.clone(),
-                counters: self.counters.clone(),
-                durable: self.scenario.durability == Durability::Synced,
-                transactions: self.scenario.transactions,
-                passing: (number < self.scenario.more.passing)
-                    .then(|| self.passing_tree(self.passing + number, &between.known)),
-                large_values: self.scenario.large_values,
-                drops: self.scenario.drops,
-                more: self.scenario.more.clone(),
-                to_grow: self.growers(number),
-                visited: BTreeMap::new(),
-                ends: self.ends.map(|tree| (tree, self.keys_of(tree))),
-                held: Vec::new(),
-            };
-            let ended = Ending(Arc::clone(&ended));
-            let watched = Arc::clone(recorder);
-            let operations = self.scenario.operations;
+        let count = self.records.own.len();
+        for number in 0..count {
+            let (records, operations) = (&self.records, self.scenario.operations);
+            let actor = records.actor(number, round, store, &trees, recorder, known);
+            let ended = Arc::clone(&ended);
             // Its result is in the recorder.
-            let _detached = simulation.spawn(number, move || {
-                let _ended = ended;
-                let work = std::panic::AssertUnwindSafe(|| actor.run(operations));
-                if let Err(panic) = std::panic::catch_unwind(work) {
-                    watched.violate(format!("a client panicked: {}", message(&*panic)));
-                }
-            });
+            let _detached = simulation.spawn(number, move || work(actor, operations, &ended));
         }
-        Ok((ended, self.own.len()))
-    }
-
-    /// Keys that client `number` adds; only the last clients add.
-    fn growers(&self, number: usize) -> Vec<Key> {
-        let from_last = self.own.len() - 1 - number;
-        self.to_grow.get(from_last).cloned().unwrap_or_default()
-    }
-
-    fn passing_tree(&self, index: usize, known: &BTreeMap<Key, Version>) -> Passing {
-        let tree = &self.universe.trees[index];
-        let present = tree
-            .keys
-            .values()
-            .filter_map(|key| known.get(key).map(|&version| (*key, version)));
-        Passing {
-            index,
-            exists: known.contains_key(&tree.existence),
-            present: present.collect(),
-        }
+        Ok((ended, count))
     }
 
     /// Reads everything of a running store and judges the history with it.
@@ -581,7 +428,11 @@ impl Run {
         between: &Between,
         round: u64,
     ) -> Result<(), Failure> {
-        let state = state::read(simulation.store(), &self.universe, &recorder.created());
+        let state = state::read(
+            simulation.store(),
+            &self.records.universe,
+            &recorder.created(),
+        );
         let now = self
             .judge(state, recorder.history(), true)
             .map_err(|failure| failure.at(format!("round {}, {}", round, "running")))?;
@@ -606,10 +457,10 @@ impl Run {
         (least, most): (i64, i64),
     ) -> Result<(), Failure> {
         let faults = &self.scenario.faults;
-        let Some(tree) = self.ends.filter(|_| faults.corruption.is_none()) else {
+        let Some(tree) = self.records.ends.filter(|_| faults.corruption.is_none()) else {
             return Ok(());
         };
-        let keys = self.keys_of(tree);
+        let keys = self.records.keys_of(tree);
         let count = |state: &BTreeMap<Key, Version>| {
             keys.iter().filter(|key| state.contains_key(key)).count() as i64
         };
@@ -617,14 +468,10 @@ impl Run {
         if (least..=most).contains(&grown) {
             return Ok(());
         }
-        let name = &self.universe.trees[tree].name;
+        let name = &self.records.universe.trees[tree].name;
         Err(Failure::of(format!(
             "the tree {name} has {grown} records more than before; by all answers it is {least} to {most}"
         )))
-    }
-
-    fn keys_of(&self, tree: usize) -> Vec<Key> {
-        self.universe.trees[tree].keys.values().copied().collect()
     }
 
     /// `store.check` finds nothing; what it should find is in the report.
@@ -653,44 +500,13 @@ impl Run {
         mut history: History,
         running: bool,
     ) -> Result<BTreeMap<Key, Version>, Failure> {
-        let mut problems = state.problems;
-        let corruption = self.scenario.faults.corruption.is_some();
-        let failing = self.scenario.faults.io.is_some();
         self.report.unreadable += state.unreadable.len() as u64;
-        // Records that a failed write has left partially applied are refused until the next
-        // opening.
-        let unknown = |t: &&Transaction| t.outcome == Outcome::Unknown && t.writes.len() > 1;
-        let half = history.transactions.iter().filter(unknown);
-        let partial: BTreeSet<Key> = half.flat_map(|t| t.writes.iter().map(|w| w.key)).collect();
-        for (key, error) in &state.unreadable {
-            let explained = match error {
-                Error::Io(_) => failing,
-                Error::Poisoned { .. } => failing && running && partial.contains(key),
-                _ => false,
-            };
-            if !(corruption || explained) {
-                let record = self.universe.describe(*key);
-                problems.push(format!("{record} cannot be read: {error}"));
-            }
-        }
-        if running {
-            for transaction in &mut history.transactions {
-                transaction.durable = true;
-            }
-        }
-        history.unreadable = state.unreadable.iter().map(|(key, _)| *key).collect();
-        history.last = Some(state.records.clone());
+        let (universe, faults) = (&self.records.universe, &self.scenario.faults);
+        let judged = judge(universe, faults, state, &mut history, running);
         for transaction in &history.transactions {
             self.report.hash = mix(self.report.hash, transaction.end ^ transaction.begin << 32);
         }
-        for finding in check(&history) {
-            problems.push(self.universe.translate(&finding.to_string()));
-        }
-        if problems.is_empty() {
-            Ok(state.records)
-        } else {
-            Err(Failure { problems })
-        }
+        judged.map_err(|problems| Failure { problems })
     }
 
     /// After a round: the present versions. `false` if the run ends early.
@@ -741,7 +557,7 @@ impl Run {
             }
         };
         let store = simulation.store();
-        let state = state::read(store, &self.universe, &recorder.created());
+        let state = state::read(store, &self.records.universe, &recorder.created());
         let running = matches!(ended, Ended::Done);
         between.known = self
             .judge(state, recorder.history(), running)
@@ -756,27 +572,22 @@ impl Run {
     }
 }
 
-/// The number that the store gave the tree `name`.
-pub(super) fn tree_id(store: &Store, name: &str) -> Option<u32> {
-    let trees = store.trees().ok()?;
-    let found = trees.iter().find(|tree| tree.name == name);
-    found.map(|tree| tree.id)
-}
-
-/// Counts the clients that have ended, by a panic too.
-struct Ending(Arc<AtomicUsize>);
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// The message of a panic.
-pub(super) fn message(payload: &(dyn std::any::Any + Send)) -> String {
-    payload
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| payload.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "without a message".to_owned())
+/// Does `work` in a thread of its own, as one thread has one simulation at a time.
+pub(super) fn beside<T: Send>(
+    work: impl FnOnce() -> Result<T, Failure> + Send,
+) -> Result<T, Failure> {
+    let (canary, small) = (Canary::switched_on(), Small::chosen());
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            if let Some(canary) = canary {
+                canary.switch_on();
+            }
+            small.switch_on();
+            work()
+        });
+        match thread.join() {
+            Ok(done) => done,
+            Err(panic) => Err(Failure::of(format!("a panic: {}", message(&*panic)))),
+        }
+    })
 }

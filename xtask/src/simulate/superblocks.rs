@@ -7,13 +7,13 @@
 
 use std::sync::Arc;
 
-use isobath::{Canary, Error, Simulation, Small, Volume};
+use isobath::{Error, Simulation, Volume};
 use isobath_io::{FaultDevice, Survivors};
 
-use super::plan::Scenario;
-use super::recorder::Recorder;
-use super::run::{Failure, Run, message};
-use super::state;
+use super::run::{Failure, Run, beside};
+use crate::clients::plan::Scenario;
+use crate::clients::recorder::Recorder;
+use crate::clients::state;
 use crate::history::History;
 use crate::random::Random;
 
@@ -192,21 +192,7 @@ impl Run {
         was_closed: bool,
     ) -> Result<(), Failure> {
         self.report.superblocks += 1;
-        let (canary, small) = (Canary::switched_on(), Small::chosen());
-        // One thread has one simulation at a time.
-        std::thread::scope(|scope| {
-            let opened = scope.spawn(|| {
-                if let Some(canary) = canary {
-                    canary.switch_on();
-                }
-                small.switch_on();
-                self.opened_image(image, history, created, opens, was_closed)
-            });
-            match opened.join() {
-                Ok(done) => done,
-                Err(panic) => Err(Failure::of(format!("a panic: {}", message(&*panic)))),
-            }
-        })
+        beside(|| self.opened_image(image, history, created, opens, was_closed))
     }
 
     fn opened_image(
@@ -233,7 +219,7 @@ impl Run {
                 return Err(Failure::of(what));
             }
         };
-        let state = state::read(simulation.store(), &self.universe, created);
+        let state = state::read(simulation.store(), &self.records.universe, created);
         let is_corrupt = |(_, error): &(_, Error)| says_corrupt(error);
         if !was_closed && state.unreadable.iter().any(is_corrupt) {
             return Ok(());

@@ -7,8 +7,8 @@ use isobath::{Canary, How, Place, Switch, Switches};
 
 use super::run::{Failure, Report};
 use super::{in_thread, run};
+use crate::clients::plan::Scenario;
 use crate::random::Random;
-use crate::simulate::plan::Scenario;
 
 /// Which seeds of a campaign switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

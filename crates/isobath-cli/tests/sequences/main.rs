@@ -1,5 +1,5 @@
-//! Random sequences of everything that the command and the API offer, each step in a store opened
-//! again, against a model.
+//! Random sequences of everything that the command offers, and of the same by the API, each step in
+//! a store opened again, against a model. `xtask` has the API's calls one beside another.
 //!
 //! `ISOBATH_SEQUENCES_SEED` is the first seed, `ISOBATH_SEQUENCES_MINUTES` how long new ones are
 //! tried (0: that seed alone); `cargo xtask sequences` sets both. A sequence that fails is printed
@@ -12,7 +12,6 @@
     reason = "tests read and write files as they like"
 )]
 
-mod calls;
 mod data;
 mod model;
 mod plan;

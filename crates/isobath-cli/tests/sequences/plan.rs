@@ -39,17 +39,6 @@ pub(crate) enum Format {
     Lines,
 }
 
-/// One change within a transaction.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Change {
-    Put(usize, Key, Value),
-    Stream(usize, Key, Value),
-    Delete(usize, Key),
-    /// Everything since the last mark is taken back.
-    Rollback,
-    Mark,
-}
-
 /// A copy of a whole store, or of its records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Copy {
@@ -71,7 +60,6 @@ pub(crate) enum Step {
     PutFile(By, usize, Key, Value),
     Delete(By, usize, Key),
     Get(By, usize, Key),
-    GetMany(usize, Vec<Key>),
     Scan {
         by: By,
         tree: usize,
@@ -80,12 +68,6 @@ pub(crate) enum Step {
         reverse: bool,
         limit: Option<usize>,
     },
-    Transaction {
-        changes: Vec<Change>,
-        commit: bool,
-    },
-    /// A snapshot, changes, and a look at both.
-    Snapshot(Vec<Change>),
     Load(By, usize, Format, Batch),
     BulkLoad(usize, Batch),
     CreateTree(By, usize),
@@ -109,29 +91,9 @@ pub(crate) enum Step {
         copy: Copy,
         adopt: bool,
     },
-    /// A call of the API that reads and changes in one step, or removes what it finds.
-    Call(usize, Call),
-    /// Several changes at once, read by none.
-    Batch(Vec<Change>),
     Compact(By),
     Stats,
     Check,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) enum Call {
-    Update(Key, Option<Value>),
-    /// With the value that is expected, or with another one.
-    Swap {
-        key: Key,
-        expected: bool,
-        value: Option<Value>,
-    },
-    Pop {
-        first: bool,
-    },
-    RemoveRange(Key, Key),
-    Clear,
 }
 
 fn by(rng: &mut Rng) -> By {
@@ -171,56 +133,17 @@ impl Plan {
     }
 }
 
-fn changes(layout: Layout, rng: &mut Rng) -> Vec<Change> {
-    (0..rng.usize(1..12))
-        .map(|_| {
-            let (tree, key) = (rng.usize(..TREES.len()), Key::draw(rng));
-            match rng.u32(..10) {
-                0..4 => Change::Put(tree, key, Value::draw(layout, rng)),
-                4..6 => Change::Stream(tree, key, Value::draw(layout, rng)),
-                6..8 => Change::Delete(tree, key),
-                8 => Change::Mark,
-                _ => Change::Rollback,
-            }
-        })
-        .collect()
-}
-
-impl Call {
-    fn draw(key: Key, value: Value, rng: &mut Rng) -> Call {
-        let value = (rng.u32(..3) > 0).then_some(value);
-        match rng.u32(..12) {
-            0..3 => Call::Update(key, value),
-            3..6 => Call::Swap {
-                key,
-                expected: rng.u32(..4) > 0,
-                value,
-            },
-            6..9 => Call::Pop { first: rng.bool() },
-            9..11 => Call::RemoveRange(key, Key::draw(rng)),
-            _ => Call::Clear,
-        }
-    }
-}
-
 impl Step {
     fn draw(layout: Layout, rng: &mut Rng) -> Step {
         let tree = rng.usize(..TREES.len());
         let key = Key::draw(rng);
         let value = Value::draw(layout, rng);
-        match rng.u32(..120) {
-            100..112 => return Step::Call(tree, Call::draw(key, value, rng)),
-            112..115 => return Step::Batch(changes(layout, rng)),
-            115..120 => return Step::Compact(by(rng)),
-            _ => {}
-        }
-        match rng.u32(..100) {
+        match rng.u32(..92) {
             0..13 => Step::Put(by_or_killed(rng), tree, key, value),
             13..23 => Step::PutFile(by_or_killed(rng), tree, key, value),
             23..31 => Step::Delete(by_or_killed(rng), tree, key),
             31..34 => Step::Get(by(rng), tree, key),
-            34..36 => Step::GetMany(tree, (0..20).map(|_| Key::draw(rng)).collect()),
-            36..39 => Step::Scan {
+            34..37 => Step::Scan {
                 by: by(rng),
                 tree,
                 from: rng.bool().then(|| Key::draw(rng)),
@@ -228,12 +151,7 @@ impl Step {
                 reverse: rng.bool(),
                 limit: rng.bool().then(|| rng.usize(..30)),
             },
-            39..45 => Step::Transaction {
-                changes: changes(layout, rng),
-                commit: rng.u32(..5) > 0,
-            },
-            45..48 => Step::Snapshot(changes(layout, rng)),
-            48..58 => {
+            37..47 => {
                 let formats = [
                     Format::Directory,
                     Format::Csv,
@@ -245,22 +163,22 @@ impl Step {
                 let format = formats[rng.usize(..formats.len())];
                 Step::Load(by_process(rng), tree, format, Batch::draw(rng))
             }
-            58..65 => Step::BulkLoad(tree, Batch::draw(rng)),
-            65..67 => Step::CreateTree(by_or_killed(rng), tree),
-            67..71 => Step::DropTree(by_or_killed(rng), tree),
-            71..73 => Step::Rewrite(tree),
-            73..78 => Step::Export {
+            47..54 => Step::BulkLoad(tree, Batch::draw(rng)),
+            54..56 => Step::CreateTree(by_or_killed(rng), tree),
+            56..60 => Step::DropTree(by_or_killed(rng), tree),
+            60..62 => Step::Rewrite(tree),
+            62..67 => Step::Export {
                 tree: (rng.u32(..4) == 0).then_some(tree),
             },
-            78..82 => Step::Import {
+            67..71 => Step::Import {
                 by: by_process(rng),
                 merge: rng.u32(..3) > 0,
             },
-            82..89 => Step::Backup {
+            71..78 => Step::Backup {
                 by: by(rng),
                 incremental: rng.bool(),
             },
-            89..97 => Step::Restore {
+            78..86 => Step::Restore {
                 copy: [
                     Copy::Backup,
                     Copy::Export,
@@ -270,7 +188,8 @@ impl Step {
                 ][rng.usize(..5)],
                 adopt: rng.bool(),
             },
-            97..99 => Step::Stats,
+            86..88 => Step::Stats,
+            88..91 => Step::Compact(by(rng)),
             _ => Step::Check,
         }
     }

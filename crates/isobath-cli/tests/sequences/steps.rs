@@ -5,12 +5,12 @@ use std::ffi::OsString;
 use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
 
-use isobath::{BackupOptions, Error, LoadError, Store, Transaction, Tree};
+use isobath::{BackupOptions, Error, LoadError, Store};
 use isobath_lab::hex;
 
 use crate::data::{Batch, Key, Record};
-use crate::model::{Effect, Model, Records, compare, difference, short};
-use crate::plan::{By, Change, Copy, Format, Step, TREES};
+use crate::model::{Effect, Model, difference, short};
+use crate::plan::{By, Copy, Format, Step, TREES};
 use crate::world::{Backup, FAILED, World, Wrong, engine};
 
 /// A key and its value.
@@ -21,11 +21,11 @@ const ABSENT: i32 = 1;
 /// The exit code for an invalid request.
 const USAGE: i32 = 2;
 
-pub(crate) fn name(tree: usize) -> String {
+fn name(tree: usize) -> String {
     TREES[tree].to_owned()
 }
 
-pub(crate) fn put(tree: usize, key: Vec<u8>, value: Vec<u8>) -> Effect {
+fn put(tree: usize, key: Vec<u8>, value: Vec<u8>) -> Effect {
     Effect::Put(name(tree), key, value)
 }
 
@@ -34,11 +34,7 @@ fn args<const N: usize>(list: [&str; N]) -> Vec<OsString> {
 }
 
 /// Compares one value.
-pub(crate) fn agree(
-    key: &[u8],
-    expected: Option<&[u8]>,
-    found: Option<&[u8]>,
-) -> Result<(), Wrong> {
+fn agree(key: &[u8], expected: Option<&[u8]>, found: Option<&[u8]>) -> Result<(), Wrong> {
     if expected == found {
         return Ok(());
     }
@@ -68,7 +64,6 @@ impl World {
             }
             Step::Delete(by, tree, key) => self.delete(*by, *tree, key.bytes()),
             Step::Get(by, tree, key) => self.get(*by, *tree, &key.bytes()),
-            Step::GetMany(tree, keys) => self.get_many(*tree, keys),
             Step::Scan {
                 by,
                 tree,
@@ -80,8 +75,6 @@ impl World {
                 let bounds = (from.map(Key::bytes), to.map(Key::bytes));
                 self.scan(*by, *tree, bounds, *reverse, limit.unwrap_or(usize::MAX))
             }
-            Step::Transaction { changes, commit } => self.transaction(changes, *commit),
-            Step::Snapshot(changes) => self.snapshot(changes),
             Step::Load(by, tree, format, batch) => self.load(*by, *tree, *format, *batch),
             Step::BulkLoad(tree, batch) => self.bulk_load(*tree, *batch),
             Step::CreateTree(by, tree) => self.create_tree(*by, *tree),
@@ -91,8 +84,6 @@ impl World {
             Step::Import { by, merge } => self.import(*by, *merge),
             Step::Backup { by, incremental } => self.backup(*by, *incremental),
             Step::Restore { copy, adopt } => self.restore(*copy, *adopt),
-            Step::Call(tree, call) => self.call(*tree, call),
-            Step::Batch(changes) => self.batch(changes),
             Step::Compact(By::Api) => self.with_own(|store| {
                 let gained = store.compact().map_err(engine("compacting"))?;
                 match gained.bytes_after <= gained.bytes_before {
@@ -216,21 +207,6 @@ impl World {
         agree(key, expected.as_deref(), found.as_deref())
     }
 
-    fn get_many(&mut self, tree: usize, keys: &[Key]) -> Result<(), Wrong> {
-        let Some(records) = self.model.trees.get(TREES[tree]) else {
-            return Ok(());
-        };
-        let keys: Vec<_> = keys.iter().map(|key| key.bytes()).collect();
-        self.with_own(|store| {
-            let tree = store.tree(TREES[tree]).map_err(engine("a tree"))?;
-            let found = tree.get_many(&keys).map_err(engine("get_many"))?;
-            for (key, found) in keys.iter().zip(&found) {
-                agree(key, records.get(key).map(Vec::as_slice), found.as_deref())?;
-            }
-            Ok(())
-        })
-    }
-
     fn scan(
         &mut self,
         by: By,
@@ -324,79 +300,6 @@ impl World {
             verb.extend(["--limit".into(), limit.to_string().into()]);
         }
         lines(&self.run(&verb, None)?.expect(0)?.out)
-    }
-
-    fn transaction(&mut self, changes: &[Change], commit: bool) -> Result<(), Wrong> {
-        let mut after = self.model.clone();
-        for tree in TREES {
-            after.trees.entry(tree.to_owned()).or_default();
-        }
-        let untouched = after.clone();
-        self.with_own(|store| {
-            let trees = all_trees(store)?;
-            let mut transaction = store.begin().map_err(engine("begin"))?;
-            within(&mut transaction, &trees, changes, &mut after)?;
-            for (tree, records) in trees.iter().zip(TREES.map(|tree| &after.trees[tree])) {
-                let mut found = Records::new();
-                for record in transaction.range(tree, ..).map_err(engine("a range"))? {
-                    let (key, value) = record.map_err(engine("a record"))?;
-                    found.insert(key, value);
-                }
-                compare(records, &found).map_err(|wrong| format!("in the transaction: {wrong}"))?;
-            }
-            if commit {
-                transaction.commit().map_err(engine("commit"))
-            } else {
-                transaction.rollback();
-                Ok(())
-            }
-        })?;
-        self.model = if commit { after } else { untouched };
-        Ok(())
-    }
-
-    fn snapshot(&mut self, changes: &[Change]) -> Result<(), Wrong> {
-        let mut before = self.model.clone();
-        for tree in TREES {
-            before.trees.entry(tree.to_owned()).or_default();
-        }
-        let mut effects = Vec::new();
-        for change in changes {
-            match *change {
-                Change::Put(tree, key, value) | Change::Stream(tree, key, value) => {
-                    effects.push(put(tree, key.bytes(), value.bytes()));
-                }
-                Change::Delete(tree, key) => {
-                    effects.push(Effect::Delete(name(tree), key.bytes()));
-                }
-                Change::Mark | Change::Rollback => {}
-            }
-        }
-        self.with_own(|store| {
-            let trees = all_trees(store)?;
-            let snapshot = store.snapshot().map_err(engine("a snapshot"))?;
-            for effect in &effects {
-                single(store, effect)?;
-            }
-            for (tree, expected) in trees.iter().zip(TREES.map(|tree| &before.trees[tree])) {
-                let mut found = Records::new();
-                for record in snapshot.range(tree, ..).map_err(engine("a range"))? {
-                    match record {
-                        // The version store is small.
-                        Err(Error::SnapshotTooOld) => return Ok(()),
-                        other => {
-                            let (key, value) = other.map_err(engine("a record"))?;
-                            found.insert(key, value);
-                        }
-                    }
-                }
-                compare(expected, &found).map_err(|wrong| format!("in the snapshot: {wrong}"))?;
-            }
-            Ok(())
-        })?;
-        self.model = before;
-        self.model.apply(&effects);
-        Ok(())
     }
 
     fn load(&mut self, by: By, tree: usize, format: Format, batch: Batch) -> Result<(), Wrong> {
@@ -680,11 +583,6 @@ impl World {
     }
 }
 
-pub(crate) fn all_trees(store: &Store) -> Result<Vec<Tree>, Wrong> {
-    let trees = TREES.iter().map(|tree| store.open_or_create_tree(tree));
-    trees.collect::<Result<_, _>>().map_err(engine("a tree"))
-}
-
 /// One change, in a commit of its own.
 fn single(store: &Store, effect: &Effect) -> Result<(), Wrong> {
     match effect {
@@ -698,55 +596,6 @@ fn single(store: &Store, effect: &Effect) -> Result<(), Wrong> {
         }
         Effect::Create(_) | Effect::Drop(_) => Ok(()),
     }
-}
-
-/// Makes changes in a transaction, and in `model`.
-fn within(
-    transaction: &mut Transaction,
-    trees: &[Tree],
-    changes: &[Change],
-    model: &mut Model,
-) -> Result<(), Wrong> {
-    let mut mark = None;
-    for change in changes {
-        match *change {
-            Change::Put(tree, key, value) => {
-                let (key, value) = (key.bytes(), value.bytes());
-                let done = transaction.insert(&trees[tree], &key, &value);
-                done.map_err(engine("insert"))?;
-                model.apply(&[put(tree, key, value)]);
-            }
-            Change::Stream(tree, key, value) => {
-                let (key, value) = (key.bytes(), value.bytes());
-                let writer = transaction.writer(&trees[tree], &key);
-                let mut writer = writer.map_err(engine("a writer"))?;
-                for piece in value.chunks(9001) {
-                    writer.append(piece).map_err(engine("append"))?;
-                }
-                writer.finish().map_err(engine("finish"))?;
-                model.apply(&[put(tree, key, value)]);
-            }
-            Change::Delete(tree, key) => {
-                let key = key.bytes();
-                let removed = transaction.remove(&trees[tree], &key);
-                let removed = removed.map_err(engine("remove"))?;
-                if removed != model.get(TREES[tree], &key).is_some() {
-                    return Err(format!("remove answers {removed} for {}", short(&key)));
-                }
-                model.apply(&[Effect::Delete(name(tree), key)]);
-            }
-            Change::Mark => mark = Some((transaction.savepoint(), model.clone())),
-            Change::Rollback => {
-                if let Some((savepoint, then)) = mark.take() {
-                    transaction
-                        .rollback_to(savepoint)
-                        .map_err(engine("rollback_to"))?;
-                    *model = then;
-                }
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Appends a record to a file of this format; the key and the value that loading it must give.

@@ -3,7 +3,7 @@
 use isobath::Canary;
 
 use super::directed::Directed;
-use crate::simulate::plan::{FaultKind, Scenario, Shape};
+use crate::clients::plan::{FaultKind, Scenario, Shape};
 use crate::simulate::switching::Wanted;
 
 /// One canary.

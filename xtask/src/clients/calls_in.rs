@@ -15,7 +15,7 @@ type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
 impl Actor {
     /// Takes records out of the counted tree one by one.
-    pub(super) fn extract(&mut self) -> bool {
+    pub(crate) fn extract(&mut self) -> bool {
         let (tree, part) = self.counted_range();
         let (Some(first), Some(end)) = (part.first(), part.last()) else {
             return true;
@@ -47,7 +47,7 @@ impl Actor {
     }
 
     /// A call within a transaction.
-    pub(super) fn call_in(&mut self, running: &mut Running) -> Step {
+    pub(crate) fn call_in(&mut self, running: &mut Running) -> Step {
         match self.random.below(14) {
             0..3 => {
                 let (_, key) = self.counted();
@@ -111,11 +111,7 @@ impl Actor {
 
     /// A transaction has removed a record that it saw.
     fn removes(&self, running: &mut Running, key: Key) {
-        let write = Write {
-            key,
-            version: self.recorder.version(),
-            present: false,
-        };
+        let write = Write::removal(key, self.recorder.version());
         self.recorder.write(running.at, write);
         running.mine.insert(key, write);
     }

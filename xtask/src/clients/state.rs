@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use isobath::{Error, Store};
 
-use crate::data::{Universe, version_of};
+use super::data::{Universe, version_of};
 use crate::history::{Key, Version};
 
 /// Which writes made the trees: their versions, and the numbers that the store gave
@@ -23,6 +23,8 @@ fn maker(created: &Created, existence: Key, id: u32) -> Option<Version> {
 /// All records of a store.
 pub(crate) struct State {
     pub(crate) records: BTreeMap<Key, Version>,
+    /// The trees that are there: each with its number.
+    pub(crate) trees: Vec<(Key, u32)>,
     /// Records that could not be read, and why.
     pub(crate) unreadable: Vec<(Key, Error)>,
     pub(crate) problems: Vec<String>,
@@ -31,13 +33,21 @@ pub(crate) struct State {
 /// Reads all trees of `store` by scans, and each record that is missing or
 /// behind corruption by its key. A tree that exists was made by its write in `created`.
 pub(crate) fn read(store: &Store, universe: &Universe, created: &Created) -> State {
+    let mut state = find(store, universe);
+    state.made_by(universe, created);
+    state
+}
+
+/// The same without saying which writes made the trees.
+pub(crate) fn find(store: &Store, universe: &Universe) -> State {
     let mut state = State {
         records: BTreeMap::new(),
+        trees: Vec::new(),
         unreadable: Vec::new(),
         problems: Vec::new(),
     };
     for index in 0..universe.trees.len() {
-        state.read_tree(store, universe, index, created);
+        state.read_tree(store, universe, index);
     }
     match store.trees() {
         Ok(trees) => {
@@ -57,7 +67,21 @@ pub(crate) fn read(store: &Store, universe: &Universe, created: &Created) -> Sta
 }
 
 impl State {
-    fn read_tree(&mut self, store: &Store, universe: &Universe, index: usize, created: &Created) {
+    /// Adds the trees, made by their writes in `created`.
+    pub(crate) fn made_by(&mut self, universe: &Universe, created: &Created) {
+        for &(existence, id) in &self.trees {
+            match maker(created, existence, id) {
+                Some(version) => drop(self.records.insert(existence, version)),
+                None => {
+                    let tree = universe.describe(existence);
+                    self.problems
+                        .push(format!("{tree} is there, which was never made"));
+                }
+            }
+        }
+    }
+
+    fn read_tree(&mut self, store: &Store, universe: &Universe, index: usize) {
         let keys = &universe.trees[index];
         let tree = match store.tree(&keys.name) {
             Ok(tree) => tree,
@@ -71,15 +95,8 @@ impl State {
         };
         let listed = store.trees().unwrap_or_default();
         let id = listed.iter().find(|found| found.name == keys.name);
-        match id.and_then(|found| maker(created, keys.existence, found.id)) {
-            Some(version) => {
-                self.records.insert(keys.existence, version);
-            }
-            None => {
-                let what = format!("there is a tree {:?} that was never made", keys.name);
-                self.problems.push(what);
-            }
-        }
+        self.trees
+            .extend(id.map(|found| (keys.existence, found.id)));
         let mut scanned = BTreeMap::new();
         let mut foreign = Vec::new();
         let whole = tree.scan(.., |bytes, value| {

@@ -6,51 +6,51 @@ use std::sync::Arc;
 
 use isobath::{Error, Snapshot, Store, Tree};
 
+use super::data::value;
 use super::passing::Passing;
 use super::plan::More;
 use super::recorder::{Meaning, Recorder};
-use crate::data::value;
 use crate::history::{Key, Level, Outcome, Read, Write};
 use crate::random::Random;
 
 /// Lengths of values: in the leaf, and in one or several chunks.
 const LENGTHS: [usize; 8] = [12, 12, 20, 60, 400, 1000, 1100, 1500];
-pub(super) const LARGE: [usize; 4] = [4000, 9000, 30_000, 70_000];
+pub(crate) const LARGE: [usize; 4] = [4000, 9000, 30_000, 70_000];
 
 /// One client.
-pub(super) struct Actor {
-    pub(super) store: Store,
-    pub(super) trees: Vec<Tree>,
-    pub(super) recorder: Arc<Recorder>,
-    pub(super) random: Random,
+pub(crate) struct Actor {
+    pub(crate) store: Store,
+    pub(crate) trees: Vec<Tree>,
+    pub(crate) recorder: Arc<Recorder>,
+    pub(crate) random: Random,
     /// Records that only this client writes.
-    pub(super) own: Vec<Key>,
+    pub(crate) own: Vec<Key>,
     /// Records that all clients write without reading.
-    pub(super) shared: Vec<Key>,
+    pub(crate) shared: Vec<Key>,
     /// Records that are only ever changed by transactions that read them first.
-    pub(super) counters: Vec<Key>,
+    pub(crate) counters: Vec<Key>,
     /// Acknowledged operations outside transactions survive crashes.
-    pub(super) durable: bool,
+    pub(crate) durable: bool,
     /// Of a hundred operations, those that are transactions.
-    pub(super) transactions: u64,
+    pub(crate) transactions: u64,
     /// A tree that this client alone makes, fills and drops, and its records.
-    pub(super) passing: Option<Passing>,
-    pub(super) large_values: bool,
+    pub(crate) passing: Option<Passing>,
+    pub(crate) large_values: bool,
     /// Much of the work is about the passing tree.
-    pub(super) drops: bool,
-    pub(super) more: More,
+    pub(crate) drops: bool,
+    pub(crate) more: More,
     /// Large values that this client only adds, and the trees of others that it has visited.
-    pub(super) to_grow: Vec<Key>,
-    pub(super) visited: BTreeMap<usize, Tree>,
+    pub(crate) to_grow: Vec<Key>,
+    pub(crate) visited: BTreeMap<usize, Tree>,
     /// The tree whose records are counted: its number, and its keys.
-    pub(super) ends: Option<(usize, Vec<Key>)>,
+    pub(crate) ends: Option<(usize, Vec<Key>)>,
     /// Snapshots that it looks at now and then, and their numbers in the history.
-    pub(super) held: Vec<(usize, Snapshot)>,
+    pub(crate) held: Vec<(usize, Snapshot)>,
 }
 
 impl Actor {
     /// Works until it has done `operations` or is stopped.
-    pub(super) fn run(mut self, operations: u64) {
+    pub(crate) fn run(mut self, operations: u64) {
         for _ in 0..operations {
             self.recorder.rest();
             if self.recorder.is_stopped() || !self.hold_snapshots() || !self.step() {
@@ -106,7 +106,7 @@ impl Actor {
         }
     }
 
-    pub(super) fn any_key(&mut self) -> Key {
+    pub(crate) fn any_key(&mut self) -> Key {
         match self.random.below(3) {
             0 => self.random.one_of(&self.own),
             1 => self.random.one_of(&self.counters),
@@ -114,7 +114,7 @@ impl Actor {
         }
     }
 
-    pub(super) fn length(&mut self) -> usize {
+    pub(crate) fn length(&mut self) -> usize {
         if self.large_values && self.random.chance(6) {
             self.random.one_of(&LARGE)
         } else if self.more.wide {
@@ -125,16 +125,28 @@ impl Actor {
     }
 
     /// Begins an operation outside transactions that writes.
-    pub(super) fn begin_single(&self, writes: &[Write]) -> usize {
-        let at = self.recorder.begin_writes(writes);
-        if !self.durable {
-            self.recorder.mark_not_durable(at);
+    pub(crate) fn begin_single(&self, writes: &[Write]) -> usize {
+        self.recorder.begin_writes(writes, self.durable)
+    }
+
+    /// Ends an operation; whether to go on.
+    pub(crate) fn answered<T, E: Into<Error>>(
+        &self,
+        at: usize,
+        done: Result<T, E>,
+        doing: &str,
+    ) -> bool {
+        match done {
+            Ok(_) => {
+                self.recorder.end(at, Outcome::Committed);
+                true
+            }
+            Err(error) => self.failed(at, &error.into(), doing),
         }
-        at
     }
 
     /// Ends an operation that failed; whether to go on.
-    pub(super) fn failed(&self, at: usize, error: &Error, doing: &str) -> bool {
+    pub(crate) fn failed(&self, at: usize, error: &Error, doing: &str) -> bool {
         let meaning = self.recorder.meaning(error, doing);
         self.recorder.end_with(at, meaning);
         meaning != Meaning::Over
@@ -169,31 +181,19 @@ impl Actor {
         } else {
             (tree.insert(bytes, &value(version, length)), "inserting")
         };
-        match done {
-            Ok(()) => {
-                self.recorder.end(at, Outcome::Committed);
-                true
-            }
-            Err(error) => self.failed(at, &error, doing),
-        }
+        self.answered(at, done, doing)
     }
 
     fn add(&mut self, key: Key, length: usize) -> bool {
         let version = self.recorder.version();
         let universe = Arc::clone(&self.recorder.universe);
         let (tree, bytes) = universe.record(key);
-        let at = self.begin_single(&[Write {
-            key,
-            version,
-            present: true,
-        }]);
-        match self.trees[tree].insert(bytes, &value(version, length)) {
-            Ok(()) => {
-                self.recorder.end(at, Outcome::Committed);
-                true
-            }
-            Err(error) => self.failed(at, &error, "adding"),
-        }
+        let at = self.begin_single(&[Write::put(key, version)]);
+        self.answered(
+            at,
+            self.trees[tree].insert(bytes, &value(version, length)),
+            "adding",
+        )
     }
 
     /// Writes a value in parts.
@@ -233,9 +233,7 @@ impl Actor {
         let found = snapshot.get(&self.trees[tree], bytes);
         match found {
             Ok(found) => {
-                if let Some(seen) = self.recorder.seen(key, found.as_deref()) {
-                    self.recorder.read(*at, key, seen);
-                }
+                self.recorder.found(*at, key, found.as_deref());
                 if self.random.chance(20) {
                     let (at, _) = self.held.remove(index);
                     self.recorder.end(at, Outcome::Committed);
@@ -257,9 +255,7 @@ impl Actor {
         let at = self.recorder.begin(Level::Single);
         match self.trees[tree].get(bytes) {
             Ok(found) => {
-                if let Some(seen) = self.recorder.seen(key, found.as_deref()) {
-                    self.recorder.read(at, key, seen);
-                }
+                self.recorder.found(at, key, found.as_deref());
                 self.recorder.end(at, Outcome::Committed);
                 true
             }
@@ -268,7 +264,7 @@ impl Actor {
     }
 
     /// Consecutive records of a tree, whether they exist or not.
-    pub(super) fn some_range(&mut self, tree: usize) -> Vec<(Vec<u8>, Key)> {
+    pub(crate) fn some_range(&mut self, tree: usize) -> Vec<(Vec<u8>, Key)> {
         let universe = Arc::clone(&self.recorder.universe);
         let keys = &universe.trees[tree].keys;
         let from = self.random.below(keys.len() as u64) as usize;

@@ -6,20 +6,20 @@ use std::sync::Arc;
 use isobath::{Error, Tree};
 
 use super::actor::{Actor, LARGE};
+use super::data::value;
 use super::recorder::Meaning;
-use super::run::tree_id;
-use crate::data::value;
+use super::records::tree_id;
 use crate::history::{Key, Level, Outcome, Version, Write};
 
 /// A tree that comes and goes.
-pub(super) struct Passing {
-    pub(super) index: usize,
-    pub(super) exists: bool,
-    pub(super) present: BTreeMap<Key, Version>,
+pub(crate) struct Passing {
+    pub(crate) index: usize,
+    pub(crate) exists: bool,
+    pub(crate) present: BTreeMap<Key, Version>,
 }
 
 impl Actor {
-    pub(super) fn pass(&mut self) -> bool {
+    pub(crate) fn pass(&mut self) -> bool {
         let Some(mut passing) = self.passing.take() else {
             return true;
         };
@@ -43,11 +43,7 @@ impl Actor {
         let tree = &universe.trees[passing.index];
         let version = self.recorder.version();
         self.recorder.creating(tree.existence, version);
-        let write = Write {
-            key: tree.existence,
-            version,
-            present: true,
-        };
+        let write = Write::put(tree.existence, version);
         let at = self.begin_single(&[write]);
         match self.store.create_tree(&tree.name) {
             Ok(_) => {
@@ -80,11 +76,7 @@ impl Actor {
         }
         let writes: Vec<Write> = removed
             .into_iter()
-            .map(|key| Write {
-                key,
-                version: self.recorder.version(),
-                present: false,
-            })
+            .map(|key| Write::removal(key, self.recorder.version()))
             .collect();
         let at = self.begin_single(&writes);
         match self.store.drop_tree(&tree.name) {
@@ -115,11 +107,7 @@ impl Actor {
             Ok(tree) => tree,
             Err(go_on) => return go_on,
         };
-        let write = Write {
-            key,
-            version,
-            present: true,
-        };
+        let write = Write::put(key, version);
         let length = self.passing_length();
         let bytes = value(version, length);
         let at = self.begin_single(&[write]);
@@ -149,11 +137,7 @@ impl Actor {
             Ok(tree) => tree,
             Err(go_on) => return go_on,
         };
-        let at = self.begin_single(&[Write {
-            key,
-            version: self.recorder.version(),
-            present: false,
-        }]);
+        let at = self.begin_single(&[Write::removal(key, self.recorder.version())]);
         match tree.remove(universe.record(key).1) {
             Ok(existed) => {
                 passing.present.remove(&key);
@@ -169,7 +153,7 @@ impl Actor {
 
     /// Uses the tree of another client, which may drop it at any time. Handles are kept:
     /// those of a tree that is gone must say so.
-    pub(super) fn visit(&mut self) -> bool {
+    pub(crate) fn visit(&mut self) -> bool {
         let universe = Arc::clone(&self.recorder.universe);
         let first = universe.trees.len() - self.more.passing;
         let index = first + self.random.below(self.more.passing as u64) as usize;
@@ -202,9 +186,7 @@ impl Actor {
         };
         let done = match what {
             0..30 => tree.get(bytes).map(|found| {
-                if let Some(seen) = self.recorder.seen(key, found.as_deref()) {
-                    self.recorder.read(at, key, seen);
-                }
+                self.recorder.found(at, key, found.as_deref());
             }),
             30..80 => {
                 let version = self.recorder.writes_of(at)[0].version;
@@ -217,13 +199,7 @@ impl Actor {
                 }
             }),
         };
-        match done {
-            Ok(()) => {
-                self.recorder.end(at, Outcome::Committed);
-                true
-            }
-            Err(error) => self.failed(at, &error, "visiting"),
-        }
+        self.answered(at, done, "visiting")
     }
 
     fn passing_length(&mut self) -> usize {
@@ -262,11 +238,7 @@ impl Actor {
                 let version = self.recorder.version();
                 let length = self.passing_length();
                 records.push((bytes, value(version, length)));
-                writes.push(Write {
-                    key,
-                    version,
-                    present: true,
-                });
+                writes.push(Write::put(key, version));
             }
         }
         if records.is_empty() {
@@ -276,9 +248,8 @@ impl Actor {
             Ok(tree) => tree,
             Err(go_on) => return go_on,
         };
-        let at = self.recorder.begin_writes(&writes);
         // Loads are durable when a later commit is, or the store was closed.
-        self.recorder.mark_not_durable(at);
+        let at = self.recorder.begin_writes(&writes, false);
         // Where others put records, `load` may have to insert them one by one, which is not atomic.
         let is_sorting = self.ends.is_some() && self.random.chance(40);
         let loaded = match is_sorting && self.more.visits == 0 {
@@ -288,12 +259,6 @@ impl Actor {
         passing
             .present
             .extend(writes.iter().map(|write| (write.key, write.version)));
-        match loaded {
-            Ok(_) => {
-                self.recorder.end(at, Outcome::Committed);
-                true
-            }
-            Err(error) => self.failed(at, &error.into(), "loading"),
-        }
+        self.answered(at, loaded, "loading")
     }
 }

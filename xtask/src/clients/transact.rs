@@ -7,33 +7,33 @@ use std::sync::Arc;
 use isobath::{Durability, Error, Isolation, Transaction, TransactionOptions};
 
 use super::actor::Actor;
+use super::data::{value, version_of};
 use super::recorder::Meaning;
-use crate::data::{value, version_of};
 use crate::history::{Key, Level, Outcome, Seen, Write};
 
 /// A transaction that runs, and its record.
-pub(super) struct Running {
-    pub(super) transaction: Transaction,
+pub(crate) struct Running {
+    pub(crate) transaction: Transaction,
     /// Its number in the history.
-    pub(super) at: usize,
-    pub(super) read_only: bool,
+    pub(crate) at: usize,
+    pub(crate) read_only: bool,
     /// Its own writes, which its reads see.
-    pub(super) mine: BTreeMap<Key, Write>,
+    pub(crate) mine: BTreeMap<Key, Write>,
 }
 
 /// Why a transaction ends before it was to.
-pub(super) enum Stop {
+pub(crate) enum Stop {
     /// It failed with this.
     Error(Error, &'static str),
     /// Something was wrong, and recorded.
     Wrong,
 }
 
-pub(super) type Step = Result<(), Stop>;
+pub(crate) type Step = Result<(), Stop>;
 
 impl Actor {
     /// One transaction; `false` if there is no point in another one.
-    pub(super) fn transact(&mut self) -> bool {
+    pub(crate) fn transact(&mut self) -> bool {
         let level = if self.random.chance(50) {
             Level::Snapshot
         } else {
@@ -146,7 +146,7 @@ impl Actor {
         Ok(())
     }
 
-    pub(super) fn look(&mut self, running: &mut Running, key: Key) -> Step {
+    pub(crate) fn look(&mut self, running: &mut Running, key: Key) -> Step {
         let universe = Arc::clone(&self.recorder.universe);
         let (tree, bytes) = universe.record(key);
         let found = running
@@ -157,7 +157,7 @@ impl Actor {
     }
 
     /// Records a read, or compares it with the transaction's own write.
-    pub(super) fn saw(&self, running: &Running, key: Key, found: Option<&[u8]>) -> Step {
+    pub(crate) fn saw(&self, running: &Running, key: Key, found: Option<&[u8]>) -> Step {
         let Some(seen) = self.recorder.seen(key, found) else {
             return Err(Stop::Wrong);
         };
@@ -179,12 +179,8 @@ impl Actor {
         Err(Stop::Wrong)
     }
 
-    pub(super) fn put(&mut self, running: &mut Running, key: Key) -> Step {
-        let write = Write {
-            key,
-            version: self.recorder.version(),
-            present: true,
-        };
+    pub(crate) fn put(&mut self, running: &mut Running, key: Key) -> Step {
+        let write = Write::put(key, self.recorder.version());
         let bytes = value(write.version, self.length());
         let universe = Arc::clone(&self.recorder.universe);
         let (tree, name) = universe.record(key);
@@ -205,7 +201,7 @@ impl Actor {
         Ok(())
     }
 
-    pub(super) fn take(&mut self, running: &mut Running, key: Key) -> Step {
+    pub(crate) fn take(&mut self, running: &mut Running, key: Key) -> Step {
         let universe = Arc::clone(&self.recorder.universe);
         let (tree, name) = universe.record(key);
         let existed = match running.transaction.remove(&self.trees[tree], name) {
@@ -216,11 +212,7 @@ impl Actor {
         if !existed {
             return self.saw(running, key, None);
         }
-        let write = Write {
-            key,
-            version: self.recorder.version(),
-            present: false,
-        };
+        let write = Write::removal(key, self.recorder.version());
         self.recorder.write(running.at, write);
         running.mine.insert(key, write);
         Ok(())
@@ -307,7 +299,7 @@ impl Actor {
     }
 
     /// A read-only snapshot that is looked at twice.
-    pub(super) fn look_back(&mut self) -> bool {
+    pub(crate) fn look_back(&mut self) -> bool {
         let at = self.recorder.begin(Level::Snapshot);
         let snapshot = match self.store.snapshot() {
             Ok(snapshot) => snapshot,
@@ -319,9 +311,7 @@ impl Actor {
             let (tree, bytes) = universe.record(key);
             match snapshot.get(&self.trees[tree], bytes) {
                 Ok(found) => {
-                    if let Some(seen) = self.recorder.seen(key, found.as_deref()) {
-                        self.recorder.read(at, key, seen);
-                    }
+                    self.recorder.found(at, key, found.as_deref());
                 }
                 Err(error) => {
                     let meaning = self.recorder.meaning(&error, "reading a snapshot");

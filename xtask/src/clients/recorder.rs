@@ -6,14 +6,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use isobath::Error;
 
-use crate::data::{Universe, version_of};
+use super::data::{Universe, version_of};
+use super::plan::{Faults, Scenario};
+use super::records::Records;
+use super::state::Created;
 use crate::history::{History, Key, Level, Outcome, Read, Seen, Transaction, Version, Write};
-use crate::simulate::plan::{Faults, Scenario};
-use crate::simulate::state::Created;
+use crate::processes::journal::{Journal, Note, now};
 
 /// The meaning of an error for the operation that got it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Meaning {
+pub(crate) enum Meaning {
     /// It had no effect.
     Refused,
     /// It may have had one.
@@ -23,8 +25,8 @@ pub(super) enum Meaning {
 }
 
 /// State shared by every client of one run.
-pub(super) struct Recorder {
-    pub(super) universe: Arc<Universe>,
+pub(crate) struct Recorder {
+    pub(crate) universe: Arc<Universe>,
     faults: Faults,
     /// The store has a log.
     logs: bool,
@@ -32,6 +34,8 @@ pub(super) struct Recorder {
     ends: Option<usize>,
     /// Several clients use the trees that come and go.
     shared_trees: bool,
+    /// The clients are threads of a process that may be killed.
+    is_real: bool,
     state: Mutex<State>,
     /// Clients are to end.
     stop: AtomicBool,
@@ -45,6 +49,8 @@ pub(super) struct Recorder {
 
 struct State {
     history: History,
+    /// Where a process that may be killed notes all of this.
+    journal: Option<Journal>,
     violations: Vec<String>,
     created: Created,
     /// Removals that have not been answered.
@@ -63,32 +69,60 @@ impl Removals {
     fn transactions(&self) -> impl Iterator<Item = Transaction> + '_ {
         self.keys.iter().map(|&(key, version)| {
             let mut single = Transaction::new(Level::Single, self.begin);
-            single.writes.push(Write {
-                key,
-                version,
-                present: false,
-            });
+            single.writes.push(Write::removal(key, version));
             single
         })
     }
 }
 
+impl State {
+    fn tick(&mut self) -> u64 {
+        match self.journal {
+            Some(_) => self.history.tick_at(now()),
+            None => self.history.tick(),
+        }
+    }
+
+    fn note(&mut self, note: impl FnOnce(&State) -> Note) {
+        if let Some(mut journal) = self.journal.take() {
+            if let Err(error) = journal.note(&note(self)) {
+                self.violations.push(format!("the journal: {error}"));
+            }
+            self.journal = Some(journal);
+        }
+    }
+
+    /// Notes the present state of an operation.
+    fn note_work(&mut self, at: usize) {
+        self.note(|state| Note::Work(at as u64, vec![state.history.transactions[at].clone()]));
+    }
+
+    /// Adds an operation that has ended.
+    fn push(&mut self, transaction: Transaction) {
+        self.history.transactions.push(transaction);
+        self.note_work(self.history.transactions.len() - 1);
+    }
+}
+
 impl Recorder {
-    pub(super) fn new(
-        universe: Arc<Universe>,
-        ends: Option<usize>,
+    pub(crate) fn new(
+        records: &Records,
         scenario: &Scenario,
-        history: History,
+        initial: BTreeMap<Key, Version>,
         first_version: Version,
+        journal: Option<Journal>,
     ) -> Arc<Recorder> {
+        let history = History::starting_with(initial).shown_late(scenario.shows_late());
         Arc::new(Recorder {
-            universe,
+            universe: Arc::clone(&records.universe),
             faults: scenario.faults.clone(),
             logs: scenario.log,
-            ends,
+            ends: records.ends,
+            is_real: journal.is_some(),
             shared_trees: scenario.more.visits > 0,
             state: Mutex::new(State {
                 history,
+                journal,
                 violations: Vec::new(),
                 created: BTreeMap::new(),
                 open: BTreeMap::new(),
@@ -106,34 +140,34 @@ impl Recorder {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn version(&self) -> Version {
+    pub(crate) fn version(&self) -> Version {
         self.next_version.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(super) fn versions_so_far(&self) -> Version {
+    pub(crate) fn versions_so_far(&self) -> Version {
         self.next_version.load(Ordering::Relaxed)
     }
 
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
     /// Makes clients pause before their next operation, or go on.
-    pub(super) fn pause(&self, pauses: bool) {
+    pub(crate) fn pause(&self, pauses: bool) {
         self.pauses.store(pauses, Ordering::Relaxed);
     }
 
     /// Clients that rest.
-    pub(super) fn resting(&self) -> usize {
+    pub(crate) fn resting(&self) -> usize {
         self.resting.load(Ordering::Relaxed)
     }
 
     /// Called by a client between two operations.
-    pub(super) fn rest(&self) {
+    pub(crate) fn rest(&self) {
         if !self.pauses.load(Ordering::Relaxed) {
             return;
         }
@@ -144,21 +178,37 @@ impl Recorder {
         self.resting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub(super) fn violate(&self, what: String) {
+    /// Notes something in the journal of a process.
+    pub(crate) fn note(&self, note: Note) {
+        self.state().note(|_| note);
+    }
+
+    pub(crate) fn is_real(&self) -> bool {
+        self.is_real
+    }
+
+    /// Reads a value that was found, and notes which.
+    pub(crate) fn found(&self, at: usize, key: Key, value: Option<&[u8]>) {
+        if let Some(seen) = self.seen(key, value) {
+            self.read(at, key, seen);
+        }
+    }
+
+    pub(crate) fn violate(&self, what: String) {
         self.stop();
         self.state().violations.push(what);
     }
 
     /// Operations that have begun.
-    pub(super) fn begun(&self) -> usize {
+    pub(crate) fn begun(&self) -> usize {
         self.state().history.transactions.len()
     }
 
-    pub(super) fn violations(&self) -> Vec<String> {
+    pub(crate) fn violations(&self) -> Vec<String> {
         self.state().violations.clone()
     }
 
-    pub(super) fn counts(&self) -> BTreeMap<&'static str, u64> {
+    pub(crate) fn counts(&self) -> BTreeMap<&'static str, u64> {
         self.counts
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -166,7 +216,7 @@ impl Recorder {
     }
 
     /// The history so far, with all that operations may have removed which have not been answered.
-    pub(super) fn history(&self) -> History {
+    pub(crate) fn history(&self) -> History {
         let state = self.state();
         let mut history = state.history.clone();
         let open = state.open.values().flat_map(Removals::transactions);
@@ -176,9 +226,9 @@ impl Recorder {
 
     // ---- transactions ------------------------------------------------------------
 
-    pub(super) fn begin(&self, level: Level) -> usize {
+    pub(crate) fn begin(&self, level: Level) -> usize {
         let mut state = self.state();
-        let begin = state.history.tick();
+        let begin = state.tick();
         state
             .history
             .transactions
@@ -187,14 +237,18 @@ impl Recorder {
     }
 
     /// Asks for an operation outside transactions that writes.
-    pub(super) fn begin_writes(&self, writes: &[Write]) -> usize {
+    pub(crate) fn begin_writes(&self, writes: &[Write], durable: bool) -> usize {
         let at = self.begin(Level::Single);
-        self.state().history.transactions[at].writes = writes.to_vec();
+        let mut state = self.state();
+        let transaction = &mut state.history.transactions[at];
+        transaction.writes = writes.to_vec();
+        transaction.durable = durable;
+        state.note_work(at);
         at
     }
 
     /// Asks for an operation outside transactions that writes what depends on what it reads.
-    pub(super) fn begin_change(&self, write: Write, durable: bool) -> usize {
+    pub(crate) fn begin_change(&self, write: Write, durable: bool) -> usize {
         let at = self.begin(Level::Serializable);
         self.write(at, write);
         self.ask(at, durable);
@@ -202,7 +256,7 @@ impl Recorder {
     }
 
     /// An operation has read this and changed nothing.
-    pub(super) fn only_read(&self, at: usize, key: Key, seen: Seen) {
+    pub(crate) fn only_read(&self, at: usize, key: Key, seen: Seen) {
         let mut state = self.state();
         let transaction = &mut state.history.transactions[at];
         transaction.level = Level::Single;
@@ -212,68 +266,73 @@ impl Recorder {
 
     /// Begins an operation that may remove any of `keys`; until it is answered it may have removed
     /// each.
-    pub(super) fn open_removals(&self, keys: impl Iterator<Item = Key>) -> u64 {
+    pub(crate) fn open_removals(&self, keys: impl Iterator<Item = Key>) -> u64 {
         let keys = keys.map(|key| (key, self.version())).collect();
         let number = self.version();
         let mut state = self.state();
-        let begin = state.history.tick();
-        state.open.insert(number, Removals { begin, keys });
+        let begin = state.tick();
+        let removals = Removals { begin, keys };
+        state.note(|_| Note::Work(number, removals.transactions().collect()));
+        state.open.insert(number, removals);
         number
     }
 
-    /// The operation is answered; when it began.
-    pub(super) fn close_removals(&self, number: u64) -> u64 {
-        let closed = self.state().open.remove(&number);
-        closed.map_or(0, |removals| removals.begin)
+    /// When the operation began that is still open.
+    pub(crate) fn removals_began(&self, number: u64) -> u64 {
+        self.state().open.get(&number).map_or(0, |open| open.begin)
+    }
+
+    /// The operation is answered, and its removals are noted.
+    pub(crate) fn close_removals(&self, number: u64) {
+        let mut state = self.state();
+        state.open.remove(&number);
+        state.note(|_| Note::Work(number, Vec::new()));
     }
 
     /// It is answered: some of the records that it may have removed are gone, whichever these are.
-    pub(super) fn close_some_removed(&self, number: u64) {
+    pub(crate) fn close_some_removed(&self, number: u64) {
         let mut state = self.state();
-        let end = state.history.tick();
+        let end = state.tick();
         let Some(removals) = state.open.remove(&number) else {
             return;
         };
         for mut single in removals.transactions() {
             single.end = end;
-            state.history.transactions.push(single);
+            state.push(single);
         }
+        state.note(|_| Note::Work(number, Vec::new()));
     }
 
     /// One operation has found this record and removed it.
-    pub(super) fn removed(&self, begin: u64, read: Read, version: Version, durable: bool) {
+    pub(crate) fn removed(&self, begin: u64, read: Read, version: Version, durable: bool) {
         let mut state = self.state();
         let mut change = Transaction::new(Level::Serializable, begin);
         change.asked = begin;
-        change.end = state.history.tick();
+        change.end = state.tick();
         change.outcome = Outcome::Committed;
         change.durable = durable;
         change.reads.push(read);
-        change.writes.push(Write {
-            key: read.key,
-            version,
-            present: false,
-        });
-        state.history.transactions.push(change);
+        change.writes.push(Write::removal(read.key, version));
+        state.push(change);
     }
 
     // ---- the tree whose records are counted --------------------------------------
 
     /// The tree has so many records more, at least and at most.
-    pub(super) fn grown(&self, least: i64, most: i64) {
+    pub(crate) fn grown(&self, least: i64, most: i64) {
         let balance = &mut self.state().balance;
         *balance = (balance.0 + least, balance.1 + most);
     }
 
     /// The same for a change of `key`, if that is one of the tree's.
-    pub(super) fn grown_by(&self, key: Key, least: i64, most: i64) {
+    pub(crate) fn grown_by(&self, key: Key, least: i64, most: i64) {
         if Some(self.universe.record(key).0) == self.ends {
             self.grown(least, most);
         }
     }
 
     /// A transaction has committed, or it may have: it has read what it has changed of the tree.
-    pub(super) fn grown_by_transaction(&self, at: usize, is_certain: bool) {
+    pub(crate) fn grown_by_transaction(&self, at: usize, is_certain: bool) {
         let mut state = self.state();
         let transaction = &state.history.transactions[at];
         let is_counted = |key: Key| Some(self.universe.record(key).0) == self.ends;
@@ -293,17 +352,12 @@ impl Recorder {
     }
 
     /// By how many records the tree has grown, at least and at most.
-    pub(super) fn balance(&self) -> (i64, i64) {
+    pub(crate) fn balance(&self) -> (i64, i64) {
         self.state().balance
     }
 
-    /// The operation was acknowledged, but need not be durable.
-    pub(super) fn mark_not_durable(&self, at: usize) {
-        self.state().history.transactions[at].durable = false;
-    }
-
     /// The removal of a record found none: it was a read.
-    pub(super) fn found_nothing(&self, at: usize, key: Key) {
+    pub(crate) fn found_nothing(&self, at: usize, key: Key) {
         let mut state = self.state();
         let transaction = &mut state.history.transactions[at];
         transaction.writes.clear();
@@ -313,13 +367,13 @@ impl Recorder {
         });
     }
 
-    pub(super) fn read(&self, at: usize, key: Key, seen: Seen) {
+    pub(crate) fn read(&self, at: usize, key: Key, seen: Seen) {
         let reads = &mut self.state().history.transactions[at].reads;
         reads.push(Read { key, seen });
     }
 
     /// A write inside a transaction; one that it made before is replaced.
-    pub(super) fn write(&self, at: usize, write: Write) {
+    pub(crate) fn write(&self, at: usize, write: Write) {
         let mut state = self.state();
         let transaction = &mut state.history.transactions[at];
         if let Some(old) = transaction.writes.iter_mut().find(|w| w.key == write.key) {
@@ -332,7 +386,7 @@ impl Recorder {
     }
 
     /// Puts the writes of a transaction back to what they were (a savepoint).
-    pub(super) fn restore_writes(&self, at: usize, writes: &[Write]) {
+    pub(crate) fn restore_writes(&self, at: usize, writes: &[Write]) {
         let mut state = self.state();
         let transaction = &mut state.history.transactions[at];
         let now = std::mem::replace(&mut transaction.writes, writes.to_vec());
@@ -347,30 +401,32 @@ impl Recorder {
         }
     }
 
-    pub(super) fn writes_of(&self, at: usize) -> Vec<Write> {
+    pub(crate) fn writes_of(&self, at: usize) -> Vec<Write> {
         self.state().history.transactions[at].writes.clone()
     }
 
-    pub(super) fn ask(&self, at: usize, durable: bool) {
+    pub(crate) fn ask(&self, at: usize, durable: bool) {
         let mut state = self.state();
-        let now = state.history.tick();
+        let now = state.tick();
         let transaction = &mut state.history.transactions[at];
         transaction.asked = now;
         transaction.durable = durable;
+        state.note_work(at);
     }
 
-    pub(super) fn end(&self, at: usize, outcome: Outcome) {
+    pub(crate) fn end(&self, at: usize, outcome: Outcome) {
         let mut state = self.state();
-        let now = state.history.tick();
+        let now = state.tick();
         let transaction = &mut state.history.transactions[at];
         transaction.outcome = outcome;
         if outcome != Outcome::Unknown {
             transaction.asked = transaction.asked.min(now);
             transaction.end = now;
         }
+        state.note_work(at);
     }
 
-    pub(super) fn end_with(&self, at: usize, meaning: Meaning) {
+    pub(crate) fn end_with(&self, at: usize, meaning: Meaning) {
         let outcome = match meaning {
             Meaning::Refused => Outcome::Aborted,
             Meaning::Open | Meaning::Over => Outcome::Unknown,
@@ -379,57 +435,52 @@ impl Recorder {
     }
 
     /// Reads of a scan outside transactions: each one an operation of its own.
-    pub(super) fn scanned(&self, begin: u64, reads: &[Read]) {
+    pub(crate) fn scanned(&self, begin: u64, reads: &[Read]) {
         let mut state = self.state();
-        let end = state.history.tick();
+        let end = state.tick();
         for &read in reads {
             let mut single = Transaction::new(Level::Single, begin);
             single.end = end;
             single.outcome = Outcome::Committed;
             single.reads.push(read);
-            state.history.transactions.push(single);
+            state.push(single);
         }
     }
 
-    pub(super) fn tick(&self) -> u64 {
-        self.state().history.tick()
+    pub(crate) fn tick(&self) -> u64 {
+        self.state().tick()
     }
 
     /// The tree is being made: if it is there from now on, this write made it.
-    pub(super) fn creating(&self, existence: Key, version: Version) {
+    pub(crate) fn creating(&self, existence: Key, version: Version) {
         let mut state = self.state();
-        state
-            .created
-            .entry(existence)
-            .or_default()
-            .push((version, None));
+        let made = state.created.entry(existence).or_default();
+        made.push((version, None));
+        state.note(|_| Note::Made(existence, version, None));
     }
 
     /// The tree that was being made is there, as the store's tree `id`.
-    pub(super) fn created_as(&self, existence: Key, id: Option<u32>) {
-        if let Some(last) = self
-            .state()
-            .created
-            .entry(existence)
-            .or_default()
-            .last_mut()
-        {
+    pub(crate) fn created_as(&self, existence: Key, id: Option<u32>) {
+        let mut state = self.state();
+        if let Some(last) = state.created.entry(existence).or_default().last_mut() {
             last.1 = id;
+            let version = last.0;
+            state.note(|_| Note::Made(existence, version, id));
         }
     }
 
-    pub(super) fn created(&self) -> Created {
+    pub(crate) fn created(&self) -> Created {
         self.state().created.clone()
     }
 
-    pub(super) fn known_created(&self, created: Created) {
+    pub(crate) fn known_created(&self, created: Created) {
         self.state().created = created;
     }
 
     // ---- answers -----------------------------------------------------------------
 
     /// Decodes a value read under `key`; a value that is not whole is a violation.
-    pub(super) fn seen(&self, key: Key, value: Option<&[u8]>) -> Option<Seen> {
+    pub(crate) fn seen(&self, key: Key, value: Option<&[u8]>) -> Option<Seen> {
         let Some(bytes) = value else {
             return Some(Seen::Absent);
         };
@@ -446,7 +497,7 @@ impl Recorder {
 
     /// The meaning of an error under the faults of this run; an error that no fault explains is a
     /// violation.
-    pub(super) fn meaning(&self, error: &Error, doing: &str) -> Meaning {
+    pub(crate) fn meaning(&self, error: &Error, doing: &str) -> Meaning {
         let (name, meaning) = self.classify(error);
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         *counts.entry(name).or_default() += 1;
