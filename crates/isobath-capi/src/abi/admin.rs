@@ -40,8 +40,7 @@ impl Watcher {
 /// As of all: objects are the library's and were not freed, or NULL; texts end with a zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isobath_checkpoint(store: *const isobath_store) -> isobath_status {
-    // SAFETY: as the caller's.
-    guard(|| done(unsafe { object(store)? }.0.checkpoint()))
+    guard(|| done(given!(object(store)?).0.checkpoint()))
 }
 
 /// What compaction has gained, in bytes.
@@ -68,16 +67,14 @@ pub unsafe extern "C" fn isobath_compact(
     gained: *mut isobath_compaction,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let found = unsafe { object(store)? }.0.compact()?;
+        let found = given!(object(store)?).0.compact()?;
         if !gained.is_null() {
             let report = isobath_compaction {
                 bytes_before: found.bytes_before,
                 bytes_after: found.bytes_after,
                 bytes_discarded: found.bytes_discarded,
             };
-            // SAFETY: checked.
-            unsafe { gained.write(report) };
+            given!(gained.write(report));
         }
         Ok(ISOBATH_OK)
     })
@@ -95,11 +92,9 @@ pub unsafe extern "C" fn isobath_discard_free_segments(
     bytes: *mut u64,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let discarded = unsafe { object(store)? }.0.discard_free_segments()?;
+        let discarded = given!(object(store)?).0.discard_free_segments()?;
         if !bytes.is_null() {
-            // SAFETY: checked.
-            unsafe { bytes.write(discarded) };
+            given!(bytes.write(discarded));
         }
         Ok(ISOBATH_OK)
     })
@@ -141,11 +136,8 @@ pub unsafe extern "C" fn isobath_check(
     report: *mut isobath_check_report,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let store = unsafe { object(store)? };
-        if report.is_null() {
-            return Err(Failure::Null);
-        }
+        let store = given!(object(store)?);
+        crate::not_null(report)?;
         let watcher = Watcher(progress, argument);
         let found = store.0.check(&mut move |is_done, total| {
             let watcher = &watcher;
@@ -162,8 +154,7 @@ pub unsafe extern "C" fn isobath_check(
             problem_count: found.problems.len() as u64,
             problems: isobath_bytes::of((!is_sound).then(|| text.clone().into_bytes())),
         };
-        // SAFETY: checked.
-        unsafe { report.write(answer) };
+        given!(report.write(answer));
         match is_sound {
             true => Ok(ISOBATH_OK),
             false => Err(Failure::Status(ISOBATH_CORRUPT, text)),
@@ -183,10 +174,8 @@ pub unsafe extern "C" fn isobath_stats_text(
     text: *mut isobath_bytes,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let stats = unsafe { object(store)? }.0.stats();
-        // SAFETY: the same.
-        unsafe { give_text(stats.to_string(), text) }
+        let stats = given!(object(store)?).0.stats();
+        given!(give_text(stats.to_string(), text))
     })
 }
 
@@ -202,10 +191,8 @@ pub unsafe extern "C" fn isobath_stats_openmetrics(
     text: *mut isobath_bytes,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let stats = unsafe { object(store)? }.0.stats();
-        // SAFETY: the same.
-        unsafe { give_text(stats.to_openmetrics(&[]), text) }
+        let stats = given!(object(store)?).0.stats();
+        given!(give_text(stats.to_openmetrics(&[]), text))
     })
 }
 
@@ -220,22 +207,15 @@ pub unsafe extern "C" fn isobath_stats_of_store_in_use(
     text: *mut isobath_bytes,
 ) -> isobath_status {
     guard(|| {
-        if text.is_null() {
-            return Err(Failure::Null);
-        }
-        // SAFETY: as the caller's.
-        let stats = Stats::of_store_in_use(&unsafe { path_of(path)? })?;
-        // SAFETY: the same.
-        unsafe { give_text(stats.to_string(), text) }
+        crate::not_null(text)?;
+        let stats = Stats::of_store_in_use(&given!(path_of(path)?))?;
+        given!(give_text(stats.to_string(), text))
     })
 }
 
 unsafe fn give_text(text: String, out: *mut isobath_bytes) -> Result<isobath_status, Failure> {
-    if out.is_null() {
-        return Err(Failure::Null);
-    }
-    // SAFETY: checked.
-    unsafe { out.write(isobath_bytes::new(text.into_bytes())) };
+    crate::not_null(out)?;
+    given!(out.write(isobath_bytes::new(text.into_bytes())));
     Ok(ISOBATH_OK)
 }
 
@@ -252,17 +232,13 @@ pub unsafe extern "C" fn isobath_stat(
     value: *mut u64,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (store, name) = unsafe { (object(store)?, text_of(name)?) };
-        if value.is_null() {
-            return Err(Failure::Null);
-        }
+        let (store, name) = given!((object(store)?, text_of(name)?));
+        crate::not_null(value)?;
         let stats = store.0.stats();
         let Some(stat) = stats.numbers().find(|stat| stat.name == name) else {
             return Ok(ISOBATH_NOT_FOUND);
         };
-        // SAFETY: checked.
-        unsafe { value.write(stat.value) };
+        given!(value.write(stat.value));
         Ok(ISOBATH_OK)
     })
 }
@@ -306,11 +282,8 @@ pub unsafe extern "C" fn isobath_tree_get_stats(
     stats: *mut isobath_tree_stats,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let found = unsafe { object(tree)? }.0.stats()?;
-        if stats.is_null() {
-            return Err(Failure::Null);
-        }
+        let found = given!(object(tree)?).0.stats()?;
+        crate::not_null(stats)?;
         let answer = isobath_tree_stats {
             is_exact: found.is_exact,
             levels: found.levels,
@@ -324,8 +297,7 @@ pub unsafe extern "C" fn isobath_tree_get_stats(
             bytes: found.bytes,
             leaf_fill: found.leaf_fill,
         };
-        // SAFETY: checked.
-        unsafe { stats.write(answer) };
+        given!(stats.write(answer));
         Ok(ISOBATH_OK)
     })
 }
@@ -361,12 +333,10 @@ pub unsafe extern "C" fn isobath_backup(
     report: *mut isobath_backup_report,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (store, to) = unsafe { (object(store)?, path_of(to)?) };
+        let (store, to) = given!((object(store)?, path_of(to)?));
         let mut options = BackupOptions::new();
         if !since.is_null() {
-            // SAFETY: the same.
-            options = options.since(unsafe { path_of(since)? });
+            options = options.since(given!(path_of(since)?));
         }
         let watcher = Watcher(progress, argument);
         let mut watch = watch(watcher);
@@ -378,8 +348,7 @@ pub unsafe extern "C" fn isobath_backup(
                 log_bytes: made.log_bytes,
                 file_bytes: made.file_bytes,
             };
-            // SAFETY: checked.
-            unsafe { report.write(answer) };
+            given!(report.write(answer));
         }
         Ok(ISOBATH_OK)
     })
@@ -412,8 +381,7 @@ pub unsafe extern "C" fn isobath_restore(
     argument: *mut c_void,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (backups, paths, options) = unsafe {
+        let (backups, paths, options) = given! {
             (
                 paths_of(backups, backup_count)?,
                 paths_of(paths, path_count)?,

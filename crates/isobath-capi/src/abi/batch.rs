@@ -26,8 +26,7 @@ pub extern "C" fn isobath_batch_new() -> *mut isobath_batch {
 /// As of all: objects are the library's and were not freed, or NULL; bytes can be read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isobath_batch_free(batch: *mut isobath_batch) {
-    // SAFETY: as the caller's.
-    unsafe { free(batch) };
+    given!(free(batch));
 }
 
 /// Adds a change: the key is to have the value. One thread at a time.
@@ -45,10 +44,8 @@ pub unsafe extern "C" fn isobath_batch_put(
     value_length: usize,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (batch, tree) = unsafe { (object_mut(batch)?, object(tree)?) };
-        // SAFETY: the same.
-        let (key, value) = unsafe { (bytes_of(key, key_length)?, bytes_of(value, value_length)?) };
+        let (batch, tree) = given!((object_mut(batch)?, object(tree)?));
+        let (key, value) = given!((bytes_of(key, key_length)?, bytes_of(value, value_length)?));
         batch.0.insert(&tree.0, key, value);
         Ok(ISOBATH_OK)
     })
@@ -67,8 +64,7 @@ pub unsafe extern "C" fn isobath_batch_delete(
     key_length: usize,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (batch, tree, key) = unsafe {
+        let (batch, tree, key) = given! {
             (
                 object_mut(batch)?,
                 object(tree)?,
@@ -87,8 +83,7 @@ pub unsafe extern "C" fn isobath_batch_delete(
 /// As of all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isobath_batch_length(batch: *const isobath_batch) -> usize {
-    // SAFETY: as the caller's.
-    unsafe { object(batch) }.map_or(0, |batch| batch.0.len())
+    given!(object(batch)).map_or(0, |batch| batch.0.len())
 }
 
 /// Forgets all changes. One thread at a time.
@@ -98,8 +93,7 @@ pub unsafe extern "C" fn isobath_batch_length(batch: *const isobath_batch) -> us
 /// As of all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isobath_batch_clear(batch: *mut isobath_batch) {
-    // SAFETY: as the caller's.
-    if let Ok(batch) = unsafe { object_mut(batch) } {
+    if let Ok(batch) = given!(object_mut(batch)) {
         batch.0.clear();
     }
 }
@@ -115,8 +109,7 @@ pub unsafe extern "C" fn isobath_batch_write(
     batch: *const isobath_batch,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (store, batch) = unsafe { (object(store)?, object(batch)?) };
+        let (store, batch) = given!((object(store)?, object(batch)?));
         done(store.0.write(&batch.0))
     })
 }

@@ -41,17 +41,14 @@ pub(crate) unsafe fn range_of(
     lower: *const isobath_bound,
     upper: *const isobath_bound,
 ) -> Result<KeyRange, Failure> {
-    // SAFETY: the caller guarantees this.
-    unsafe { Ok((bound_of(lower)?, bound_of(upper)?)) }
+    given!(Ok((bound_of(lower)?, bound_of(upper)?)))
 }
 
 unsafe fn bound_of(bound: *const isobath_bound) -> Result<Bound<Vec<u8>>, Failure> {
-    // SAFETY: the caller guarantees this.
-    let Some(bound) = (unsafe { bound.as_ref() }) else {
+    let Some(bound) = (given!(bound.as_ref())) else {
         return Ok(Bound::Unbounded);
     };
-    // SAFETY: the same.
-    let key = unsafe { bytes_of(bound.key.data, bound.key.length)? }.to_vec();
+    let key = given!(bytes_of(bound.key.data, bound.key.length)?).to_vec();
     Ok(match bound.inclusive {
         true => Bound::Included(key),
         false => Bound::Excluded(key),
@@ -169,10 +166,8 @@ impl<V: Value> View<V> {
         lower: *const isobath_bound,
         upper: *const isobath_bound,
     ) -> Result<Box<View<V>>, Failure> {
-        // SAFETY: the caller guarantees this.
-        let (tree, range) = unsafe { (object(tree)?, range_of(lower, upper)?) };
-        // SAFETY: the same.
-        unsafe { object(transaction)?.open()? };
+        let (tree, range) = given!((object(tree)?, range_of(lower, upper)?));
+        given!(object(transaction)?.open()?);
         Ok(Box::new(View {
             transaction,
             tree: tree.0.clone(),
@@ -250,10 +245,11 @@ pub unsafe extern "C" fn isobath_range(
     out: *mut *mut isobath_iterator,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (tree, range) = unsafe { (object(tree)?, range_of(lower, upper)?) };
-        // SAFETY: the same.
-        unsafe { give_iterator(out, Source::Tree(Box::new(tree.0.range(range)))) }
+        let (tree, range) = given!((object(tree)?, range_of(lower, upper)?));
+        given!(give_iterator(
+            out,
+            Source::Tree(Box::new(tree.0.range(range)))
+        ))
     })
 }
 
@@ -272,10 +268,11 @@ pub unsafe extern "C" fn isobath_keys(
     out: *mut *mut isobath_iterator,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (tree, range) = unsafe { (object(tree)?, range_of(lower, upper)?) };
-        // SAFETY: the same.
-        unsafe { give_iterator(out, Source::TreeKeys(Box::new(tree.0.keys(range)))) }
+        let (tree, range) = given!((object(tree)?, range_of(lower, upper)?));
+        given!(give_iterator(
+            out,
+            Source::TreeKeys(Box::new(tree.0.keys(range)))
+        ))
     })
 }
 
@@ -292,10 +289,11 @@ pub unsafe extern "C" fn isobath_prefix(
     out: *mut *mut isobath_iterator,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (tree, prefix) = unsafe { (object(tree)?, bytes_of(prefix, prefix_length)?) };
-        // SAFETY: the same.
-        unsafe { give_iterator(out, Source::Tree(Box::new(tree.0.prefix(prefix)))) }
+        let (tree, prefix) = given!((object(tree)?, bytes_of(prefix, prefix_length)?));
+        given!(give_iterator(
+            out,
+            Source::Tree(Box::new(tree.0.prefix(prefix)))
+        ))
     })
 }
 
@@ -315,10 +313,8 @@ pub unsafe extern "C" fn isobath_transaction_range(
     out: *mut *mut isobath_iterator,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let view = unsafe { View::new(transaction, tree, lower, upper)? };
-        // SAFETY: the same.
-        unsafe { give_iterator(out, Source::Transaction(view)) }
+        let view = given!(View::new(transaction, tree, lower, upper)?);
+        given!(give_iterator(out, Source::Transaction(view)))
     })
 }
 
@@ -337,10 +333,8 @@ pub unsafe extern "C" fn isobath_transaction_keys(
     out: *mut *mut isobath_iterator,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let view = unsafe { View::new(transaction, tree, lower, upper)? };
-        // SAFETY: the same.
-        unsafe { give_iterator(out, Source::TransactionKeys(view)) }
+        let view = given!(View::new(transaction, tree, lower, upper)?);
+        given!(give_iterator(out, Source::TransactionKeys(view)))
     })
 }
 
@@ -348,15 +342,12 @@ unsafe fn give_iterator(
     out: *mut *mut isobath_iterator,
     source: Source,
 ) -> Result<isobath_status, Failure> {
-    if out.is_null() {
-        return Err(Failure::Null);
-    }
+    crate::not_null(out)?;
     let iterator = isobath_iterator {
         source,
         record: Record::default(),
     };
-    // SAFETY: checked.
-    unsafe { give(out, iterator) };
+    given!(give(out, iterator));
     Ok(ISOBATH_OK)
 }
 
@@ -372,8 +363,7 @@ pub unsafe extern "C" fn isobath_iterator_next(
     key: *mut isobath_slice,
     value: *mut isobath_slice,
 ) -> isobath_status {
-    // SAFETY: as the caller's.
-    guard(|| unsafe { step(iterator, false, key, value) })
+    guard(|| given!(step(iterator, false, key, value)))
 }
 
 /// The next record from the range's end. Otherwise as isobath_iterator_next; the two meet. One
@@ -388,8 +378,7 @@ pub unsafe extern "C" fn isobath_iterator_previous(
     key: *mut isobath_slice,
     value: *mut isobath_slice,
 ) -> isobath_status {
-    // SAFETY: as the caller's.
-    guard(|| unsafe { step(iterator, true, key, value) })
+    guard(|| given!(step(iterator, true, key, value)))
 }
 
 unsafe fn step(
@@ -398,8 +387,7 @@ unsafe fn step(
     key: *mut isobath_slice,
     value: *mut isobath_slice,
 ) -> Result<isobath_status, Failure> {
-    // SAFETY: the caller guarantees this.
-    let iterator = unsafe { object_mut(iterator)? };
+    let iterator = given!(object_mut(iterator)?);
     let next = iterator.source.next(is_reverse)?;
     let is_there = next.is_some();
     iterator.record = next.unwrap_or_default();
@@ -414,8 +402,7 @@ unsafe fn step(
     ] {
         if is_there && !out.is_null() {
             let data = data.cast();
-            // SAFETY: checked.
-            unsafe { out.write(isobath_slice { data, length }) };
+            given!(out.write(isobath_slice { data, length }));
         }
     }
     Ok(found(is_there))
@@ -428,8 +415,7 @@ unsafe fn step(
 /// As of all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isobath_iterator_free(iterator: *mut isobath_iterator) {
-    // SAFETY: as the caller's.
-    unsafe { free(iterator) };
+    given!(free(iterator));
 }
 
 #[cfg(test)]

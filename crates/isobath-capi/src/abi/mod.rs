@@ -40,8 +40,7 @@ fn guard(work: impl FnOnce() -> Result<isobath_status, Failure>) -> isobath_stat
 ///
 /// The pointer is NULL or one that the library gave and that was not freed.
 unsafe fn object<'a, T>(pointer: *const T) -> Result<&'a T, Failure> {
-    // SAFETY: the caller guarantees this.
-    unsafe { pointer.as_ref() }.ok_or(Failure::Null)
+    given!(pointer.as_ref()).ok_or(Failure::Null)
 }
 
 /// As [`object`], to be changed.
@@ -50,8 +49,7 @@ unsafe fn object<'a, T>(pointer: *const T) -> Result<&'a T, Failure> {
 ///
 /// As for [`object`], and no other thread uses it.
 unsafe fn object_mut<'a, T>(pointer: *mut T) -> Result<&'a mut T, Failure> {
-    // SAFETY: the caller guarantees this.
-    unsafe { pointer.as_mut() }.ok_or(Failure::Null)
+    given!(pointer.as_mut()).ok_or(Failure::Null)
 }
 
 /// Gives C an object.
@@ -60,8 +58,7 @@ unsafe fn object_mut<'a, T>(pointer: *mut T) -> Result<&'a mut T, Failure> {
 ///
 /// `out` can be written.
 unsafe fn give<T>(out: *mut *mut T, value: T) {
-    // SAFETY: the caller guarantees this.
-    unsafe { out.write(Box::into_raw(Box::new(value))) };
+    given!(out.write(Box::into_raw(Box::new(value))));
 }
 
 /// Frees what C was given.
@@ -88,8 +85,7 @@ unsafe fn bytes_of<'a>(data: *const std::ffi::c_void, length: usize) -> Result<&
     match (data.is_null(), length) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(Failure::Null),
-        // SAFETY: the caller guarantees this.
-        (false, _) => Ok(unsafe { std::slice::from_raw_parts(data.cast(), length) }),
+        (false, _) => Ok(given!(std::slice::from_raw_parts(data.cast(), length))),
     }
 }
 
@@ -99,11 +95,8 @@ unsafe fn bytes_of<'a>(data: *const std::ffi::c_void, length: usize) -> Result<&
 ///
 /// It is NULL or ends with a zero, and can be read as long as the result lives.
 unsafe fn text_of<'a>(text: *const std::ffi::c_char) -> Result<&'a str, Failure> {
-    if text.is_null() {
-        return Err(Failure::Null);
-    }
-    // SAFETY: the caller guarantees this.
-    let text = unsafe { std::ffi::CStr::from_ptr(text) };
+    crate::not_null(text)?;
+    let text = given!(std::ffi::CStr::from_ptr(text));
     text.to_str()
         .map_err(|_| Failure::Argument("the text is not UTF-8"))
 }
@@ -115,11 +108,8 @@ unsafe fn text_of<'a>(text: *const std::ffi::c_char) -> Result<&'a str, Failure>
 /// As for [`text_of`].
 unsafe fn path_of(path: *const std::ffi::c_char) -> Result<std::path::PathBuf, Failure> {
     use std::os::unix::ffi::OsStrExt;
-    if path.is_null() {
-        return Err(Failure::Null);
-    }
-    // SAFETY: the caller guarantees this.
-    let path = unsafe { std::ffi::CStr::from_ptr(path) };
+    crate::not_null(path)?;
+    let path = given!(std::ffi::CStr::from_ptr(path));
     Ok(std::ffi::OsStr::from_bytes(path.to_bytes()).into())
 }
 
@@ -132,15 +122,12 @@ unsafe fn paths_of(
     paths: *const *const std::ffi::c_char,
     count: usize,
 ) -> Result<Vec<std::path::PathBuf>, Failure> {
-    if paths.is_null() {
-        return Err(Failure::Null);
-    }
+    crate::not_null(paths)?;
     if count == 0 {
         return Err(Failure::Argument("at least one path is needed"));
     }
-    // SAFETY: the caller guarantees this.
     (0..count)
-        .map(|at| unsafe { path_of(*paths.add(at)) })
+        .map(|at| given!(path_of(*paths.add(at))))
         .collect()
 }
 

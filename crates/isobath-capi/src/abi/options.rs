@@ -46,8 +46,7 @@ pub extern "C" fn isobath_options_new() -> *mut isobath_options {
 /// As of all: objects are the library's and were not freed, or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isobath_options_free(options: *mut isobath_options) {
-    // SAFETY: the caller guarantees this.
-    unsafe { free(options) };
+    given!(free(options));
 }
 
 /// Sets an option by its name, as the book's page on tuning lists them, to a value in text: numbers
@@ -66,9 +65,8 @@ pub unsafe extern "C" fn isobath_options_set(
     value: *const c_char,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
         let (options, name, value) =
-            unsafe { (object_mut(options)?, text_of(name)?, text_of(value)?) };
+            given!((object_mut(options)?, text_of(name)?, text_of(value)?));
         options.0 = set(options.0.clone(), name, value).ok_or_else(|| {
             let reason = format!("option {name}: no such option, or no such value: {value:?}");
             Failure::Status(isobath_status::ISOBATH_OPTION, reason)
@@ -89,8 +87,7 @@ pub unsafe extern "C" fn isobath_options_set_number(
     value: u64,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (options, name) = unsafe { (object_mut(options)?, text_of(name)?) };
+        let (options, name) = given!((object_mut(options)?, text_of(name)?));
         options.0 = set(options.0.clone(), name, &value.to_string()).ok_or_else(|| {
             let reason = format!("option {name}: no such option, or no such value: {value}");
             Failure::Status(isobath_status::ISOBATH_OPTION, reason)
@@ -105,8 +102,7 @@ pub unsafe extern "C" fn isobath_options_set_number(
 ///
 /// As for [`object`].
 pub(crate) unsafe fn options_of(options: *const isobath_options) -> Options {
-    // SAFETY: the caller guarantees this.
-    unsafe { object(options) }.map_or_else(|_| Options::new(), |options| options.0.clone())
+    given!(object(options)).map_or_else(|_| Options::new(), |options| options.0.clone())
 }
 
 fn set(options: Options, name: &str, value: &str) -> Option<Options> {

@@ -225,11 +225,8 @@ pub unsafe extern "C" fn isobath_queue_new(
     out: *mut *mut isobath_queue,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let store = unsafe { object(store)? }.0.clone();
-        if out.is_null() {
-            return Err(Failure::Null);
-        }
+        let store = given!(object(store)?).0.clone();
+        crate::not_null(out)?;
         if depth == 0 || data_tasks == 0 {
             return Err(Failure::Argument("depth and data tasks are at least 1"));
         }
@@ -249,8 +246,7 @@ pub unsafe extern "C" fn isobath_queue_new(
             is_open: AtomicBool::new(true),
             generation: generation(),
         };
-        // SAFETY: checked.
-        unsafe { super::give(out, queue) };
+        given!(super::give(out, queue));
         Ok(ISOBATH_OK)
     })
 }
@@ -267,8 +263,7 @@ pub unsafe extern "C" fn isobath_queue_set_limits(
     data_tasks: u32,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let queue = unsafe { object(queue)? };
+        let queue = given!(object(queue)?);
         if depth == 0 || data_tasks == 0 {
             return Err(Failure::Argument("depth and data tasks are at least 1"));
         }
@@ -284,20 +279,17 @@ pub unsafe extern "C" fn isobath_queue_set_limits(
 /// As of all.
 unsafe fn work_of(request: &isobath_request) -> Result<Work, Failure> {
     if request.operation == isobath_operation::ISOBATH_OP_COMMIT as i32 {
-        // SAFETY: the caller guarantees this.
-        let transaction = unsafe { object_mut(request.transaction)? }.take()?;
+        let transaction = given!(object_mut(request.transaction)?).take()?;
         return Ok(Work::Commit(Some(Box::new(transaction))));
     }
-    // SAFETY: the caller guarantees this.
-    let (tree, key) = unsafe {
+    let (tree, key) = given! {
         let tree = object(request.tree)?.0.clone();
         (tree, bytes_of(request.key, request.key_length)?.to_vec())
     };
     Ok(match request.operation {
         0 => Work::Get(tree, key),
         1 => {
-            // SAFETY: the same.
-            let value = unsafe { bytes_of(request.value, request.value_length)? };
+            let value = given!(bytes_of(request.value, request.value_length)?);
             Work::Put(tree, key, value.to_vec())
         }
         2 => Work::Delete(tree, key),
@@ -319,8 +311,7 @@ pub unsafe extern "C" fn isobath_queue_submit(
     request: *const isobath_request,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (queue, request) = unsafe { (object(queue)?, object(request)?) };
+        let (queue, request) = given!((object(queue)?, object(request)?));
         if queue.is_forked() {
             return Err(Failure::Engine(Error::Forked));
         }
@@ -343,8 +334,7 @@ pub unsafe extern "C" fn isobath_queue_submit(
             return Err(full());
         }
         let submitted = Request {
-            // SAFETY: as the caller's.
-            work: unsafe { work_of(request)? },
+            work: given!(work_of(request)?),
             operation: request.operation,
             status: ISOBATH_OTHER,
             value: None,
@@ -378,13 +368,11 @@ pub unsafe extern "C" fn isobath_queue_poll(
     count: *mut usize,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let queue = unsafe { object(queue)? };
+        let queue = given!(object(queue)?);
         if count.is_null() || completions.is_null() && capacity > 0 {
             return Err(Failure::Null);
         }
-        // SAFETY: checked.
-        unsafe { count.write(0) };
+        given!(count.write(0));
         if queue.is_forked() {
             return Err(Failure::Engine(Error::Forked));
         }
@@ -412,8 +400,7 @@ pub unsafe extern "C" fn isobath_queue_poll(
             unsafe { completions.add(written).write(request.completion()) };
             written += 1;
         }
-        // SAFETY: checked.
-        unsafe { count.write(written) };
+        given!(count.write(written));
         Ok(ISOBATH_OK)
     })
 }
@@ -429,11 +416,8 @@ pub unsafe extern "C" fn isobath_queue_get_counters(
     counters: *mut isobath_queue_counters,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let queue = unsafe { object(queue)? };
-        if counters.is_null() {
-            return Err(Failure::Null);
-        }
+        let queue = given!(object(queue)?);
+        crate::not_null(counters)?;
         let numbers = queue.port.counters();
         let numbers = isobath_queue_counters {
             issued: numbers.issued,
@@ -443,8 +427,7 @@ pub unsafe extern "C" fn isobath_queue_get_counters(
             in_flight_max: numbers.in_flight_max,
             bytes: numbers.bytes,
         };
-        // SAFETY: checked.
-        unsafe { counters.write(numbers) };
+        given!(counters.write(numbers));
         Ok(ISOBATH_OK)
     })
 }
@@ -457,8 +440,7 @@ pub unsafe extern "C" fn isobath_queue_get_counters(
 /// As of all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isobath_queue_free(queue: *mut isobath_queue) {
-    // SAFETY: as the caller's.
-    if let Ok(queue) = unsafe { object_mut(queue) } {
+    if let Ok(queue) = given!(object_mut(queue)) {
         queue.is_open.store(false, Ordering::SeqCst);
         let port = &queue.port;
         while port.in_flight() > 0 && !queue.is_forked() {
@@ -476,6 +458,5 @@ pub unsafe extern "C" fn isobath_queue_free(queue: *mut isobath_queue) {
             thread.stop();
         }
     }
-    // SAFETY: as the caller's.
-    unsafe { super::free(queue) };
+    given!(super::free(queue));
 }

@@ -29,14 +29,10 @@ unsafe fn open(
     how: Open,
 ) -> isobath_status {
     guard(|| {
-        if out.is_null() {
-            return Err(Failure::Null);
-        }
-        // SAFETY: as the caller's.
-        let (paths, options) = unsafe { (paths_of(paths, count)?, options_of(options)) };
+        crate::not_null(out)?;
+        let (paths, options) = given!((paths_of(paths, count)?, options_of(options)));
         let store = how(paths, &options)?;
-        // SAFETY: checked.
-        unsafe { give(out, isobath_store(store)) };
+        given!(give(out, isobath_store(store)));
         Ok(ISOBATH_OK)
     })
 }
@@ -55,8 +51,7 @@ pub unsafe extern "C" fn isobath_store_create(
     options: *const isobath_options,
     out: *mut *mut isobath_store,
 ) -> isobath_status {
-    // SAFETY: as the caller's.
-    unsafe {
+    given! {
         open(paths, count, options, out, |paths, options| {
             Store::create(paths, options)
         })
@@ -76,8 +71,7 @@ pub unsafe extern "C" fn isobath_store_open(
     options: *const isobath_options,
     out: *mut *mut isobath_store,
 ) -> isobath_status {
-    // SAFETY: as the caller's.
-    unsafe {
+    given! {
         open(paths, count, options, out, |paths, options| {
             Store::open(paths, options)
         })
@@ -96,8 +90,7 @@ pub unsafe extern "C" fn isobath_store_open_or_create(
     options: *const isobath_options,
     out: *mut *mut isobath_store,
 ) -> isobath_status {
-    // SAFETY: as the caller's.
-    unsafe {
+    given! {
         open(paths, count, options, out, |paths, options| {
             Store::open_or_create(paths, options)
         })
@@ -115,13 +108,9 @@ pub unsafe extern "C" fn isobath_store_in_memory(
     out: *mut *mut isobath_store,
 ) -> isobath_status {
     guard(|| {
-        if out.is_null() {
-            return Err(Failure::Null);
-        }
-        // SAFETY: as the caller's.
-        let store = Store::in_memory(&unsafe { options_of(options) })?;
-        // SAFETY: checked.
-        unsafe { give(out, isobath_store(store)) };
+        crate::not_null(out)?;
+        let store = Store::in_memory(&given!(options_of(options)))?;
+        given!(give(out, isobath_store(store)));
         Ok(ISOBATH_OK)
     })
 }
@@ -139,8 +128,7 @@ pub unsafe extern "C" fn isobath_store_needs_recovery(
     options: *const isobath_options,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (paths, options) = unsafe { (paths_of(paths, count)?, options_of(options)) };
+        let (paths, options) = given!((paths_of(paths, count)?, options_of(options)));
         Ok(super::found(Store::needs_recovery(paths, &options)?))
     })
 }
@@ -154,8 +142,7 @@ pub unsafe extern "C" fn isobath_store_needs_recovery(
 /// As of all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isobath_store_close(store: *mut isobath_store) -> isobath_status {
-    // SAFETY: as the caller's.
-    guard(|| done(unsafe { object(store)? }.0.clone().close()))
+    guard(|| done(given!(object(store)?).0.clone().close()))
 }
 
 /// Frees a store; one that is open is closed when nothing of it is left. NULL does nothing. Any
@@ -166,8 +153,7 @@ pub unsafe extern "C" fn isobath_store_close(store: *mut isobath_store) -> isoba
 /// As of all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isobath_store_free(store: *mut isobath_store) {
-    // SAFETY: as the caller's.
-    unsafe { free(store) };
+    given!(free(store));
 }
 
 /// The function that gets a tree.
@@ -185,14 +171,10 @@ unsafe fn tree(
     how: GetTree,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (store, name) = unsafe { (object(store)?, text_of(name)?) };
-        if out.is_null() {
-            return Err(Failure::Null);
-        }
+        let (store, name) = given!((object(store)?, text_of(name)?));
+        crate::not_null(out)?;
         let tree = how(&store.0, name)?;
-        // SAFETY: checked.
-        unsafe { give(out, isobath_tree(tree)) };
+        given!(give(out, isobath_tree(tree)));
         Ok(ISOBATH_OK)
     })
 }
@@ -208,8 +190,7 @@ pub unsafe extern "C" fn isobath_tree_create(
     name: *const c_char,
     out: *mut *mut isobath_tree,
 ) -> isobath_status {
-    // SAFETY: as the caller's.
-    unsafe { tree(store, name, out, |store, name| store.create_tree(name)) }
+    given!(tree(store, name, out, |store, name| store.create_tree(name)))
 }
 
 /// The existing tree `name`. Any thread.
@@ -223,8 +204,7 @@ pub unsafe extern "C" fn isobath_tree_open(
     name: *const c_char,
     out: *mut *mut isobath_tree,
 ) -> isobath_status {
-    // SAFETY: as the caller's.
-    unsafe { tree(store, name, out, |store, name| store.tree(name)) }
+    given!(tree(store, name, out, |store, name| store.tree(name)))
 }
 
 /// The tree `name`, made if there is none. Any thread.
@@ -238,8 +218,7 @@ pub unsafe extern "C" fn isobath_tree_open_or_create(
     name: *const c_char,
     out: *mut *mut isobath_tree,
 ) -> isobath_status {
-    // SAFETY: as the caller's.
-    unsafe {
+    given! {
         tree(store, name, out, |store, name| {
             store.open_or_create_tree(name)
         })
@@ -258,8 +237,7 @@ pub unsafe extern "C" fn isobath_tree_drop(
     name: *const c_char,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (store, name) = unsafe { (object(store)?, text_of(name)?) };
+        let (store, name) = given!((object(store)?, text_of(name)?));
         done(store.0.drop_tree(name))
     })
 }
@@ -280,8 +258,7 @@ pub unsafe extern "C" fn isobath_trees(
     argument: *mut std::ffi::c_void,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let store = unsafe { object(store)? };
+        let store = given!(object(store)?);
         let visit = visit.ok_or(Failure::Null)?;
         for tree in store.0.trees()? {
             let name = std::ffi::CString::new(tree.name).unwrap_or_default();

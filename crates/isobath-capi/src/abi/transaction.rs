@@ -73,8 +73,7 @@ pub struct isobath_transaction_options {
 unsafe fn options_of(
     options: *const isobath_transaction_options,
 ) -> Result<TransactionOptions, Failure> {
-    // SAFETY: the caller guarantees this.
-    let Some(options) = (unsafe { options.as_ref() }) else {
+    let Some(options) = (given!(options.as_ref())) else {
         return Ok(TransactionOptions::new());
     };
     let isolation = match options.isolation {
@@ -104,17 +103,13 @@ pub unsafe extern "C" fn isobath_transaction_begin(
     out: *mut *mut isobath_transaction,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (store, options) = unsafe { (object(store)?, options_of(options)?) };
-        if out.is_null() {
-            return Err(Failure::Null);
-        }
+        let (store, options) = given!((object(store)?, options_of(options)?));
+        crate::not_null(out)?;
         let transaction = isobath_transaction {
             transaction: Some(store.0.begin_with(options)?),
             savepoints: Vec::new(),
         };
-        // SAFETY: checked.
-        unsafe { give(out, transaction) };
+        given!(give(out, transaction));
         Ok(ISOBATH_OK)
     })
 }
@@ -129,8 +124,7 @@ pub unsafe extern "C" fn isobath_transaction_begin(
 pub unsafe extern "C" fn isobath_transaction_commit(
     transaction: *mut isobath_transaction,
 ) -> isobath_status {
-    // SAFETY: as the caller's.
-    guard(|| done(unsafe { object_mut(transaction)? }.take()?.commit()))
+    guard(|| done(given!(object_mut(transaction)?).take()?.commit()))
 }
 
 /// Ends a transaction without changing anything. One thread at a time.
@@ -143,8 +137,7 @@ pub unsafe extern "C" fn isobath_transaction_rollback(
     transaction: *mut isobath_transaction,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        unsafe { object_mut(transaction)? }.take()?.rollback();
+        given!(object_mut(transaction)?).take()?.rollback();
         Ok(ISOBATH_OK)
     })
 }
@@ -157,8 +150,7 @@ pub unsafe extern "C" fn isobath_transaction_rollback(
 /// As of all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isobath_transaction_free(transaction: *mut isobath_transaction) {
-    // SAFETY: as the caller's.
-    unsafe { free(transaction) };
+    given!(free(transaction));
 }
 
 /// What isobath_transact runs: ISOBATH_OK has it commit, anything else has it roll back. It must
@@ -186,8 +178,7 @@ pub unsafe extern "C" fn isobath_transact(
 ) -> i32 {
     let mut status = ISOBATH_OTHER as i32;
     let ran = guard(|| {
-        // SAFETY: as the caller's.
-        let (store, options) = unsafe { (object(store)?, options_of(options)?) };
+        let (store, options) = given!((object(store)?, options_of(options)?));
         let work = work.ok_or(Failure::Null)?;
         for attempt in 0..ATTEMPTS {
             let mut transaction = isobath_transaction {
@@ -227,17 +218,12 @@ pub unsafe extern "C" fn isobath_transaction_get(
     value: *mut isobath_bytes,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (transaction, tree) = unsafe { (object(transaction)?.open()?, object(tree)?) };
-        // SAFETY: the same.
-        let key = unsafe { bytes_of(key, key_length)? };
-        if value.is_null() {
-            return Err(Failure::Null);
-        }
+        let (transaction, tree) = given!((object(transaction)?.open()?, object(tree)?));
+        let key = given!(bytes_of(key, key_length)?);
+        crate::not_null(value)?;
         let read = transaction.get(&tree.0, key)?;
         let status = found(read.is_some());
-        // SAFETY: checked.
-        unsafe { value.write(isobath_bytes::of(read)) };
+        given!(value.write(isobath_bytes::of(read)));
         Ok(status)
     })
 }
@@ -256,10 +242,8 @@ pub unsafe extern "C" fn isobath_transaction_contains(
     key_length: usize,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (transaction, tree) = unsafe { (object(transaction)?.open()?, object(tree)?) };
-        // SAFETY: the same.
-        let key = unsafe { bytes_of(key, key_length)? };
+        let (transaction, tree) = given!((object(transaction)?.open()?, object(tree)?));
+        let key = given!(bytes_of(key, key_length)?);
         Ok(found(transaction.contains(&tree.0, key)?))
     })
 }
@@ -278,17 +262,14 @@ pub unsafe extern "C" fn isobath_transaction_get_many(
     values: *mut isobath_bytes,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (transaction, tree) = unsafe { (object(transaction)?.open()?, object(tree)?) };
-        // SAFETY: the same.
-        let keys = unsafe { keys_of(keys, count)? };
+        let (transaction, tree) = given!((object(transaction)?.open()?, object(tree)?));
+        let keys = given!(keys_of(keys, count)?);
         if values.is_null() && count > 0 {
             return Err(Failure::Null);
         }
         let read = transaction.get_many(&tree.0, &keys)?;
         for (at, value) in read.into_iter().enumerate() {
-            // SAFETY: there is space for so many.
-            unsafe { values.add(at).write(isobath_bytes::of(value)) };
+            given!(values.add(at).write(isobath_bytes::of(value)));
         }
         Ok(ISOBATH_OK)
     })
@@ -309,10 +290,8 @@ pub unsafe extern "C" fn isobath_transaction_put(
     value_length: usize,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (transaction, tree) = unsafe { (object_mut(transaction)?.open_mut()?, object(tree)?) };
-        // SAFETY: the same.
-        let (key, value) = unsafe { (bytes_of(key, key_length)?, bytes_of(value, value_length)?) };
+        let (transaction, tree) = given!((object_mut(transaction)?.open_mut()?, object(tree)?));
+        let (key, value) = given!((bytes_of(key, key_length)?, bytes_of(value, value_length)?));
         done(transaction.insert(&tree.0, key, value))
     })
 }
@@ -343,10 +322,8 @@ pub unsafe extern "C" fn isobath_transaction_put_from(
     argument: *mut c_void,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (transaction, tree) = unsafe { (object_mut(transaction)?.open_mut()?, object(tree)?) };
-        // SAFETY: the same.
-        let key = unsafe { bytes_of(key, key_length)? };
+        let (transaction, tree) = given!((object_mut(transaction)?.open_mut()?, object(tree)?));
+        let key = given!(bytes_of(key, key_length)?);
         let source = source.ok_or(Failure::Null)?;
         let mut writer = transaction.writer(&tree.0, key)?;
         let mut buffer = vec![0u8; 256 << 10];
@@ -387,10 +364,8 @@ pub unsafe extern "C" fn isobath_transaction_delete(
     key_length: usize,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (transaction, tree) = unsafe { (object_mut(transaction)?.open_mut()?, object(tree)?) };
-        // SAFETY: the same.
-        let key = unsafe { bytes_of(key, key_length)? };
+        let (transaction, tree) = given!((object_mut(transaction)?.open_mut()?, object(tree)?));
+        let key = given!(bytes_of(key, key_length)?);
         Ok(found(transaction.remove(&tree.0, key)?))
     })
 }
@@ -406,14 +381,10 @@ pub unsafe extern "C" fn isobath_transaction_savepoint(
     number: *mut usize,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let transaction = unsafe { object_mut(transaction)? };
-        if number.is_null() {
-            return Err(Failure::Null);
-        }
+        let transaction = given!(object_mut(transaction)?);
+        crate::not_null(number)?;
         let savepoint = transaction.open_mut()?.savepoint();
-        // SAFETY: checked.
-        unsafe { number.write(transaction.savepoints.len()) };
+        given!(number.write(transaction.savepoints.len()));
         transaction.savepoints.push(savepoint);
         Ok(ISOBATH_OK)
     })
@@ -431,8 +402,7 @@ pub unsafe extern "C" fn isobath_transaction_rollback_to(
     number: usize,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let transaction = unsafe { object_mut(transaction)? };
+        let transaction = given!(object_mut(transaction)?);
         let savepoint = transaction.savepoints.get(number).copied();
         let savepoint = savepoint.ok_or(Failure::Argument("there is no such savepoint"))?;
         transaction.open_mut()?.rollback_to(savepoint)?;

@@ -23,8 +23,7 @@ pub struct isobath_tree(pub(crate) Tree);
 /// As of all: objects are the library's and were not freed, or NULL; bytes can be read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isobath_tree_free(tree: *mut isobath_tree) {
-    // SAFETY: as the caller's.
-    unsafe { free(tree) };
+    given!(free(tree));
 }
 
 /// Reads the value of a key, to be freed by isobath_bytes_free. ISOBATH_NOT_FOUND if there is
@@ -41,15 +40,11 @@ pub unsafe extern "C" fn isobath_get(
     value: *mut isobath_bytes,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (tree, key) = unsafe { (object(tree)?, bytes_of(key, key_length)?) };
-        if value.is_null() {
-            return Err(Failure::Null);
-        }
+        let (tree, key) = given!((object(tree)?, bytes_of(key, key_length)?));
+        crate::not_null(value)?;
         let read = tree.0.get(key)?;
         let status = found(read.is_some());
-        // SAFETY: checked.
-        unsafe { value.write(isobath_bytes::of(read)) };
+        given!(value.write(isobath_bytes::of(read)));
         Ok(status)
     })
 }
@@ -70,8 +65,7 @@ pub unsafe extern "C" fn isobath_get_into(
     length: *mut usize,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (tree, key) = unsafe { (object(tree)?, bytes_of(key, key_length)?) };
+        let (tree, key) = given!((object(tree)?, bytes_of(key, key_length)?));
         if length.is_null() || buffer.is_null() && capacity > 0 {
             return Err(Failure::Null);
         }
@@ -82,8 +76,7 @@ pub unsafe extern "C" fn isobath_get_into(
         let is_there = tree.0.get_into(key, &mut value)?;
         let copied = value.len().min(capacity);
         if is_there {
-            // SAFETY: checked, or guaranteed by the caller.
-            unsafe {
+            given! {
                 length.write(value.len());
                 std::ptr::copy_nonoverlapping(value.as_ptr(), buffer.cast(), copied);
             }
@@ -115,8 +108,7 @@ pub unsafe extern "C" fn isobath_contains(
     key_length: usize,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (tree, key) = unsafe { (object(tree)?, bytes_of(key, key_length)?) };
+        let (tree, key) = given!((object(tree)?, bytes_of(key, key_length)?));
         Ok(found(tree.0.contains(key)?))
     })
 }
@@ -136,15 +128,13 @@ pub unsafe extern "C" fn isobath_get_many(
     values: *mut isobath_bytes,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (tree, keys) = unsafe { (object(tree)?, keys_of(keys, count)?) };
+        let (tree, keys) = given!((object(tree)?, keys_of(keys, count)?));
         if values.is_null() && count > 0 {
             return Err(Failure::Null);
         }
         let read = tree.0.get_many(&keys)?;
         for (at, value) in read.into_iter().enumerate() {
-            // SAFETY: there is space for so many.
-            unsafe { values.add(at).write(isobath_bytes::of(value)) };
+            given!(values.add(at).write(isobath_bytes::of(value)));
         }
         Ok(ISOBATH_OK)
     })
@@ -164,10 +154,8 @@ pub(crate) unsafe fn keys_of<'a>(
     }
     (0..count)
         .map(|at| {
-            // SAFETY: the caller guarantees this.
-            let key = unsafe { &*keys.add(at) };
-            // SAFETY: the same.
-            unsafe { bytes_of(key.data, key.length) }
+            let key = given!(&*keys.add(at));
+            given!(bytes_of(key.data, key.length))
         })
         .collect()
 }
@@ -187,8 +175,7 @@ pub unsafe extern "C" fn isobath_put(
     value_length: usize,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (tree, key, value) = unsafe {
+        let (tree, key, value) = given! {
             (
                 object(tree)?,
                 bytes_of(key, key_length)?,
@@ -211,8 +198,7 @@ pub unsafe extern "C" fn isobath_delete(
     key_length: usize,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (tree, key) = unsafe { (object(tree)?, bytes_of(key, key_length)?) };
+        let (tree, key) = given!((object(tree)?, bytes_of(key, key_length)?));
         Ok(found(tree.0.remove(key)?))
     })
 }
@@ -234,14 +220,14 @@ pub unsafe extern "C" fn isobath_compare_and_swap(
     current: *mut isobath_bytes,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (tree, key) = unsafe { (object(tree)?, bytes_of(key, key_length)?) };
-        // SAFETY: the same.
-        let value = |slice: *const isobath_slice| unsafe {
-            let slice = slice.as_ref();
-            slice
-                .map(|slice| bytes_of(slice.data, slice.length))
-                .transpose()
+        let (tree, key) = given!((object(tree)?, bytes_of(key, key_length)?));
+        let value = |slice: *const isobath_slice| {
+            given! {
+                let slice = slice.as_ref();
+                slice
+                    .map(|slice| bytes_of(slice.data, slice.length))
+                    .transpose()
+            }
         };
         match tree
             .0
@@ -250,8 +236,7 @@ pub unsafe extern "C" fn isobath_compare_and_swap(
             Ok(()) => Ok(ISOBATH_OK),
             Err(different) => {
                 if !current.is_null() {
-                    // SAFETY: checked.
-                    unsafe { current.write(isobath_bytes::of(different.current)) };
+                    given!(current.write(isobath_bytes::of(different.current)));
                 }
                 Ok(ISOBATH_DIFFERENT)
             }
@@ -285,8 +270,7 @@ pub unsafe extern "C" fn isobath_update(
     argument: *mut c_void,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (tree, key) = unsafe { (object(tree)?, bytes_of(key, key_length)?) };
+        let (tree, key) = given!((object(tree)?, bytes_of(key, key_length)?));
         let change = change.ok_or(Failure::Null)?;
         tree.0.update(key, |old| {
             let old = old.map(|old| isobath_slice {
@@ -322,14 +306,10 @@ pub unsafe extern "C" fn isobath_count(
     count: *mut u64,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (tree, range) = unsafe { (object(tree)?, range_of(lower, upper)?) };
-        if count.is_null() {
-            return Err(Failure::Null);
-        }
+        let (tree, range) = given!((object(tree)?, range_of(lower, upper)?));
+        crate::not_null(count)?;
         let counted = tree.0.count(range)?;
-        // SAFETY: checked.
-        unsafe { count.write(counted) };
+        given!(count.write(counted));
         Ok(ISOBATH_OK)
     })
 }
@@ -348,12 +328,10 @@ pub unsafe extern "C" fn isobath_delete_range(
     removed: *mut u64,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (tree, range) = unsafe { (object(tree)?, range_of(lower, upper)?) };
+        let (tree, range) = given!((object(tree)?, range_of(lower, upper)?));
         let count = tree.0.remove_range(range)?;
         if !removed.is_null() {
-            // SAFETY: checked.
-            unsafe { removed.write(count) };
+            given!(removed.write(count));
         }
         Ok(ISOBATH_OK)
     })
@@ -373,14 +351,10 @@ pub unsafe extern "C" fn isobath_loader_new(
     out: *mut *mut isobath_loader,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let tree = unsafe { object(tree)? };
-        if out.is_null() {
-            return Err(Failure::Null);
-        }
+        let tree = given!(object(tree)?);
+        crate::not_null(out)?;
         let loader = tree.0.loader()?;
-        // SAFETY: checked.
-        unsafe { give(out, isobath_loader(Some(loader))) };
+        given!(give(out, isobath_loader(Some(loader))));
         Ok(ISOBATH_OK)
     })
 }
@@ -399,8 +373,7 @@ pub unsafe extern "C" fn isobath_loader_push(
     value_length: usize,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (loader, key, value) = unsafe {
+        let (loader, key, value) = given! {
             (
                 object_mut(loader)?,
                 bytes_of(key, key_length)?,
@@ -425,13 +398,11 @@ pub unsafe extern "C" fn isobath_loader_finish(
     stored: *mut u64,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let loader = unsafe { object_mut(loader)? }.0.take();
+        let loader = given!(object_mut(loader)?).0.take();
         let loader = loader.ok_or(Failure::Argument("the loader has finished"))?;
         let count = loader.finish(&mut |_, _, _| ControlFlow::Continue(()))?;
         if !stored.is_null() {
-            // SAFETY: checked.
-            unsafe { stored.write(count) };
+            given!(stored.write(count));
         }
         Ok(ISOBATH_OK)
     })
@@ -445,6 +416,5 @@ pub unsafe extern "C" fn isobath_loader_finish(
 /// As of all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isobath_loader_free(loader: *mut isobath_loader) {
-    // SAFETY: as the caller's.
-    unsafe { free(loader) };
+    given!(free(loader));
 }

@@ -31,14 +31,10 @@ pub unsafe extern "C" fn isobath_writer_new(
     out: *mut *mut isobath_writer,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (tree, key) = unsafe { (object(tree)?, bytes_of(key, key_length)?) };
-        if out.is_null() {
-            return Err(Failure::Null);
-        }
+        let (tree, key) = given!((object(tree)?, bytes_of(key, key_length)?));
+        crate::not_null(out)?;
         let writer = tree.0.writer(key)?;
-        // SAFETY: checked.
-        unsafe { give(out, isobath_writer(Some(writer))) };
+        given!(give(out, isobath_writer(Some(writer))));
         Ok(ISOBATH_OK)
     })
 }
@@ -55,8 +51,7 @@ pub unsafe extern "C" fn isobath_writer_append(
     length: usize,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (writer, data) = unsafe { (object_mut(writer)?, bytes_of(data, length)?) };
+        let (writer, data) = given!((object_mut(writer)?, bytes_of(data, length)?));
         let writer = writer.0.as_mut();
         let writer = writer.ok_or(Failure::Argument("the value is finished"))?;
         done(writer.append(data))
@@ -71,8 +66,7 @@ pub unsafe extern "C" fn isobath_writer_append(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isobath_writer_finish(writer: *mut isobath_writer) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let writer = unsafe { object_mut(writer)? }.0.take();
+        let writer = given!(object_mut(writer)?).0.take();
         done(
             writer
                 .ok_or(Failure::Argument("the value is finished"))?
@@ -89,8 +83,7 @@ pub unsafe extern "C" fn isobath_writer_finish(writer: *mut isobath_writer) -> i
 /// As of all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isobath_writer_free(writer: *mut isobath_writer) {
-    // SAFETY: as the caller's.
-    unsafe { free(writer) };
+    given!(free(writer));
 }
 
 /// Begins to read a value; ISOBATH_NOT_FOUND if there is none. Once a large value is replaced or
@@ -107,10 +100,8 @@ pub unsafe extern "C" fn isobath_reader_new(
     out: *mut *mut isobath_reader,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (tree, key) = unsafe { (object(tree)?, bytes_of(key, key_length)?) };
-        // SAFETY: the same.
-        unsafe { give_reader(tree.0.reader(key)?, out) }
+        let (tree, key) = given!((object(tree)?, bytes_of(key, key_length)?));
+        given!(give_reader(tree.0.reader(key)?, out))
     })
 }
 
@@ -129,10 +120,8 @@ pub unsafe extern "C" fn isobath_transaction_reader_new(
     out: *mut *mut isobath_reader,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let (transaction, tree) = unsafe { (object(transaction)?.open()?, object(tree)?) };
-        // SAFETY: the same.
-        unsafe {
+        let (transaction, tree) = given!((object(transaction)?.open()?, object(tree)?));
+        given! {
             give_reader(
                 transaction.reader(&tree.0, bytes_of(key, key_length)?)?,
                 out,
@@ -145,16 +134,12 @@ unsafe fn give_reader(
     reader: Option<ValueReader>,
     out: *mut *mut isobath_reader,
 ) -> Result<isobath_status, Failure> {
-    if out.is_null() {
-        return Err(Failure::Null);
-    }
+    crate::not_null(out)?;
     let Some(reader) = reader else {
-        // SAFETY: checked.
-        unsafe { out.write(std::ptr::null_mut()) };
+        given!(out.write(std::ptr::null_mut()));
         return Ok(ISOBATH_NOT_FOUND);
     };
-    // SAFETY: checked.
-    unsafe { give(out, isobath_reader(reader)) };
+    given!(give(out, isobath_reader(reader)));
     Ok(ISOBATH_OK)
 }
 
@@ -165,8 +150,7 @@ unsafe fn give_reader(
 /// As of all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isobath_reader_length(reader: *const isobath_reader) -> u64 {
-    // SAFETY: as the caller's.
-    unsafe { object(reader) }.map_or(0, |reader| reader.0.len())
+    given!(object(reader)).map_or(0, |reader| reader.0.len())
 }
 
 /// Reads the next bytes, at most `capacity`; `length` says how many, 0 at the end. One thread at a
@@ -183,19 +167,19 @@ pub unsafe extern "C" fn isobath_reader_read(
     length: *mut usize,
 ) -> isobath_status {
     guard(|| {
-        // SAFETY: as the caller's.
-        let reader = unsafe { object_mut(reader)? };
+        let reader = given!(object_mut(reader)?);
         if length.is_null() || buffer.is_null() && capacity > 0 {
             return Err(Failure::Null);
         }
         let into = match capacity {
             0 => &mut [],
-            // SAFETY: checked, or guaranteed by the caller.
-            _ => unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), capacity) },
+            _ => given!(std::slice::from_raw_parts_mut(
+                buffer.cast::<u8>(),
+                capacity
+            )),
         };
         let count = reader.0.read(into).map_err(Failure::of_stream)?;
-        // SAFETY: checked.
-        unsafe { length.write(count) };
+        given!(length.write(count));
         Ok(ISOBATH_OK)
     })
 }
@@ -207,6 +191,5 @@ pub unsafe extern "C" fn isobath_reader_read(
 /// As of all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isobath_reader_free(reader: *mut isobath_reader) {
-    // SAFETY: as the caller's.
-    unsafe { free(reader) };
+    given!(free(reader));
 }

@@ -19,8 +19,7 @@ unsafe fn with_path(
     work: impl FnOnce(&FileTree, &[u8]) -> Result<(), FilesError>,
 ) -> kvs_files_result {
     guard(|| {
-        // SAFETY: the caller guarantees this.
-        let (files, path) = unsafe { (object(files)?, text(path)?) };
+        let (files, path) = given!((object(files)?, text(path)?));
         Ok(work(&files.0, path)?)
     })
 }
@@ -37,8 +36,7 @@ unsafe fn with_two(
     work: impl FnOnce(&FileTree, &[u8], &[u8]) -> Result<(), FilesError>,
 ) -> kvs_files_result {
     guard(|| {
-        // SAFETY: the caller guarantees this.
-        let (files, one, two) = unsafe { (object(files)?, text(one)?, text(two)?) };
+        let (files, one, two) = given!((object(files)?, text(one)?, text(two)?));
         Ok(work(&files.0, one, two)?)
     })
 }
@@ -55,8 +53,7 @@ pub unsafe extern "C" fn kvs_files_mkdir(
     mode: u32,
 ) -> kvs_files_result {
     let attributes = Attributes::with_mode(mode);
-    // SAFETY: as the caller's.
-    unsafe {
+    given! {
         with_path(files, path, |files, path| {
             files.create_directory(path, &attributes)
         })
@@ -75,8 +72,7 @@ pub unsafe extern "C" fn kvs_files_symlink(
     path: *const c_char,
 ) -> kvs_files_result {
     let attributes = Attributes::with_mode(0o777);
-    // SAFETY: as the caller's.
-    unsafe {
+    given! {
         with_two(files, target, path, |files, target, path| {
             files.create_link(path, target, &attributes)
         })
@@ -94,8 +90,7 @@ pub unsafe extern "C" fn kvs_files_link(
     existing: *const c_char,
     path: *const c_char,
 ) -> kvs_files_result {
-    // SAFETY: as the caller's.
-    unsafe {
+    given! {
         with_two(files, existing, path, |files, existing, path| {
             files.link(existing, path)
         })
@@ -120,8 +115,7 @@ pub unsafe extern "C" fn kvs_files_rename(
         true => RenameMode::Replace,
         false => RenameMode::NoReplace,
     };
-    // SAFETY: as the caller's.
-    unsafe {
+    given! {
         with_two(files, from, to, |files, from, to| {
             files.rename_with(from, to, mode)
         })
@@ -138,8 +132,7 @@ pub unsafe extern "C" fn kvs_files_unlink(
     files: *mut kvs_files,
     path: *const c_char,
 ) -> kvs_files_result {
-    // SAFETY: as the caller's.
-    unsafe { with_path(files, path, |files, path| files.remove(path)) }
+    given!(with_path(files, path, |files, path| files.remove(path)))
 }
 
 /// Removes an empty directory. Any thread.
@@ -152,8 +145,7 @@ pub unsafe extern "C" fn kvs_files_rmdir(
     files: *mut kvs_files,
     path: *const c_char,
 ) -> kvs_files_result {
-    // SAFETY: as the caller's.
-    unsafe { with_path(files, path, |files, path| files.remove_directory(path)) }
+    given!(with_path(files, path, |files, path| files.remove_directory(path)))
 }
 
 /// Removes whatever has this name, of a directory everything below it, in one step. Any thread.
@@ -166,8 +158,7 @@ pub unsafe extern "C" fn kvs_files_remove_all(
     files: *mut kvs_files,
     path: *const c_char,
 ) -> kvs_files_result {
-    // SAFETY: as the caller's.
-    unsafe { with_path(files, path, |files, path| files.remove_all(path)) }
+    given!(with_path(files, path, |files, path| files.remove_all(path)))
 }
 
 /// Sets the permission bits. Any thread.
@@ -181,8 +172,7 @@ pub unsafe extern "C" fn kvs_files_set_mode(
     path: *const c_char,
     mode: u32,
 ) -> kvs_files_result {
-    // SAFETY: as the caller's.
-    unsafe {
+    given! {
         with_path(files, path, |files, path| {
             files.set_attributes(path, |attributes| attributes.mode = mode)
         })
@@ -209,8 +199,7 @@ pub unsafe extern "C" fn kvs_files_set_mtime(
         seconds,
         nanoseconds,
     };
-    // SAFETY: as the caller's.
-    unsafe {
+    given! {
         with_path(files, path, |files, path| {
             files.set_attributes(path, |attributes| attributes.mtime = mtime)
         })

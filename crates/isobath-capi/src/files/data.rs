@@ -91,8 +91,7 @@ pub unsafe extern "C" fn kvs_create(
     bytes: *mut u64,
 ) -> kvs_files_result {
     guard(|| {
-        // SAFETY: the caller guarantees this.
-        let (files, from, path) = unsafe { (object(files)?, host_path(from)?, text(path)?) };
+        let (files, from, path) = given!((object(files)?, host_path(from)?, text(path)?));
         if flags & !(KVS_CREATE_REPLACE | KVS_CREATE_SKIP_SPECIAL) != 0 {
             return Err(Failure::argument("there is no such flag"));
         }
@@ -102,8 +101,7 @@ pub unsafe extern "C" fn kvs_create(
         };
         let imported = files.0.import(from, path, options, &())?;
         if !bytes.is_null() {
-            // SAFETY: checked.
-            unsafe { bytes.write(imported.bytes) };
+            given!(bytes.write(imported.bytes));
         }
         Ok(())
     })
@@ -137,11 +135,8 @@ pub struct kvs_file_entry {
 ///
 /// `out` is NULL or can be written.
 unsafe fn give(out: *mut *mut kvs_file_map, map: kvs_file_map) -> Result<(), Failure> {
-    if out.is_null() {
-        return Err(Failure::Null);
-    }
-    // SAFETY: checked.
-    unsafe { out.write(Box::into_raw(Box::new(map))) };
+    crate::not_null(out)?;
+    given!(out.write(Box::into_raw(Box::new(map))));
     Ok(())
 }
 
@@ -164,8 +159,7 @@ pub unsafe extern "C" fn kvs_map(
     out: *mut *mut kvs_file_map,
 ) -> kvs_files_result {
     guard(|| {
-        // SAFETY: the caller guarantees this.
-        let (files, path) = unsafe { (object(files)?, text(path)?) };
+        let (files, path) = given!((object(files)?, text(path)?));
         let view = files.0.view()?;
         let mut entries = Vec::new();
         for item in view.walk(path)? {
@@ -174,8 +168,7 @@ pub unsafe extern "C" fn kvs_map(
                 entries.push(mapped(path, stat)?);
             }
         }
-        // SAFETY: the caller guarantees this.
-        unsafe { give(out, kvs_file_map { view, entries }) }
+        given!(give(out, kvs_file_map { view, entries }))
     })
 }
 
@@ -192,16 +185,14 @@ pub unsafe extern "C" fn kvs_files_list(
     out: *mut *mut kvs_file_map,
 ) -> kvs_files_result {
     guard(|| {
-        // SAFETY: the caller guarantees this.
-        let (files, path) = unsafe { (object(files)?, text(path)?) };
+        let (files, path) = given!((object(files)?, text(path)?));
         let view = files.0.view()?;
         let mut entries = Vec::new();
         for entry in view.list(path)? {
             let stat = view.stat_inode(entry.inode, &entry.name)?;
             entries.push(mapped(entry.name, stat)?);
         }
-        // SAFETY: the caller guarantees this.
-        unsafe { give(out, kvs_file_map { view, entries }) }
+        given!(give(out, kvs_file_map { view, entries }))
     })
 }
 
@@ -212,8 +203,7 @@ pub unsafe extern "C" fn kvs_files_list(
 /// As of all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_map_count(map: *const kvs_file_map) -> usize {
-    // SAFETY: the caller guarantees this.
-    unsafe { map.as_ref() }.map_or(0, |map| map.entries.len())
+    given!(map.as_ref()).map_or(0, |map| map.entries.len())
 }
 
 /// One entry of a map. KVS_FILES_ERR_ARGUMENT for an index that it has not. Any thread.
@@ -228,18 +218,14 @@ pub unsafe extern "C" fn kvs_map_entry(
     out: *mut kvs_file_entry,
 ) -> kvs_files_result {
     guard(|| {
-        // SAFETY: the caller guarantees this.
-        let map = unsafe { object(map)? };
+        let map = given!(object(map)?);
         let entry = map.entry(index)?;
         let entry = kvs_file_entry {
             path: entry.path.as_ptr(),
             stat: kvs_file_stat::of(&entry.stat),
         };
-        if out.is_null() {
-            return Err(Failure::Null);
-        }
-        // SAFETY: checked.
-        unsafe { out.write(entry) };
+        crate::not_null(out)?;
+        given!(out.write(entry));
         Ok(())
     })
 }
@@ -259,8 +245,7 @@ impl kvs_file_map {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_map_free(map: *mut kvs_file_map) {
     if !map.is_null() {
-        // SAFETY: the caller guarantees this.
-        drop(unsafe { Box::from_raw(map) });
+        drop(given!(Box::from_raw(map)));
     }
 }
 
@@ -280,13 +265,11 @@ pub unsafe extern "C" fn kvs_store(
     mode: u32,
 ) -> kvs_files_result {
     guard(|| {
-        // SAFETY: the caller guarantees this.
-        let (files, path) = unsafe { (object(files)?, text(path)?) };
+        let (files, path) = given!((object(files)?, text(path)?));
         let contents: &[u8] = match (data.is_null(), length) {
             (_, 0) => &[],
             (true, _) => return Err(Failure::Null),
-            // SAFETY: the caller guarantees this.
-            (false, _) => unsafe { std::slice::from_raw_parts(data.cast(), length) },
+            (false, _) => given!(std::slice::from_raw_parts(data.cast(), length)),
         };
         files
             .0
@@ -313,8 +296,7 @@ pub unsafe extern "C" fn kvs_retrieve(
     actual: *mut usize,
 ) -> kvs_files_result {
     guard(|| {
-        // SAFETY: the caller guarantees this.
-        let map = unsafe { object(map)? };
+        let map = given!(object(map)?);
         let entry = map.entry(index)?;
         let into: &mut [u8] = match (buffer.is_null(), length) {
             (_, 0) => &mut [],
@@ -338,8 +320,7 @@ pub unsafe extern "C" fn kvs_retrieve(
         }
         let count = reader.read_at(offset, into)?;
         if !actual.is_null() {
-            // SAFETY: checked.
-            unsafe { actual.write(count) };
+            given!(actual.write(count));
         }
         Ok(())
     })
@@ -358,8 +339,7 @@ pub unsafe extern "C" fn kvs_files_export(
     to: *const c_char,
 ) -> kvs_files_result {
     guard(|| {
-        // SAFETY: the caller guarantees this.
-        let (files, path, to) = unsafe { (object(files)?, text(path)?, host_path(to)?) };
+        let (files, path, to) = given!((object(files)?, text(path)?, host_path(to)?));
         files.0.view()?.export(path, to, &())?;
         Ok(())
     })
@@ -377,14 +357,10 @@ pub unsafe extern "C" fn kvs_files_stat(
     out: *mut kvs_file_stat,
 ) -> kvs_files_result {
     guard(|| {
-        // SAFETY: the caller guarantees this.
-        let (files, path) = unsafe { (object(files)?, text(path)?) };
+        let (files, path) = given!((object(files)?, text(path)?));
         let stat = files.0.view()?.stat(path)?;
-        if out.is_null() {
-            return Err(Failure::Null);
-        }
-        // SAFETY: checked.
-        unsafe { out.write(kvs_file_stat::of(&stat)) };
+        crate::not_null(out)?;
+        given!(out.write(kvs_file_stat::of(&stat)));
         Ok(())
     })
 }
@@ -404,24 +380,17 @@ pub unsafe extern "C" fn kvs_files_read_link(
     length: *mut usize,
 ) -> kvs_files_result {
     guard(|| {
-        // SAFETY: the caller guarantees this.
-        let (files, path) = unsafe { (object(files)?, text(path)?) };
+        let (files, path) = given!((object(files)?, text(path)?));
         let target = files.0.view()?.read_link(path)?;
         let needed = target.len() + 1;
-        if length.is_null() {
-            return Err(Failure::Null);
-        }
-        // SAFETY: checked.
-        let there = unsafe { length.replace(needed) };
+        crate::not_null(length)?;
+        let there = given!(length.replace(needed));
         if there < needed {
             let reason = format!("the target and its zero have {needed} bytes");
             return Err(Failure::Code(KVS_FILES_ERR_BUFFER, reason));
         }
-        if buffer.is_null() {
-            return Err(Failure::Null);
-        }
-        // SAFETY: the caller guarantees this.
-        unsafe {
+        crate::not_null(buffer)?;
+        given! {
             buffer.copy_from_nonoverlapping(target.as_ptr().cast(), target.len());
             buffer.add(target.len()).write(0);
         }
@@ -441,14 +410,10 @@ pub unsafe extern "C" fn kvs_files_check(
     problems: *mut u64,
 ) -> kvs_files_result {
     guard(|| {
-        // SAFETY: the caller guarantees this.
-        let files = unsafe { object(files)? };
+        let files = given!(object(files)?);
         let report = files.0.view()?.check(&())?;
-        if problems.is_null() {
-            return Err(Failure::Null);
-        }
-        // SAFETY: checked.
-        unsafe { problems.write(report.problems.len() as u64 + report.more_problems) };
+        crate::not_null(problems)?;
+        given!(problems.write(report.problems.len() as u64 + report.more_problems));
         if let Some(first) = report.problems.first() {
             crate::message::set(first.clone());
         }

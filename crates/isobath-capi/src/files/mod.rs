@@ -29,8 +29,7 @@ fn guard(work: impl FnOnce() -> Result<(), Failure>) -> kvs_files_result {
 ///
 /// The pointer is NULL or one that the library gave and that was not freed.
 unsafe fn object<'a, T>(pointer: *const T) -> Result<&'a T, Failure> {
-    // SAFETY: the caller guarantees this.
-    unsafe { pointer.as_ref() }.ok_or(Failure::Null)
+    given!(pointer.as_ref()).ok_or(Failure::Null)
 }
 
 /// Bytes of a path, name or text that C gives.
@@ -39,11 +38,8 @@ unsafe fn object<'a, T>(pointer: *const T) -> Result<&'a T, Failure> {
 ///
 /// It is NULL or ends with a zero, and can be read as long as the result lives.
 unsafe fn text<'a>(pointer: *const c_char) -> Result<&'a [u8], Failure> {
-    if pointer.is_null() {
-        return Err(Failure::Null);
-    }
-    // SAFETY: the caller guarantees this.
-    Ok(unsafe { CStr::from_ptr(pointer) }.to_bytes())
+    crate::not_null(pointer)?;
+    Ok(given!(CStr::from_ptr(pointer)).to_bytes())
 }
 
 /// A path of the file system outside.
@@ -53,7 +49,6 @@ unsafe fn text<'a>(pointer: *const c_char) -> Result<&'a [u8], Failure> {
 /// As for [`text`].
 unsafe fn host_path<'a>(pointer: *const c_char) -> Result<&'a std::path::Path, Failure> {
     use std::os::unix::ffi::OsStrExt;
-    // SAFETY: the caller guarantees this.
-    let bytes = unsafe { text(pointer)? };
+    let bytes = given!(text(pointer)?);
     Ok(std::path::Path::new(std::ffi::OsStr::from_bytes(bytes)))
 }

@@ -26,19 +26,15 @@ unsafe fn open(
     create: bool,
     out: *mut *mut kvs_files,
 ) -> Result<(), Failure> {
-    if out.is_null() {
-        return Err(Failure::Null);
-    }
-    // SAFETY: the caller guarantees this.
-    let name = unsafe { text(name)? };
+    crate::not_null(out)?;
+    let name = given!(text(name)?);
     let name = std::str::from_utf8(name);
     let name = name.map_err(|_| Failure::argument("the name of a tree is UTF-8"))?;
     let files = match create {
         true => FileTree::open_or_create(store, name)?,
         false => FileTree::open(store, name)?,
     };
-    // SAFETY: checked.
-    unsafe { out.write(Box::into_raw(Box::new(kvs_files(files)))) };
+    given!(out.write(Box::into_raw(Box::new(kvs_files(files)))));
     Ok(())
 }
 
@@ -62,13 +58,11 @@ pub unsafe extern "C" fn kvs_files_open(
             let reason = "the device's handle is NULL, closed, or none";
             Failure::Code(KVS_FILES_ERR_CLOSED, reason.into())
         })?;
-        // SAFETY: as the caller's.
-        if crate::kvs::device::is_own_tree(unsafe { text(name)? }) {
+        if crate::kvs::device::is_own_tree(given!(text(name)?)) {
             let reason = "names that begin with `kvs` are those of the device's own trees";
             return Err(Failure::argument(reason));
         }
-        // SAFETY: as the caller's.
-        unsafe { open(device.store(), name, create, out) }
+        given!(open(device.store(), name, create, out))
     })
 }
 
@@ -84,8 +78,7 @@ pub unsafe extern "C" fn kvs_files_open_store(
     create: bool,
     out: *mut *mut kvs_files,
 ) -> kvs_files_result {
-    // SAFETY: as the caller's.
-    guard(|| unsafe { open(&object(store)?.0, name, create, out) })
+    guard(|| given!(open(&object(store)?.0, name, create, out)))
 }
 
 /// Frees the handle; the tree stays. Does nothing for NULL. No other thread may be using it.
@@ -96,7 +89,6 @@ pub unsafe extern "C" fn kvs_files_open_store(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_files_free(files: *mut kvs_files) {
     if !files.is_null() {
-        // SAFETY: the caller guarantees this.
-        drop(unsafe { Box::from_raw(files) });
+        drop(given!(Box::from_raw(files)));
     }
 }

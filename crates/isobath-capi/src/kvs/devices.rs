@@ -33,8 +33,7 @@ pub unsafe extern "C" fn kvs_open_device(
         let device = Device::open(config, device::new_device_handle())?;
         let handle = device.handle;
         registry::add_device(device);
-        // SAFETY: checked.
-        unsafe { *dev_hd = handle as kvs_device_handle };
+        given!(*dev_hd = handle as kvs_device_handle);
         Ok(())
     })
 }
@@ -61,8 +60,7 @@ pub unsafe extern "C" fn kvs_get_device_info(
     dev_hd: kvs_device_handle,
     dev_info: *mut kvs_device,
 ) -> kvs_result {
-    // SAFETY: as the caller's.
-    unsafe {
+    given! {
         answer(dev_hd, dev_info, |device| {
             Ok(kvs_device {
                 capacity: device.capacity(),
@@ -89,12 +87,9 @@ unsafe fn answer<T>(
 ) -> kvs_result {
     guard(|| {
         let device = registry::device(handle)?;
-        if out.is_null() {
-            return Err(KVS_ERR_PARAM_INVALID);
-        }
+        crate::not_null(out)?;
         let value = ask(&device)?;
-        // SAFETY: checked, or guaranteed by the caller.
-        unsafe { out.write(value) };
+        given!(out.write(value));
         Ok(())
     })
 }
@@ -109,8 +104,7 @@ pub unsafe extern "C" fn kvs_get_device_capacity(
     dev_hd: kvs_device_handle,
     dev_capacity: *mut u64,
 ) -> kvs_result {
-    // SAFETY: as the caller's.
-    unsafe { answer(dev_hd, dev_capacity, |device| Ok(device.capacity())) }
+    given!(answer(dev_hd, dev_capacity, |device| Ok(device.capacity())))
 }
 
 /// How full a device is, 0 to 10000.
@@ -123,8 +117,7 @@ pub unsafe extern "C" fn kvs_get_device_utilization(
     dev_hd: kvs_device_handle,
     dev_utilization: *mut u32,
 ) -> kvs_result {
-    // SAFETY: as the caller's.
-    unsafe {
+    given! {
         answer(dev_hd, dev_utilization, |device| {
             let share = u128::from(device.used()) * 10_000 / u128::from(device.capacity().max(1));
             Ok(share.min(10_000) as u32)
@@ -142,8 +135,9 @@ pub unsafe extern "C" fn kvs_get_min_key_length(
     dev_hd: kvs_device_handle,
     min_key_length: *mut u32,
 ) -> kvs_result {
-    // SAFETY: as the caller's.
-    unsafe { answer(dev_hd, min_key_length, |_| Ok(limits::MIN_KEY_LENGTH)) }
+    given!(answer(dev_hd, min_key_length, |_| Ok(
+        limits::MIN_KEY_LENGTH
+    )))
 }
 
 /// Most bytes of a key.
@@ -156,8 +150,9 @@ pub unsafe extern "C" fn kvs_get_max_key_length(
     dev_hd: kvs_device_handle,
     max_key_length: *mut u32,
 ) -> kvs_result {
-    // SAFETY: as the caller's.
-    unsafe { answer(dev_hd, max_key_length, |_| Ok(limits::MAX_KEY_LENGTH)) }
+    given!(answer(dev_hd, max_key_length, |_| Ok(
+        limits::MAX_KEY_LENGTH
+    )))
 }
 
 /// Fewest bytes of a value.
@@ -170,8 +165,7 @@ pub unsafe extern "C" fn kvs_get_min_value_length(
     dev_hd: kvs_device_handle,
     min_value_length: *mut u32,
 ) -> kvs_result {
-    // SAFETY: as the caller's.
-    unsafe { answer(dev_hd, min_value_length, |_| Ok(0)) }
+    given!(answer(dev_hd, min_value_length, |_| Ok(0)))
 }
 
 /// Most bytes of a value.
@@ -184,8 +178,9 @@ pub unsafe extern "C" fn kvs_get_max_value_length(
     dev_hd: kvs_device_handle,
     max_value_length: *mut u32,
 ) -> kvs_result {
-    // SAFETY: as the caller's.
-    unsafe { answer(dev_hd, max_value_length, |device| Ok(device.max_value())) }
+    given!(answer(dev_hd, max_value_length, |device| Ok(
+        device.max_value()
+    )))
 }
 
 /// The length of a value that a device likes best.
@@ -198,8 +193,7 @@ pub unsafe extern "C" fn kvs_get_optimal_value_length(
     dev_hd: kvs_device_handle,
     opt_value_length: *mut u32,
 ) -> kvs_result {
-    // SAFETY: as the caller's.
-    unsafe {
+    given! {
         answer(dev_hd, opt_value_length, |_| {
             Ok(limits::OPTIMAL_VALUE_LENGTH)
         })
@@ -212,11 +206,8 @@ pub unsafe extern "C" fn kvs_get_optimal_value_length(
 ///
 /// The pointer is valid or NULL, and so is the name's.
 unsafe fn name_of<'n>(name: *const kvs_key_space_name) -> Result<&'n [u8], Code> {
-    if name.is_null() {
-        return Err(KVS_ERR_PARAM_INVALID);
-    }
-    // SAFETY: checked.
-    let name = unsafe { name.read() };
+    crate::not_null(name)?;
+    let name = given!(name.read());
     if name.name.is_null() {
         return Err(KVS_ERR_PARAM_INVALID);
     }
@@ -246,8 +237,7 @@ pub unsafe extern "C" fn kvs_create_key_space(
 ) -> kvs_result {
     guard(|| {
         let device = registry::device(dev_hd)?;
-        // SAFETY: as the caller's.
-        let name = unsafe { name_of(key_space_name)? };
+        let name = given!(name_of(key_space_name)?);
         if opt.ordering > 2 {
             return Err(KVS_ERR_OPTION_INVALID);
         }
@@ -267,8 +257,7 @@ pub unsafe extern "C" fn kvs_delete_key_space(
 ) -> kvs_result {
     guard(|| {
         let device = registry::device(dev_hd)?;
-        // SAFETY: as the caller's.
-        device.delete_space(unsafe { name_of(key_space_name)? })
+        device.delete_space(given!(name_of(key_space_name)?))
     })
 }
 
@@ -290,8 +279,7 @@ pub unsafe extern "C" fn kvs_list_key_spaces(
         if names.is_null() || ks_cnt.is_null() {
             return Err(KVS_ERR_PARAM_INVALID);
         }
-        // SAFETY: checked.
-        unsafe { ks_cnt.write(0) };
+        given!(ks_cnt.write(0));
         let entries = device.entries()?;
         let first = (index as usize).checked_sub(1).ok_or(KVS_ERR_KS_INDEX)?;
         if first >= entries.len() && !entries.is_empty() {
@@ -302,8 +290,7 @@ pub unsafe extern "C" fn kvs_list_key_spaces(
             return Err(KVS_ERR_BUFFER_SMALL);
         }
         for (at, (name, _)) in entries.iter().skip(first).take(room).enumerate() {
-            // SAFETY: there is space for so many.
-            let out = unsafe { &mut *names.add(at) };
+            let out = given!(&mut *names.add(at));
             if out.name.is_null() {
                 return Err(KVS_ERR_PARAM_INVALID);
             }
@@ -313,8 +300,7 @@ pub unsafe extern "C" fn kvs_list_key_spaces(
             // SAFETY: the buffer has that length.
             unsafe { write_name(name, out.name, out.name_len as usize) };
             out.name_len = name.len() as u32;
-            // SAFETY: checked.
-            unsafe { ks_cnt.write(at as u32 + 1) };
+            given!(ks_cnt.write(at as u32 + 1));
         }
         Ok(())
     })
@@ -327,8 +313,7 @@ pub unsafe extern "C" fn kvs_list_key_spaces(
 /// `room` bytes can be written at `to`.
 unsafe fn write_name(name: &[u8], to: *mut c_char, room: usize) {
     let copied = name.len().min(room);
-    // SAFETY: the caller guarantees this.
-    unsafe {
+    given! {
         std::ptr::copy_nonoverlapping(name.as_ptr().cast(), to, copied);
         if copied < room {
             to.add(copied).write(0);
@@ -360,8 +345,7 @@ pub unsafe extern "C" fn kvs_open_key_space(
         let space = device.open_space(name, device::new_space_handle())?;
         let handle = space.handle as kvs_key_space_handle;
         registry::add_space(space)?;
-        // SAFETY: checked.
-        unsafe { ks_hd.write(handle) };
+        given!(ks_hd.write(handle));
         Ok(())
     })
 }
@@ -389,9 +373,7 @@ pub unsafe extern "C" fn kvs_get_key_space_info(
 ) -> kvs_result {
     guard(|| {
         let space = registry::space(ks_hd)?;
-        if ks.is_null() {
-            return Err(KVS_ERR_PARAM_INVALID);
-        }
+        crate::not_null(ks)?;
         let count = space.tree.count(..).map_err(|error| code::of(&error))?;
         let (capacity, free) = match space.capacity {
             0 => {

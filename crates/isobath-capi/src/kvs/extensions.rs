@@ -51,8 +51,7 @@ pub extern "C" fn _kvs_zalloc(
 /// `buf` is what one of them gave, and was not freed, or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _kvs_free(buf: *mut c_void, _file: *const c_char) {
-    // SAFETY: the caller guarantees this.
-    unsafe { libc::free(buf) };
+    given!(libc::free(buf));
 }
 
 /// The name of a result code.
@@ -171,9 +170,7 @@ pub unsafe extern "C" fn kvs_isobath_get_counters(
 ) -> kvs_result {
     guard(|| {
         let device = registry::device(dev_hd)?;
-        if counters.is_null() {
-            return Err(KVS_ERR_PARAM_INVALID);
-        }
+        crate::not_null(counters)?;
         let (numbers, threads) = match of_this_thread != 0 {
             true => (device.queues().port.counters(), 1),
             false => device.counters(),
@@ -191,8 +188,7 @@ pub unsafe extern "C" fn kvs_isobath_get_counters(
             data_tasks: device.limits.data_tasks(),
             channel: u32::from(device.is_serial()),
         };
-        // SAFETY: checked.
-        unsafe { counters.write(answer) };
+        given!(counters.write(answer));
         Ok(())
     })
 }

@@ -56,11 +56,8 @@ fn later(
 ///
 /// The pointer is valid or NULL.
 unsafe fn key_of(key: *const kvs_key) -> Result<Bytes, Code> {
-    if key.is_null() {
-        return Err(KVS_ERR_PARAM_INVALID);
-    }
-    // SAFETY: checked.
-    let key = unsafe { key.read() };
+    crate::not_null(key)?;
+    let key = given!(key.read());
     if !is_key_length(usize::from(key.length)) {
         return Err(KVS_ERR_KEY_LENGTH_INVALID);
     }
@@ -76,10 +73,8 @@ unsafe fn key_of(key: *const kvs_key) -> Result<Bytes, Code> {
 ///
 /// The pointer is valid or NULL.
 unsafe fn value_of(value: *const kvs_value) -> Result<(Bytes, u32), Code> {
-    // SAFETY: as the caller's.
-    let (bytes, offset) = unsafe { buffer_of(value)? };
-    // SAFETY: valid, as it is not NULL.
-    if bytes.length() != unsafe { (*value).length } as usize {
+    let (bytes, offset) = given!(buffer_of(value)?);
+    if bytes.length() != given!((*value).length) as usize {
         return Err(KVS_ERR_PARAM_INVALID);
     }
     Ok((bytes, offset))
@@ -92,11 +87,8 @@ unsafe fn value_of(value: *const kvs_value) -> Result<(Bytes, u32), Code> {
 ///
 /// The pointer is valid or NULL.
 unsafe fn buffer_of(value: *const kvs_value) -> Result<(Bytes, u32), Code> {
-    if value.is_null() {
-        return Err(KVS_ERR_PARAM_INVALID);
-    }
-    // SAFETY: checked.
-    let value = unsafe { value.read() };
+    crate::not_null(value)?;
+    let value = given!(value.read());
     if value.offset % limits::ALIGNMENT_UNIT != 0 {
         return Err(KVS_ERR_VALUE_OFFSET_MISALIGNED);
     }
@@ -121,11 +113,8 @@ pub unsafe extern "C" fn kvs_get_kvp_info(
 ) -> kvs_result {
     guard(|| {
         let space = registry::space(ks_hd)?;
-        if info.is_null() {
-            return Err(KVS_ERR_PARAM_INVALID);
-        }
-        // SAFETY: as the caller's.
-        let bytes = unsafe { key_of(key)?.get() };
+        crate::not_null(info)?;
+        let bytes = given!(key_of(key)?.get());
         let length = space.value_length(bytes)?.ok_or(KVS_ERR_KEY_NOT_EXIST)?;
         // SAFETY: checked; the key's buffer has space for the key, or is NULL.
         unsafe {
@@ -148,10 +137,8 @@ unsafe fn retrieve(
     later: Option<Async>,
 ) -> Result<(), Code> {
     let space = registry::space(ks_hd)?;
-    // SAFETY: as the caller's.
-    let (bytes, (into, offset)) = unsafe { (key_of(key)?, buffer_of(value)?) };
-    // SAFETY: valid or NULL.
-    let deletes = unsafe { opt.as_ref() }.is_some_and(|opt| opt.kvs_retrieve_delete != 0);
+    let (bytes, (into, offset)) = given!((key_of(key)?, buffer_of(value)?));
+    let deletes = given!(opt.as_ref()).is_some_and(|opt| opt.kvs_retrieve_delete != 0);
     let operation = Operation::Retrieve {
         key: bytes,
         into,
@@ -180,8 +167,7 @@ pub unsafe extern "C" fn kvs_retrieve_kvp(
     opt: *mut kvs_option_retrieve,
     value: *mut kvs_value,
 ) -> kvs_result {
-    // SAFETY: as the caller's.
-    guard(|| unsafe { retrieve(ks_hd, key, opt, value, None) })
+    guard(|| given!(retrieve(ks_hd, key, opt, value, None)))
 }
 
 /// Retrieves a value, later.
@@ -199,8 +185,15 @@ pub unsafe extern "C" fn kvs_retrieve_kvp_async(
     value: *mut kvs_value,
     post_fn: kvs_postprocess_function,
 ) -> kvs_result {
-    // SAFETY: as the caller's.
-    guard(|| unsafe { retrieve(ks_hd, key, opt, value, later(private1, private2, post_fn)?) })
+    guard(|| {
+        given!(retrieve(
+            ks_hd,
+            key,
+            opt,
+            value,
+            later(private1, private2, post_fn)?
+        ))
+    })
 }
 
 unsafe fn store(
@@ -211,17 +204,14 @@ unsafe fn store(
     later: Option<Async>,
 ) -> Result<(), Code> {
     let space = registry::space(ks_hd)?;
-    // SAFETY: as the caller's.
-    let (bytes, (from, offset)) = unsafe { (key_of(key)?, value_of(value)?) };
+    let (bytes, (from, offset)) = given!((key_of(key)?, value_of(value)?));
     if offset != 0 {
         return Err(KVS_ERR_VALUE_OFFSET_INVALID);
     }
-    // SAFETY: valid, as it is not NULL.
-    if unsafe { (*value).length } > space.device.max_value() {
+    if given!((*value).length) > space.device.max_value() {
         return Err(KVS_ERR_VALUE_LENGTH_INVALID);
     }
-    // SAFETY: valid or NULL.
-    let how = match unsafe { opt.as_ref() }.map_or(0, |opt| opt.st_type) {
+    let how = match given!(opt.as_ref()).map_or(0, |opt| opt.st_type) {
         0 => Store::Post,
         1 => Store::UpdateOnly,
         2 => Store::NoOverwrite,
@@ -254,8 +244,7 @@ pub unsafe extern "C" fn kvs_store_kvp(
     value: *mut kvs_value,
     opt: *mut kvs_option_store,
 ) -> kvs_result {
-    // SAFETY: as the caller's.
-    guard(|| unsafe { store(ks_hd, key, value, opt, None) })
+    guard(|| given!(store(ks_hd, key, value, opt, None)))
 }
 
 /// Stores a value, later.
@@ -273,8 +262,15 @@ pub unsafe extern "C" fn kvs_store_kvp_async(
     private2: *mut c_void,
     post_fn: kvs_postprocess_function,
 ) -> kvs_result {
-    // SAFETY: as the caller's.
-    guard(|| unsafe { store(ks_hd, key, value, opt, later(private1, private2, post_fn)?) })
+    guard(|| {
+        given!(store(
+            ks_hd,
+            key,
+            value,
+            opt,
+            later(private1, private2, post_fn)?
+        ))
+    })
 }
 
 unsafe fn delete(
@@ -284,10 +280,8 @@ unsafe fn delete(
     later: Option<Async>,
 ) -> Result<(), Code> {
     let space = registry::space(ks_hd)?;
-    // SAFETY: as the caller's.
-    let bytes = unsafe { key_of(key)? };
-    // SAFETY: valid or NULL.
-    let is_error = unsafe { opt.as_ref() }.is_some_and(|opt| opt.kvs_delete_error != 0);
+    let bytes = given!(key_of(key)?);
+    let is_error = given!(opt.as_ref()).is_some_and(|opt| opt.kvs_delete_error != 0);
     let operation = Operation::Delete {
         key: bytes,
         is_error,
@@ -311,8 +305,7 @@ pub unsafe extern "C" fn kvs_delete_kvp(
     key: *mut kvs_key,
     opt: *mut kvs_option_delete,
 ) -> kvs_result {
-    // SAFETY: as the caller's.
-    guard(|| unsafe { delete(ks_hd, key, opt, None) })
+    guard(|| given!(delete(ks_hd, key, opt, None)))
 }
 
 /// Deletes a pair, later.
@@ -329,8 +322,7 @@ pub unsafe extern "C" fn kvs_delete_kvp_async(
     private2: *mut c_void,
     post_fn: kvs_postprocess_function,
 ) -> kvs_result {
-    // SAFETY: as the caller's.
-    guard(|| unsafe { delete(ks_hd, key, opt, later(private1, private2, post_fn)?) })
+    guard(|| given!(delete(ks_hd, key, opt, later(private1, private2, post_fn)?)))
 }
 
 /// A filter of deletions, which must be exact.
@@ -339,8 +331,7 @@ pub unsafe extern "C" fn kvs_delete_kvp_async(
 ///
 /// The pointer is valid or NULL.
 unsafe fn doomed(filter: *const kvs_key_group_filter) -> Result<Filter, Code> {
-    // SAFETY: the caller guarantees this.
-    let filter = unsafe { filter.as_ref() }.ok_or(KVS_ERR_PARAM_INVALID)?;
+    let filter = given!(filter.as_ref()).ok_or(KVS_ERR_PARAM_INVALID)?;
     Filter::literal(filter).ok_or(KVS_ERR_ITERATOR_FILTER_INVALID)
 }
 
@@ -356,8 +347,7 @@ pub unsafe extern "C" fn kvs_delete_key_group(
 ) -> kvs_result {
     guard(|| {
         let space = registry::space(ks_hd)?;
-        // SAFETY: as the caller's.
-        let filter = unsafe { doomed(grp_fltr)? };
+        let filter = given!(doomed(grp_fltr)?);
         issue(
             space,
             Operation::DeleteGroup { filter },
@@ -382,8 +372,7 @@ pub unsafe extern "C" fn kvs_delete_key_group_async(
 ) -> kvs_result {
     guard(|| {
         let space = registry::space(ks_hd)?;
-        // SAFETY: as the caller's.
-        let filter = unsafe { doomed(grp_fltr)? };
+        let filter = given!(doomed(grp_fltr)?);
         let reply = Reply {
             option: grp_fltr.cast(),
             ..Reply::nothing()
@@ -410,8 +399,7 @@ unsafe fn exist(
         .collect();
     let bytes = bytes?;
     let needed = key_cnt.div_ceil(8);
-    // SAFETY: checked.
-    let buffer = unsafe {
+    let buffer = given! {
         (*list).keys = keys;
         (*list).num_keys = key_cnt;
         if (*list).length < needed {
@@ -446,8 +434,7 @@ pub unsafe extern "C" fn kvs_exist_kv_pairs(
     keys: *mut kvs_key,
     list: *mut kvs_exist_list,
 ) -> kvs_result {
-    // SAFETY: as the caller's.
-    guard(|| unsafe { exist(ks_hd, key_cnt, keys, list, None) })
+    guard(|| given!(exist(ks_hd, key_cnt, keys, list, None)))
 }
 
 /// Asks which keys exist, and is answered later.
@@ -465,15 +452,16 @@ pub unsafe extern "C" fn kvs_exist_kv_pairs_async(
     private2: *mut c_void,
     post_fn: kvs_postprocess_function,
 ) -> kvs_result {
-    // SAFETY: as the caller's.
-    guard(|| unsafe {
-        exist(
-            ks_hd,
-            key_cnt,
-            keys,
-            list,
-            later(private1, private2, post_fn)?,
-        )
+    guard(|| {
+        given! {
+            exist(
+                ks_hd,
+                key_cnt,
+                keys,
+                list,
+                later(private1, private2, post_fn)?,
+            )
+        }
     })
 }
 
@@ -494,18 +482,15 @@ pub unsafe extern "C" fn kvs_create_iterator(
         if iter_hd.is_null() || iter_fltr.is_null() {
             return Err(KVS_ERR_PARAM_INVALID);
         }
-        // SAFETY: valid or NULL.
-        let has_values = match unsafe { iter_op.as_ref() }.map_or(0, |opt| opt.iter_type) {
+        let has_values = match given!(iter_op.as_ref()).map_or(0, |opt| opt.iter_type) {
             0 => false,
             1 => true,
             _ => return Err(KVS_ERR_OPTION_INVALID),
         };
-        // SAFETY: as the caller's.
-        let filter = unsafe { iter_fltr.as_ref() }.ok_or(KVS_ERR_PARAM_INVALID)?;
+        let filter = given!(iter_fltr.as_ref()).ok_or(KVS_ERR_PARAM_INVALID)?;
         let filter = Filter::new(filter);
         let handle = space.device.iterators.open(&space, filter, has_values)?;
-        // SAFETY: checked.
-        unsafe { iter_hd.write(handle) };
+        given!(iter_hd.write(handle));
         Ok(())
     })
 }
@@ -529,14 +514,9 @@ unsafe fn next(
     later: Option<Async>,
 ) -> Result<(), Code> {
     let space = registry::space(ks_hd)?;
-    if iter_list.is_null() {
-        return Err(KVS_ERR_PARAM_INVALID);
-    }
-    // SAFETY: checked.
-    let (buffer, size) = unsafe { ((*iter_list).it_list, (*iter_list).size) };
-    if buffer.is_null() {
-        return Err(KVS_ERR_PARAM_INVALID);
-    }
+    crate::not_null(iter_list)?;
+    let (buffer, size) = given!(((*iter_list).it_list, (*iter_list).size));
+    crate::not_null(buffer)?;
     space.device.iterators.check(&space, iter_hd)?;
     let operation = Operation::Next {
         handle: iter_hd,
@@ -557,8 +537,7 @@ pub unsafe extern "C" fn kvs_iterate_next(
     iter_hd: kvs_iterator_handle,
     iter_list: *mut kvs_iterator_list,
 ) -> kvs_result {
-    // SAFETY: as the caller's.
-    guard(|| unsafe { next(ks_hd, iter_hd, iter_list, None) })
+    guard(|| given!(next(ks_hd, iter_hd, iter_list, None)))
 }
 
 /// The next entries of an iterator, later.
@@ -575,13 +554,14 @@ pub unsafe extern "C" fn kvs_iterate_next_async(
     private2: *mut c_void,
     post_fn: kvs_postprocess_function,
 ) -> kvs_result {
-    // SAFETY: as the caller's.
-    guard(|| unsafe {
-        next(
-            ks_hd,
-            iter_hd,
-            iter_list,
-            later(private1, private2, post_fn)?,
-        )
+    guard(|| {
+        given! {
+            next(
+                ks_hd,
+                iter_hd,
+                iter_list,
+                later(private1, private2, post_fn)?,
+            )
+        }
     })
 }

@@ -197,11 +197,9 @@ impl Request {
                 deletes,
                 out,
             } => {
-                // SAFETY: as said.
-                let (key, into) = unsafe { (key.get(), into.get_mut()) };
+                let (key, into) = given!((key.get(), into.get_mut()));
                 let found = space.retrieve(key, *offset, into, *deletes)?;
-                // SAFETY: as said.
-                unsafe {
+                given! {
                     (**out).length = found.copied;
                     (**out).actual_value_size = found.whole;
                 }
@@ -211,8 +209,7 @@ impl Request {
                 }
             }
             Operation::Load { key, value } => {
-                // SAFETY: as said.
-                let found = space.read(unsafe { key.get() }, value);
+                let found = space.read(given!(key.get()), value);
                 match found {
                     Ok(true) => self.bytes = value.len() as u64,
                     Ok(false) => {
@@ -226,32 +223,26 @@ impl Request {
                 }
             }
             Operation::Delete { key, is_error } => {
-                // SAFETY: as said.
-                let was_there = space.delete(unsafe { key.get() })?;
+                let was_there = space.delete(given!(key.get()))?;
                 if *is_error && !was_there {
                     return Err(KVS_ERR_KEY_NOT_EXIST);
                 }
             }
             Operation::DeleteGroup { filter } => space.delete_group(filter)?,
             Operation::Exist { keys, bits, out } => {
-                // SAFETY: as said.
-                let bits = unsafe { bits.get_mut() };
+                let bits = given!(bits.get_mut());
                 bits.fill(0);
                 for (at, key) in keys.iter().enumerate() {
-                    // SAFETY: as said.
-                    let found = space.tree.contains(unsafe { key.get() });
+                    let found = space.tree.contains(given!(key.get()));
                     let found = found.map_err(|error| code::of(&error))?;
                     bits[at / 8] |= u8::from(found) << (at % 8);
                 }
-                // SAFETY: as said.
-                unsafe { (**out).length = bits.len() as u32 };
+                given!((**out).length = bits.len() as u32);
             }
             Operation::Next { handle, into, out } => {
-                // SAFETY: as said.
-                let into = unsafe { into.get_mut() };
+                let into = given!(into.get_mut());
                 let found = space.device.iterators.next(space, *handle, into)?;
-                // SAFETY: as said.
-                unsafe {
+                given! {
                     (**out).num_entries = found.entries;
                     (**out).size = found.bytes;
                     (**out).end = u8::from(found.has_ended);

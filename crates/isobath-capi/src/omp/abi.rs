@@ -99,15 +99,13 @@ pub unsafe extern "C" fn isobath_omp_start(
         }
         let count = match argc.is_null() || argv.is_null() {
             true => 0,
-            // SAFETY: checked.
-            false => unsafe { argc.read() }.max(0) as usize,
+            false => given!(argc.read()).max(0) as usize,
         };
         // SAFETY: `argv` has so many strings.
         let pointers: Vec<*mut c_char> = (0..count).map(|at| unsafe { *argv.add(at) }).collect();
         let arguments: Vec<String> = pointers
             .iter()
-            // SAFETY: as said.
-            .map(|text| unsafe { CStr::from_ptr(*text) })
+            .map(|text| given!(CStr::from_ptr(*text)))
             .map(|text| text.to_string_lossy().into_owned())
             .collect();
         let variables = std::env::vars_os().filter_map(|(name, value)| {
@@ -126,8 +124,7 @@ pub unsafe extern "C" fn isobath_omp_start(
                 // SAFETY: as above; as `main` gets it, the last one is NULL.
                 unsafe { argv.add(others.len()).write(std::ptr::null_mut()) };
             }
-            // SAFETY: checked.
-            unsafe { argc.write(others.len() as c_int) };
+            given!(argc.write(others.len() as c_int));
         }
         *session = Some(started);
         CHANGES.fetch_add(1, Ordering::Release);
@@ -162,8 +159,7 @@ pub unsafe extern "C" fn isobath_omp_region_begin(name: *const c_char) -> c_int 
     guard(|| {
         let name = match name.is_null() {
             true => "region".into(),
-            // SAFETY: checked.
-            false => unsafe { CStr::from_ptr(name) }.to_string_lossy(),
+            false => given!(CStr::from_ptr(name)).to_string_lossy(),
         };
         threads = session()?.begin(&name) as c_int;
         Ok(())
@@ -212,8 +208,7 @@ unsafe fn keys_of(keys: *const kvs_key, count: usize) -> Result<Vec<Bytes>, Code
     }
     let keys = match count {
         0 => &[],
-        // SAFETY: checked.
-        _ => unsafe { slice::from_raw_parts(keys, count) },
+        _ => given!(slice::from_raw_parts(keys, count)),
     };
     let check = |key: &kvs_key| match () {
         () if key.key.is_null() => Err(KVS_ERR_PARAM_INVALID),
@@ -239,8 +234,7 @@ pub unsafe extern "C" fn isobath_omp_load(
 ) -> kvs_result {
     guard(|| {
         let space = registry::space(ks_hd)?;
-        // SAFETY: the caller guarantees this.
-        let keys = unsafe { keys_of(keys, count)? };
+        let keys = given!(keys_of(keys, count)?);
         let work = work.ok_or(KVS_ERR_PARAM_INVALID)?;
         let session = current();
         let endless = MemoryBudget::new();
@@ -273,15 +267,13 @@ pub unsafe extern "C" fn isobath_omp_store(
 ) -> kvs_result {
     guard(|| {
         let space = registry::space(ks_hd)?;
-        // SAFETY: the caller guarantees this.
-        let keys = unsafe { keys_of(keys, count)? };
+        let keys = given!(keys_of(keys, count)?);
         if values.is_null() && count > 0 {
             return Err(KVS_ERR_PARAM_INVALID);
         }
         let mut pairs = Vec::with_capacity(count);
         for (at, key) in keys.into_iter().enumerate() {
-            // SAFETY: checked, or guaranteed by the caller.
-            let value = unsafe { *values.add(at) };
+            let value = given!(*values.add(at));
             match value.length {
                 length if length > space.device.max_value() => {
                     return Err(KVS_ERR_VALUE_LENGTH_INVALID);
@@ -323,8 +315,7 @@ pub unsafe extern "C" fn isobath_omp_get_totals(totals: *mut isobath_omp_totals)
             wait_ns: spent.wait_ns,
             busy_ns: spent.busy_ns,
         };
-        // SAFETY: checked.
-        unsafe { totals.write(answer) };
+        given!(totals.write(answer));
         Ok(())
     })
 }
