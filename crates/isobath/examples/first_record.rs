@@ -9,6 +9,7 @@
 //! that was. A last line says how long as many flushed writes of 4 KiB take as the steps need at
 //! least.
 
+#![allow(clippy::disallowed_methods, reason = "a program that measures")]
 #![allow(missing_docs)]
 
 use std::error::Error;

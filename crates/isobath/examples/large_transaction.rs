@@ -3,6 +3,10 @@
 //!
 //!     cargo run --release -p isobath --example large_transaction -- [MiB] [file]
 #![allow(
+    clippy::disallowed_methods,
+    reason = "tests have threads and clocks of their own"
+)]
+#![allow(
     clippy::print_stdout,
     clippy::big_endian_bytes,
     reason = "a program; keys sort as their bytes do"

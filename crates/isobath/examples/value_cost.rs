@@ -5,6 +5,10 @@
 //! cargo run --release -p isobath --example value_cost -- FILE 16 64 256     # sizes in MiB
 //! ```
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests have threads and clocks of their own"
+)]
 #![allow(missing_docs)]
 
 use std::time::Instant;

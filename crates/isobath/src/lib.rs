@@ -177,6 +177,14 @@
 //! - `simulation`: workers without threads, stepped in an order drawn from a seed, for tests of the
 //!   engine itself. No part of the stable API.
 
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        reason = "tests have threads and clocks of their own"
+    )
+)]
+
 mod api;
 mod backup;
 mod bounds;

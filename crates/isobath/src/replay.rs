@@ -2,7 +2,6 @@
 
 use std::cmp::Ordering as Order;
 use std::sync::Arc;
-use std::time::Instant;
 
 use crate::btree::{Decision, Tree, ValueKind, ValueRef};
 use crate::buffer::Reservation;
@@ -144,7 +143,7 @@ impl Replay {
             return Ok(());
         };
         let _span = trace::span!("recovery");
-        let began = Instant::now();
+        let began = crate::runtime::clock::wall();
         let engine = runtime.engine()?;
         let volume = engine.shared.volume()?;
         let Some(area) = engine.log.area() else {

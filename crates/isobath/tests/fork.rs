@@ -1,5 +1,9 @@
 //! A store in a child that was forked after it was opened.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests have threads and clocks of their own"
+)]
 #![allow(missing_docs, unsafe_code, clippy::unwrap_used)]
 
 mod common;

@@ -1,6 +1,10 @@
 //! Memory is taken with use, and given back when a store is closed. One test: it looks at the whole
 //! process.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests have threads and clocks of their own"
+)]
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;

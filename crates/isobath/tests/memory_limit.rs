@@ -4,6 +4,10 @@
 //!
 //! A test program of its own, so that nothing else allocates beside it.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests have threads and clocks of their own"
+)]
 #![allow(missing_docs, clippy::unwrap_used)]
 #![cfg(target_os = "linux")]
 

@@ -1,5 +1,9 @@
 //! A task that overflows its stack is named before the process ends, and a larger stack helps.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests have threads and clocks of their own"
+)]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 #![allow(unsafe_code)]
 

@@ -2,6 +2,10 @@
 //! failures.
 
 #![allow(
+    clippy::disallowed_methods,
+    reason = "tests have threads and clocks of their own"
+)]
+#![allow(
     clippy::big_endian_bytes,
     reason = "keys that compare as their numbers do"
 )]

@@ -785,6 +785,10 @@ impl Drop for Shared {
             let closer = Arc::clone(&self.closer);
             let thread = std::thread::Builder::new().name("isobath-close".to_owned());
             // Without a thread the store stays open, and says so at its next opening.
+            #[allow(
+                clippy::disallowed_methods,
+                reason = "no worker may wait for the workers' end"
+            )]
             let _ = thread.spawn(move || closer.close());
         }
     }

@@ -150,6 +150,10 @@ fn make(
 }
 
 fn header(engine: &Engine, pass: &RoundStart, base: Option<&BackupFile>) -> Result<Header, Error> {
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the date stands in the file's header"
+    )]
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     // What was replayed in memory is another timeline: its versions and places mean something else
     // than the writer's.

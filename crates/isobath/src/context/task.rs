@@ -3,7 +3,6 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::{ReadContext, WriteContext};
 use crate::Error;
@@ -143,7 +142,7 @@ impl WriteContext for TaskContext<'_> {
         let limit = || parts.buffer.dirty_limit(parts.pagestore.stored());
         let is_full = || parts.buffer.pool.dirty.unwritten() > limit();
         while is_full() && worker.in_task() {
-            let since = Instant::now();
+            let since = crate::runtime::clock::wall();
             let is_over = || !is_full() || parts.shared.is_poisoned();
             if parts.buffer.wait_for_fewer_dirty(worker, is_over) {
                 parts.shared.counters.stalled(since.elapsed());

@@ -50,7 +50,7 @@ impl Publisher {
         Some(Publisher {
             file,
             describe,
-            began: Instant::now(),
+            began: crate::runtime::clock::wall(),
             last_ns: AtomicU64::new(0),
             activity: AtomicU64::new(u64::MAX),
         })

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Engine, TaskHandle, TaskPanic, WorkerState};
 use crate::buffer::BufferPool;
@@ -217,6 +217,7 @@ impl Runtime {
                 let _ = tell.send(Err(error));
             }
         });
+        #[allow(clippy::disallowed_methods, reason = "the one that starts workers")]
         let thread = std::thread::Builder::new()
             .name(format!("isobath-{index}"))
             .spawn(work)
@@ -442,7 +443,7 @@ impl Runtime {
             false => self.pick(),
         };
         let (call, is_alone) = self.workers.handles()[worker].call();
-        let began = Instant::now();
+        let began = crate::runtime::clock::wall();
         // SAFETY: what `work` borrows outlives this function, which returns only
         // after the task has ended.
         let done = unsafe { self.send(worker, urgency, admitted, work) };

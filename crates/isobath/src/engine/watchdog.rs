@@ -125,7 +125,7 @@ impl WorkerState {
             return;
         }
         let watchdog = &self.engine.watchdog;
-        if let Some(time) = watchdog.look(&self.engine, Instant::now()) {
+        if let Some(time) = watchdog.look(&self.engine, clock::wall()) {
             let (seconds, waits) = (time.as_secs(), what_waits(&self.engine));
             trace::tell!(warn, "nothing moves", seconds = seconds);
             eprintln!("isobath: nothing has moved for {seconds} s; {waits}");

@@ -1,7 +1,7 @@
 //! When the volume grows, by how much, and what it means that it cannot. How, and in which order: `resize.rs`.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use isobath_io::{AlignedBuf, VolumeError};
 
@@ -265,7 +265,7 @@ impl PageStore {
 
     /// Calls `grow`, and counts how long the task has waited for it.
     pub(crate) fn stalled_by_growth<R>(&self, grow: impl FnOnce() -> R) -> R {
-        let since = Instant::now();
+        let since = crate::runtime::clock::wall();
         let grown = grow();
         let counters = &self.lower.shared.counters;
         counters.stalled_by_growth(since.elapsed());

@@ -167,6 +167,10 @@ fn start(work: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>
         return Err(std::io::ErrorKind::WouldBlock.into());
     }
     let thread = std::thread::Builder::new().name("isobath-resize".to_owned());
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "a call that blocks for long, of which no simulation has any"
+    )]
     thread.spawn(work)
 }
 

@@ -1,8 +1,6 @@
 //! Writing dirty pages back: in batches, ordered by expected lifetime, out of
 //! place, by tasks of every worker (paper 001, section 3.3; paper 003, section 5.3).
 
-use std::time::Instant;
-
 use isobath_flash::policy::{Cause, PageWrite};
 use isobath_io::AlignedBuf;
 
@@ -565,7 +563,7 @@ impl PageStore {
                 return self.lower.shared.writable();
             }
         }
-        let since = Instant::now();
+        let since = crate::runtime::clock::wall();
         let waited = self.space.wait_for_spare(worker, || {
             let is_over = self.lower.shared.is_poisoned();
             if !is_over {

@@ -100,6 +100,7 @@ impl Spin {
         is_there: impl Fn() -> bool,
         mut is_other: impl FnMut() -> bool,
     ) -> Found {
+        #[allow(clippy::disallowed_methods, reason = "no simulation spins")]
         let began = Instant::now();
         let mut place = None;
         loop {

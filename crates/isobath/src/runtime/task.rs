@@ -146,7 +146,8 @@ pub fn sleep_until(wake_at: Instant) {
         worker.is_some()
     });
     if !in_task {
-        std::thread::sleep(wake_at.saturating_duration_since(Instant::now()));
+        #[allow(clippy::disallowed_methods, reason = "a thread that is no task")]
+        std::thread::sleep(wake_at.saturating_duration_since(super::clock::wall()));
     }
 }
 

@@ -7,6 +7,7 @@ pub(crate) fn uuid() -> [u8; 16] {
         .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes));
     if random.is_err() {
         // The identity serves messages only; time is unique enough.
+        #[allow(clippy::disallowed_methods, reason = "an identity, not a decision")]
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         bytes = now.map_or([0; 16], |now| now.as_nanos().to_le_bytes());
     }

@@ -1,6 +1,10 @@
 //! Tests of the engine through its public API, in one program: a test of its own is in
 //! `tests/` needs the process for itself.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests have threads and clocks of their own"
+)]
 #![allow(missing_docs)]
 
 #[path = "../common/mod.rs"]

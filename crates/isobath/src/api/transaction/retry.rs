@@ -1,11 +1,12 @@
 //! Options of transactions, and running one until it commits.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::view::rest;
 use super::{Isolation, Transaction};
 use crate::engine::Runtime;
+use crate::runtime::clock;
 use crate::{Durability, Error};
 
 /// Attempts that are made unless an option says otherwise.
@@ -143,5 +144,5 @@ fn pause(runtime: &Runtime, attempt: u32, number: u64) {
     let longest = (FIRST_PAUSE * (1 << doublings)).min(LONGEST_PAUSE);
     let share = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
     let part = longest * share as u32 / (1 << 16);
-    crate::runtime::sleep_until(Instant::now() + longest / 4 + part * 3 / 4);
+    crate::runtime::sleep_until(clock::now() + longest / 4 + part * 3 / 4);
 }
