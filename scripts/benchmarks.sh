@@ -22,7 +22,7 @@ measure() {
 lookup() {
     local name=$1
     shift
-    measure "$name" bench lookup --bytes "$size" --duration "$duration" "$@"
+    measure "$name" bench run --warm-up 5s --bytes "$size" --duration "$duration" "$@"
 }
 iso=(--path "$dir/bench.iso" --keep)
 rocks=(--path "$dir/bench.rocks" --keep --engine rocksdb)
@@ -47,13 +47,13 @@ lookup in-pool-get-many --in-pool --workers 1 --op get-many
 lookup in-pool-scan --in-pool --workers 1 --op scan
 lookup update-log-off --path "$dir/off.iso" --op update --log-off
 lookup update-buffered --path "$dir/buffered.iso" --op update --durability buffered
-lookup update --path "$dir/synced.iso" --op update
-small=(--path "$dir/small.iso" --bytes 64MiB --pool 2GiB --tasks 256 --op update --no-drive)
-measure commits bench lookup "${small[@]}" --duration "$duration"
+lookup update --path "$dir/synced.iso" --op update --durability synced
+small=(--path "$dir/small.iso" --bytes 64MiB --pool 2GiB --tasks 256 --op update --durability synced --warm-up 5s --no-drive)
+measure commits bench run "${small[@]}" --duration "$duration"
 if [[ commits-latency =~ $only && -s $out/commits.json ]]; then
-    measure commits-latency bench lookup "${small[@]}" --duration "$duration" --rate $(($(rate commits) / 2))
+    measure commits-latency bench run "${small[@]}" --duration "$duration" --rate $(($(rate commits) / 2))
 fi
 measure flushes raw --scratch "$dir/flush.scratch" --read 0 --durable --depth 1,4,16 --duration 3s
-lookup insert --path "$dir/insert.iso" --op insert
+lookup insert --path "$dir/insert.iso" --op insert --durability synced
 measure raw raw --file "$dir/bench.iso" --depth 128
 rm -rf "$dir"/{bench,insert,off,buffered,synced,small}.iso "$dir/bench.rocks"

@@ -141,7 +141,7 @@ def tpcc(out, results):
     for engine, all_runs in runs.items():
         of = lambda value: median([value(r) for r in all_runs])
         rate = median(rates(engine))
-        orders = of(lambda r: dict(r["operations_by_type"])["new-order"])
+        orders = of(lambda r: next(c["operations_per_s"] for c in r["calls"] if c["operation"] == "new-order"))
         conflicts = of(lambda r: r["tpcc"]["conflicts_count"] / (r["operations_per_s"] * r["duration_s"]))
         rows.append([name(all_runs[0]["setting"]["engine"]), number(rate), f"{number(min(rates(engine)))} to {number(max(rates(engine)))}", number(orders),
                      "" if engine == "isobath" else f"{own / rate:.2f}", number(of(lambda r: r["cpu_us_per_operation"])), f"{conflicts:.2f}",

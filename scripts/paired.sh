@@ -37,6 +37,7 @@ row() {
         for which in "${order[@]}"; do
             local more=()
             [[ $which == old ]] || read -ra more <<<"${NEW_ARGUMENTS:-}"
+            # The name that older programs know, too.
             "${!which}" bench lookup --bytes "$size" --duration "$duration" --warm-up 1s --no-drive --json --quiet \
                 "$@" "${more[@]}" |
                 tail -1 >>"$out/$name.$which"
@@ -61,7 +62,7 @@ rm -f "$dir/pool.iso" "$dir/drive.iso"
 row memory-device --memory-device --workers 1
 row update-log-off --path "$dir/update.iso" --op update --log-off
 row update-buffered --path "$dir/update.iso" --op update --durability buffered
-row update-synced --path "$dir/update.iso" --op update
-row insert-synced --path "$dir/update.iso" --op insert
+row update-synced --path "$dir/update.iso" --op update --durability synced
+row insert-synced --path "$dir/update.iso" --op insert --durability synced
 size=64MiB
-row commits --path "$dir/update.iso" --op update --pool 512MiB --tasks 256
+row commits --path "$dir/update.iso" --op update --pool 512MiB --tasks 256 --durability synced

@@ -18,7 +18,7 @@ for log in "${logs[@]}"; do
     bytes=$(numfmt --from=iec-i --suffix=B "$log")
     bytes=${bytes%B}
     # A checkpoint begins when a quarter of the log is used, and keeps its younger half.
-    run=(bench lookup --path "$store" --bytes 1GiB --pool 2GiB --log $((bytes * 4))B --no-drive --quiet --keep)
+    run=(bench run --durability synced --path "$store" --bytes 1GiB --pool 2GiB --log $((bytes * 4))B --no-drive --quiet --keep)
     "$isobath" "${run[@]}" --load-only >/dev/null
     "$isobath" "${run[@]}" --op update --tasks 256 --warm-up 0s --duration 600s >/dev/null &
     writer=$!

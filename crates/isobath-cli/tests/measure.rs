@@ -40,8 +40,8 @@ fn quickstart_stores_verifies_measures_and_cleans_up() {
     assert_eq!(report["verified"]["files"], 301);
     assert_eq!(report["verified"]["bytes"], report["loaded"]["value_bytes"]);
     assert_eq!(report["prefix_records"], 100);
-    assert_eq!(report["lookups"]["load"]["records"], (8 << 20) * 10 / 128);
-    let row = &report["lookups"]["rows"][0];
+    let row = &report["lookups"]["record"];
+    assert_eq!(row["load"]["records"], (8 << 20) * 10 / 128);
     assert!(row["operations_per_s"].as_f64().unwrap() > 100.0);
     assert!(row["cpu_us_per_operation"].as_f64().unwrap() > 0.0);
     // The disk space that was announced was enough.
@@ -250,24 +250,25 @@ const SHORT: &[&str] = &[
     "--json",
 ];
 
-fn bench(place: &Place, args: &[&str]) -> Vec<serde_json::Value> {
-    let all = [&["bench", "lookup"][..], args, SHORT].concat();
-    place.run(&all).ok().json()
+/// The record of a run.
+fn bench(place: &Place, args: &[&str]) -> serde_json::Value {
+    let all = [&["bench", "run"][..], args, SHORT].concat();
+    place.run(&all).ok().json().remove(0)
 }
 
 #[test]
-fn bench_answers_rows_with_units() {
+fn bench_answers_a_record_with_units() {
     let place = Place::new();
-    let rows = bench(&place, &["--bytes", "24MiB", "--pool", "8MiB"]);
-    assert_eq!(rows.len(), 2);
-    assert_eq!(rows[0]["records"], (24 << 20) / 128);
-    let row = &rows[1];
-    assert_eq!(row["operation"], "get");
-    assert_eq!(row["config_hash"].as_str().unwrap().len(), 16);
+    let record = bench(&place, &["--bytes", "24MiB", "--pool", "8MiB"]);
+    assert_eq!(record["load"]["records"], (24 << 20) / 128);
+    assert_eq!(record["calls"][0]["operation"], "get");
+    assert_eq!(record["config_hash"].as_str().unwrap().len(), 16);
     for field in ["operations_per_s", "latency_us_p99", "cpu_us_per_operation"] {
-        assert!(row[field].as_f64().unwrap() > 0.0, "{field}: {row}");
+        assert!(record[field].as_f64().unwrap() > 0.0, "{field}: {record}");
     }
-    assert!(row["device_reads_per_operation"].as_f64().unwrap() > 0.2);
+    assert!(record["device_reads_per_operation"].as_f64().unwrap() > 0.2);
+    let loaded = place.run(&["bench", "run", "--load-only", "--bytes", "1MiB", "--json"]);
+    assert_eq!(loaded.ok().json()[0]["records"], (1 << 20) / 128);
     assert_eq!(place.names(), [""; 0], "the benchmark removes its store");
 }
 
@@ -275,20 +276,14 @@ fn bench_answers_rows_with_units() {
 fn bench_runs_every_operation_and_verifies_answers() {
     let place = Place::new();
     let mix = "get:4,get-many:1,scan:1,update:2,insert:2";
-    let rows = bench(
-        &place,
-        &["--records", "50000", "--pool", "8MiB", "--op", mix],
-    );
-    let names: Vec<_> = rows[1..]
-        .iter()
-        .map(|r| r["operation"].as_str().unwrap())
-        .collect();
+    let args = ["--records", "50000", "--pool", "8MiB", "--op", mix];
+    let calls = bench(&place, &args)["calls"].take();
+    let calls = calls.as_array().unwrap();
+    let names = calls.iter().map(|of| of["operation"].as_str().unwrap());
+    let names: Vec<_> = names.collect();
     assert_eq!(names, ["get", "get-many", "scan", "update", "insert"]);
-    assert!(
-        rows[1..]
-            .iter()
-            .all(|r| r["operations"].as_u64().unwrap() > 0)
-    );
+    let mut done = calls.iter().map(|of| of["operations"].as_u64().unwrap());
+    assert!(done.all(|operations| operations > 0), "{calls:?}");
 }
 
 #[test]
@@ -310,8 +305,7 @@ fn bench_in_memory_and_from_threads() {
         ],
         &["--bytes", "8MiB", "--rate", "500"],
     ] {
-        let rows = bench(&place, args);
-        let rate = rows[1]["operations_per_s"].as_f64().unwrap();
+        let rate = bench(&place, args)["operations_per_s"].as_f64().unwrap();
         if args.contains(&"--rate") {
             assert!((350.0..650.0).contains(&rate), "{rate}");
         } else {
@@ -325,16 +319,16 @@ fn bench_in_memory_and_from_threads() {
 fn bench_keeps_and_reuses_data() {
     let place = Place::new();
     let args = ["--path", "b.iso", "--bytes", "8MiB", "--keep"];
-    assert_eq!(bench(&place, &args).len(), 2);
-    assert_eq!(bench(&place, &args).len(), 1, "no second load");
+    assert!(bench(&place, &args)["load"].is_object());
+    assert!(bench(&place, &args)["load"].is_null(), "no second load");
     place
-        .run(&["bench", "lookup", "--path", "b.iso", "--bytes", "8MiB"])
+        .run(&["bench", "run", "--path", "b.iso", "--bytes", "8MiB"])
         .fails(2, "exists already");
     assert!(place.path("b.iso").exists());
     // Other records than those that are there are noticed, not measured.
     let other = [
         "bench",
-        "lookup",
+        "run",
         "--path",
         "b.iso",
         "--bytes",
@@ -350,7 +344,7 @@ fn bench_keeps_and_reuses_data() {
 #[test]
 fn bench_refuses_what_makes_no_sense() {
     let place = Place::new();
-    let bench = |args: &[&str]| place.run(&[&["bench", "lookup"][..], args].concat());
+    let bench = |args: &[&str]| place.run(&[&["bench", "run"][..], args].concat());
     bench(&["--op", "fly"]).fails(2, "no operation");
     bench(&["--records", "0"]).fails(2, "at least 1");
     bench(&["--rate", "-5"]).fails(2, "");
@@ -369,7 +363,7 @@ fn bench_refuses_what_makes_no_sense() {
 fn rocksdb_runs_every_operation() {
     let place = Place::new();
     let mix = "get:4,get-many:1,scan:1,update:2,insert:2";
-    let rows = bench(
+    let record = bench(
         &place,
         &[
             "--engine",
@@ -382,15 +376,14 @@ fn rocksdb_runs_every_operation() {
             mix,
         ],
     );
-    assert_eq!(rows.len(), 6);
-    assert!(rows[1]["engine"].as_str().unwrap().starts_with("rocksdb "));
-    assert!(
-        rows[1..]
-            .iter()
-            .all(|r| r["operations"].as_u64().unwrap() > 0)
-    );
+    let engine = record["setting"]["engine"].as_str().unwrap();
+    assert!(engine.starts_with("rocksdb "), "{engine}");
+    let calls = record["calls"].as_array().unwrap();
+    assert_eq!(calls.len(), 5);
+    let mut done = calls.iter().map(|of| of["operations"].as_u64().unwrap());
+    assert!(done.all(|operations| operations > 0), "{calls:?}");
     place
-        .run(&["bench", "lookup", "--engine", "rocksdb", "--memory-device"])
+        .run(&["bench", "run", "--engine", "rocksdb", "--memory-device"])
         .fails(2, "no memory device");
 }
 
@@ -455,7 +448,7 @@ fn transactions_run_and_keep_their_conditions() {
         "pages.trace",
     ];
     let record = &place.run(&[&args[..], &["--json"]].concat()).ok().json()[0];
-    assert_eq!(record["operations_by_type"].as_array().unwrap().len(), 5);
+    assert_eq!(record["calls"].as_array().unwrap().len(), 5);
     assert_eq!(record["tpcc"]["warehouses_checked"], 2);
     assert_eq!(record["tpcc"]["violations"].as_array().unwrap().len(), 0);
     assert!(record["wa_a"].as_f64().unwrap() >= 0.0);

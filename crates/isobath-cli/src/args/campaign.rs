@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum, ValueHint};
 
-use super::bench::Concurrency;
+use super::bench::{ChangeArgs, Concurrency};
 use super::{Durable, EngineName, Size};
 
 /// Kinds of simulated drives.
@@ -158,8 +158,16 @@ pub(crate) struct CaseArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
+The drive's own limit is measured on the same files before and after, at the \
+same depth; only ratios within one run mean much.
+
 Examples:
   isobath bench run --workload ycsb-a --bytes 1GiB
+  isobath bench run --path /mnt/nvme/bench.iso --bytes 4GiB --warm-up 5s
+  isobath bench run --path /mnt/nvme/bench.iso --rate 60000       # latency, open loop
+  isobath bench run --memory-device                               # the CPU's limit
+  isobath bench run --in-pool --op get-many                       # no I/O at all
+  isobath bench run --op update --zipf 0.99 --log-off --trace t.trace
   isobath bench run --workload update --simulated 512MiB --until-steady
   isobath bench run --workload tpcc --warehouses 10 --durability synced")]
 pub(crate) struct RunArgs {
@@ -172,6 +180,8 @@ pub(crate) struct RunArgs {
     /// Kind of the simulated SSD
     #[arg(long, value_enum, default_value = "tlc")]
     pub(crate) profile: ProfileName,
+    #[command(flatten)]
+    pub(crate) change: ChangeArgs,
     #[command(flatten)]
     pub(crate) case: CaseArgs,
 }

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 
 pub(crate) use backup::{BackupArgs, RestoreArgs, SalvageArgs};
 pub(crate) use bench::{
-    BenchArgs, BenchVerb, CallFrom, Durable, EngineName, LookupArgs, QuickstartArgs,
+    BenchArgs, BenchVerb, CallFrom, ChangeArgs, Durable, EngineName, QuickstartArgs,
 };
 pub(crate) use campaign::{
     CampaignArgs, CaseArgs, CompareArgs, CostArgs, InitialState, IsolationName, ProfileName,

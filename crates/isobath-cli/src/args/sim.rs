@@ -99,7 +99,7 @@ WORKLOADS:
 
 TRACES (--trace, --trace-format):
   csv       `W,page[,count]` or `T,page[,count]` per line, T being a trim; # starts a comment
-  binary    the same in eight bytes per record: what `isobath bench lookup --trace` writes
+  binary    the same in eight bytes per record: what `isobath bench run --trace` writes
   blkparse  the text that blkparse prints: queued writes and discards
   msr       MSR-Cambridge block traces
 Without --device a trace's pages may have any number: they are renumbered, and the \

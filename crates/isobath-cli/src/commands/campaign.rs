@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use isobath_lab::bench::{
-    self, Campaign, Case, ChildProgram, FileWorkload, LookupPlan, Need, Outcome, Pitfall, Place,
-    Record, SearchPlan, VirtualSsdPlace, Workload,
+    self, Campaign, Case, ChildProgram, Choice, FileWorkload, KeyOrder, Need, Outcome, Pitfall,
+    Place, Plan, Record, ScanLength, SearchPlan, VirtualSsdPlace, Workload,
 };
 use isobath_lab::drive_model::write_whole;
 use isobath_lab::load::InputFile;
@@ -14,10 +14,10 @@ use isobath_lab::{
     Schema, Silent, SimulatedDrive, SpaceConfig, Tuning,
 };
 
-use super::records::print;
+use super::records::{print, print_load};
 use crate::args::{
-    CaseArgs, CostArgs, Durable, EngineName, GlobalArgs, InitialState, IsolationName, ProfileName,
-    ReportArgs, RunArgs, SearchArgs, SelfTestArgs, SweepArgs,
+    CallFrom, CaseArgs, ChangeArgs, CostArgs, Durable, EngineName, GlobalArgs, InitialState,
+    IsolationName, ProfileName, ReportArgs, RunArgs, SearchArgs, SelfTestArgs, SweepArgs,
 };
 use crate::failure::Failure;
 use crate::output::{Output, count, size};
@@ -27,6 +27,9 @@ use crate::progress::{Progress, TimeLeft};
 const DEFAULT_BYTES: u64 = 1 << 30;
 /// Bytes of a pool at least.
 const POOL_MIN: u64 = 8 << 20;
+/// What a pool needs beside the records when it shall hold all.
+const IN_POOL_FACTOR: f64 = 1.6;
+const IN_POOL_SPARE: u64 = 64 << 20;
 /// Bytes of a region that is made: so many times the data, and so many beside, for the file system
 /// and an engine's log.
 const REGION_SHARE: u64 = 3;
@@ -66,8 +69,10 @@ pub(super) fn plan(
     args: &CaseArgs,
     bytes: Option<u64>,
     drive: Drive,
-) -> Result<LookupPlan, Failure> {
-    let (workload, file) = workload(&args.workload)?;
+    changes: &ChangeArgs,
+) -> Result<Plan, Failure> {
+    let (mut workload, file) = workload(&args.workload)?;
+    change(&mut workload, changes);
     let half = args.simulated.map(|capacity| capacity.0 / 2);
     let bytes = bytes.or(args.bytes.map(|bytes| bytes.0)).or(half);
     let records = match (args.records, bytes, &file) {
@@ -110,30 +115,38 @@ pub(super) fn plan(
         },
         wear_difference_max: args.wear_difference,
     });
-    let has_file = !in_process && kind != EngineKind::Null;
+    let has_file = !in_process && kind != EngineKind::Null && !changes.memory_device;
     let path = || args.path.clone().unwrap_or_else(|| default_path(engine));
-    Ok(LookupPlan {
+    Ok(Plan {
         engine: EngineConfig {
             kind,
             path: has_file.then(path),
-            pool_bytes: pool.unwrap_or((data / 10).max(POOL_MIN)),
+            pool_bytes: match changes.in_pool {
+                true => (data as f64 * IN_POOL_FACTOR) as u64 + IN_POOL_SPARE,
+                false => pool.unwrap_or((data / 10).max(POOL_MIN)),
+            },
             workers: clients.workers,
             tasks_per_worker: clients.tasks_per_worker,
             depth_per_worker: args.concurrency.depth,
             threads: clients.threads,
-            callers: match kind {
-                EngineKind::Isobath => Callers::Tasks,
+            callers: match (kind, changes.from) {
+                (EngineKind::Isobath, None | Some(CallFrom::Tasks)) => Callers::Tasks,
                 _ => Callers::Threads,
             },
             space: SpaceConfig {
-                log_bytes: args.log_off.then_some(0),
+                policy: changes.policy.map(|policy| policy.name().to_owned()),
+                fill_factor: changes.fill_factor,
+                log_path: changes.log_path.clone(),
+                log_bytes: match args.log_off {
+                    true => Some(0),
+                    false => changes.log.map(|size| size.0),
+                },
                 segment_bytes: match args.segment {
                     Some(segment) => Some(u32::try_from(segment.0).unwrap_or(u32::MAX)),
                     None => simulated.and_then(|drive| drive.segment_bytes()),
                 },
                 buffered_ms,
                 trace: args.trace.clone().filter(|_| kind == EngineKind::Isobath),
-                ..SpaceConfig::default()
             },
             simulated,
             tuning: tuning(args)?,
@@ -143,15 +156,15 @@ pub(super) fn plan(
         left_out: isobath_lab::bench::LeftOut::default(),
         virtual_ssd: None,
         region_bytes: None,
-        in_pool: false,
+        in_pool: changes.in_pool,
         records,
         workload,
         rate_per_s: args.rate,
         warm_up: args.warm_up,
         duration: args.duration,
-        load_only: false,
-        keep: false,
-        drive_depth: (has_file && simulated.is_none() && !args.no_drive)
+        load_only: changes.load_only,
+        keep: changes.keep,
+        drive_depth: (has_file && simulated.is_none() && !args.no_drive && !changes.in_pool)
             .then_some(args.concurrency.depth),
         drive_duration: Duration::from_secs(3).min(args.duration),
         sample_every: (args.duration / SAMPLES)
@@ -160,6 +173,26 @@ pub(super) fn plan(
         components: args.components,
         seed: args.seed,
     })
+}
+
+/// Changes a workload as the command line says.
+fn change(workload: &mut Workload, args: &ChangeArgs) {
+    if let Some(mix) = &args.op {
+        workload.mix = mix.clone();
+        // New keys fall between those that are there.
+        workload.key_order = match mix.inserts() {
+            true => KeyOrder::Hashed,
+            false => KeyOrder::Sequential,
+        };
+    }
+    if let Some(exponent) = args.zipf {
+        workload.choice = Choice::Zipf(exponent);
+    }
+    if let Some(records) = args.scan_records {
+        workload.scan = ScanLength::Fixed(records);
+    }
+    workload.value_bytes = args.value_bytes.unwrap_or(workload.value_bytes);
+    workload.batch = args.batch.unwrap_or(workload.batch);
 }
 
 /// How many clients there are, and who they are.
@@ -354,10 +387,9 @@ pub(super) fn run_and_then(
             "--trace records which pages Isobath writes, and no run is of Isobath".into(),
         ));
     }
-    let made = cases
-        .iter()
-        .filter_map(|case| case.plan.engine.path.clone());
-    let made: Vec<_> = made.filter(|path| !path.exists()).collect();
+    let plans = cases.iter().map(|case| &case.plan.engine);
+    let made = plans.flat_map(|engine| engine.path.iter().chain(&engine.space.log_path));
+    let made: Vec<_> = made.filter(|path| !path.exists()).cloned().collect();
     let progress = Progress::in_order(global, &made)?;
     let mut campaign = match &args.out {
         Some(directory) => Campaign::open(directory)?,
@@ -464,7 +496,19 @@ pub(crate) fn run(args: &RunArgs, global: &GlobalArgs, out: &mut Output) -> Resu
         profile: args.profile,
         over_provisioning: args.over_provisioning,
     };
-    let plan = plan(args.engine, &args.case, None, drive)?;
+    let plan = plan(args.engine, &args.case, None, drive, &args.change)?;
+    if plan.load_only {
+        let made = plan.engine.path.iter().filter(|path| !path.exists());
+        let ours: Vec<_> = made.filter(|_| !plan.keep).cloned().collect();
+        let progress = Progress::in_order(global, &ours)?;
+        let report = bench::lookup(&plan, &progress)?;
+        progress.clear();
+        let load = report.load.iter();
+        return load.clone().try_for_each(|load| match out.json() {
+            true => out.document(load),
+            false => print_load(load, out),
+        });
+    }
     let case = Case {
         plan,
         side: 0,
@@ -478,7 +522,7 @@ pub(crate) fn run(args: &RunArgs, global: &GlobalArgs, out: &mut Output) -> Resu
 }
 
 /// Adds the plan with each number of clients and each fill factor that is asked for.
-fn vary(plan: &LookupPlan, args: &SweepArgs, plans: &mut Vec<LookupPlan>) {
+fn vary(plan: &Plan, args: &SweepArgs, plans: &mut Vec<Plan>) {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let clients = args.clients.iter().map(|clients| Some(clients.get()));
     let clients: Vec<Option<usize>> = match args.clients.is_empty() {
@@ -540,7 +584,13 @@ pub(crate) fn sweep(
             for &drive in &drives {
                 let bytes = (whole as f64 * share) as u64;
                 vary(
-                    &plan(engine, &args.case, Some(bytes), drive)?,
+                    &plan(
+                        engine,
+                        &args.case,
+                        Some(bytes),
+                        drive,
+                        &ChangeArgs::default(),
+                    )?,
                     args,
                     &mut plans,
                 );

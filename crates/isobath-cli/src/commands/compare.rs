@@ -1,14 +1,14 @@
 //! bench compare: two engines in interleaved repeats, and second pairs with the least isolation and
 //! with RocksDB's blocks aligned.
 
-use isobath_lab::bench::{self, Case, LookupPlan, Ratio, Record};
+use isobath_lab::bench::{self, Case, Plan, Ratio, Record};
 use isobath_lab::{EngineKind, IsolationLevel, LabError, Tuning};
 use serde::Serialize;
 
 use super::campaign::{Drive, place, plan, run_and_then};
 use super::records::print;
 use super::suite::print_stalls;
-use crate::args::{CompareArgs, GlobalArgs, ProfileName};
+use crate::args::{ChangeArgs, CompareArgs, GlobalArgs, ProfileName};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -27,7 +27,7 @@ struct Compared {
 /// isolation, if one of them has less than was asked for; and the two with RocksDB's blocks
 /// aligned, if that is asked for and one of them is RocksDB.
 struct Sides {
-    plans: Vec<LookupPlan>,
+    plans: Vec<Plan>,
     pairs: Vec<Pair>,
 }
 
@@ -38,7 +38,7 @@ struct Pair {
 }
 
 impl Sides {
-    fn of(mut plans: [LookupPlan; 2], least: bool) -> Sides {
+    fn of(mut plans: [Plan; 2], least: bool) -> Sides {
         let isolation = plans[0].engine.tuning.isolation;
         let align = plans[0].engine.tuning.block_align;
         for plan in &mut plans {
@@ -54,7 +54,7 @@ impl Sides {
             sides: [0, 1],
         });
         if isolation == IsolationLevel::Snapshot && least {
-            let has_less = |plan: &LookupPlan| {
+            let has_less = |plan: &Plan| {
                 let transactions = plan.workload.tpcc.is_some();
                 plan.engine.kind.has_less_isolation(transactions)
             };
@@ -62,14 +62,14 @@ impl Sides {
             sides.second_rows(has_less, set);
         }
         if align {
-            let is_rocksdb = |plan: &LookupPlan| plan.engine.kind == EngineKind::RocksDb;
+            let is_rocksdb = |plan: &Plan| plan.engine.kind == EngineKind::RocksDb;
             sides.second_rows(is_rocksdb, |tuning| tuning.block_align = true);
         }
         sides
     }
 
     /// Adds a pair of which those that may be another way are that, unless none may.
-    fn second_rows(&mut self, may: impl Fn(&LookupPlan) -> bool, set: impl Fn(&mut Tuning)) {
+    fn second_rows(&mut self, may: impl Fn(&Plan) -> bool, set: impl Fn(&mut Tuning)) {
         let mut sides = [0, 1];
         let mut tuning = self.plans[0].engine.tuning.clone();
         for side in &mut sides {
@@ -104,8 +104,8 @@ pub(crate) fn compare(
         over_provisioning: 0.125,
     };
     let plans = [
-        plan(args.first, &args.case, None, drive)?,
-        plan(args.second, &args.case, None, drive)?,
+        plan(args.first, &args.case, None, drive, &ChangeArgs::default())?,
+        plan(args.second, &args.case, None, drive, &ChangeArgs::default())?,
     ];
     let sides = Sides::of(plans, !args.no_least);
     let place = place(&args.case)?;
@@ -213,7 +213,7 @@ mod tests {
             profile: ProfileName::Tlc,
             over_provisioning: 0.1,
         };
-        let of = |engine| plan(engine, &case, None, drive).unwrap();
+        let of = |engine| plan(engine, &case, None, drive, &ChangeArgs::default()).unwrap();
         Sides::of([of(first), of(second)], !no_least)
     }
 

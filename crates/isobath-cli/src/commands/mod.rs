@@ -56,7 +56,6 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Verb::Salvage(args) => is_whole = backup::salvage(&args, global, &mut out)?,
         Verb::Raw(args) => raw::raw(&args, global, &mut out)?,
         Verb::Bench(args) => match args.verb {
-            BenchVerb::Lookup(args) => measure::lookup(&args, global, &mut out)?,
             BenchVerb::Run(args) => campaign::run(&args, global, &mut out)?,
             BenchVerb::Compare(args) => compare::compare(&args, global, &mut out)?,
             BenchVerb::Sweep(args) => campaign::sweep(&args, global, &mut out)?,

@@ -1,6 +1,6 @@
 //! Measurements of benchmark runs, as tables and sentences.
 
-use isobath_lab::bench::{self, Pitfall, Record, Search, Verdict};
+use isobath_lab::bench::{self, Calls, LoadRow, Medium, Pitfall, Record, Search, Verdict};
 
 use crate::failure::Failure;
 use crate::output::{Output, count, counted, size};
@@ -40,14 +40,22 @@ pub(super) fn print(records: &[Record], out: &mut Output) -> Result<(), Failure>
             ]
         })
         .collect();
+    for load in records.iter().filter_map(|record| record.load.as_ref()) {
+        if records.len() == 1 {
+            print_load(load, out)?;
+        }
+    }
     out.table(&header, &rows, true)?;
+    if let [record] = records {
+        print_calls(record, out)?;
+    }
     print_drive_limits(records, out)?;
     print_components(records, out)?;
     for record in records {
         let Some(tpcc) = &record.tpcc else { continue };
-        let rates = record.operations_by_type.iter();
+        let rates = record.calls.iter();
         let rates: Vec<String> = rates
-            .map(|(name, per_s)| format!("{name} {per_s:.0}/s"))
+            .map(|calls| format!("{} {:.0}/s", calls.operation, calls.operations_per_s))
             .collect();
         out.paragraph(&format!(
             "TPC-C-derived, not TPC-C: {}; {} conflicts, {} rollbacks; consistency conditions 1 to 4 and the indexes of {}: {}",
@@ -85,6 +93,56 @@ pub(super) fn print(records: &[Record], out: &mut Output) -> Result<(), Failure>
     print_verdicts(&bench::verdicts(records), out)?;
     print_steady(records, out)?;
     print_sampling(records, out)
+}
+
+/// Prints what one run says of each kind of operation, of reads and of space.
+fn print_calls(record: &Record, out: &mut Output) -> Result<(), Failure> {
+    let header = ["operation", "op/s", "p50 µs", "p99 µs", "p99.9 µs"];
+    let row = |calls: &Calls| {
+        let latencies = [
+            calls.latency_us_p50,
+            calls.latency_us_p99,
+            calls.latency_us_p999,
+        ];
+        let rate = count(calls.operations_per_s.round() as u64);
+        let mut row = vec![calls.operation.clone(), rate];
+        row.extend(latencies.map(|us| format!("{us:.0}")));
+        row
+    };
+    let rows: Vec<Vec<String>> = record.calls.iter().map(row).collect();
+    out.table(&header, &rows, true)?;
+    let ratio = record.operations_per_drive_read();
+    let ratio = ratio.map(|ratio| format!("; operations / drive's limit of reads: {ratio:.2}"));
+    out.paragraph(&format!(
+        "{:.2} reads of the device per operation{}",
+        record.device_reads_per_operation,
+        ratio.unwrap_or_default()
+    ))?;
+    let space = record.space.as_ref();
+    if let Some(space) = space.filter(|space| space.page_writes_per_update > 0.0) {
+        out.paragraph(&format!(
+            "pages written per update: {:.3}; the cleaner moved {:.3} pages for each (Wamp), at fill {:.3}; longest stall {:.0} ms",
+            space.page_writes_per_update, space.wamp_ratio, space.fill_ratio, space.stall_ms_max
+        ))?;
+    }
+    match &record.setting.medium {
+        Medium::MemoryFiles { name } => out.paragraph(&format!(
+            "the data are on {name}, which is memory: this says nothing of a drive"
+        )),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn print_load(load: &LoadRow, out: &mut Output) -> Result<(), Failure> {
+    out.paragraph(&format!(
+        "loaded {} ({}) in {:.1} s: {}/s, {:.2} µs of CPU per record, {} on disk",
+        counted(load.records, "record"),
+        size(load.bytes),
+        load.seconds,
+        size((load.megabytes_per_s * 1e6) as u64),
+        load.cpu_us_per_record,
+        size(load.space_bytes)
+    ))
 }
 
 /// How latencies were taken, and where the keys came from, of rows where that is not each call and

@@ -465,7 +465,7 @@ fn tables_fit_the_terminal() {
     let lines = [
         "stats -s s.iso",
         "raw --memory --bytes 4MiB --duration 10ms --warm-up 1ms --depth 1,8 --page 4KiB,8KiB --read 50,100",
-        "bench lookup --memory-device --bytes 4MiB --in-pool --duration 20ms --warm-up 5ms --no-drive",
+        "bench run --memory-device --bytes 4MiB --in-pool --duration 20ms --warm-up 5ms --no-drive",
         "sim analysis",
         "sim analysis --workload zipf:0.99,hot-cold:0.8 --pages 4096",
         "sim clean --device 64MiB --segment 64KiB --writes 2 --policy greedy,mdc --reserve 8",

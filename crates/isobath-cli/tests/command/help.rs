@@ -81,7 +81,6 @@ fn every_verb_has_help_with_an_example() {
         &["backup"],
         &["restore"],
         &["salvage"],
-        &["bench", "lookup"],
         &["bench", "run"],
         &["bench", "compare"],
         &["bench", "sweep"],

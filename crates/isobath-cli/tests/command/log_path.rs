@@ -74,7 +74,7 @@ fn a_benchmark_removes_the_log_that_it_made_and_no_other_file() {
     let bench = |log| {
         let args = [
             "bench",
-            "lookup",
+            "run",
             "--path",
             "b.iso",
             "--log-path",

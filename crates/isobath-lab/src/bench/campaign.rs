@@ -10,9 +10,9 @@ use journal::{Journal, Line, TrialLine};
 
 use super::child::{ChildProgram, lookup_in_child};
 use super::harness;
-use super::lookup::{LookupReport, lookup};
+use super::lookup::{RunReport, lookup};
 use super::place::{Place, Ready};
-use super::plan::LookupPlan;
+use super::plan::Plan;
 use super::record::Record;
 use super::search::{Search, SearchPlan, search};
 use crate::engine::EngineKind;
@@ -22,7 +22,7 @@ use crate::{LabError, Monitor};
 #[derive(Debug, Clone)]
 pub struct Case {
     /// The plan of the run.
-    pub plan: LookupPlan,
+    pub plan: Plan,
     /// Which side of a comparison, from 0; equal plans may stand on both.
     pub side: usize,
     /// Round of repeats, from 0.
@@ -43,7 +43,7 @@ impl Case {
     }
 
     /// Equal for equal plans in the same row and region.
-    fn place_of(&self, plan: &LookupPlan) -> String {
+    fn place_of(&self, plan: &Plan) -> String {
         let mut text = format!("{plan:?}");
         text += &match &self.place {
             None => String::new(),
@@ -189,11 +189,14 @@ impl Campaign {
                 return Err(error);
             }
         };
-        let mut record = Record::of(&case.plan, &report, case.round)
-            .ok_or_else(|| LabError::Verify("the run has no row".to_owned()))?;
+        let mut record = report
+            .record
+            .clone()
+            .ok_or_else(|| LabError::Verify("the run has no record".to_owned()))?;
+        record.round = case.round;
         record.search.clone_from(&case.search);
         record.row.clone_from(&case.row);
-        record.set_harness(harness::ns_per_operation(&case.plan, monitor), &report);
+        record.set_harness(harness::ns_per_operation(&case.plan, monitor));
         record.after_gap = !self.known.is_empty() && !self.ran;
         self.ran = true;
         self.failed.retain(|failed| failed.case != name);
@@ -258,7 +261,7 @@ impl Campaign {
             let report = self.run_marked(&asked, plan, monitor)?;
             let line = TrialLine {
                 trial,
-                operations_per_s: report.series.rate_from(0),
+                operations_per_s: report.record.map_or(0.0, |r| r.series.rate_from(0)),
             };
             if let Some(journal) = &self.journal {
                 journal.add_trial(&line)?;
@@ -277,9 +280,9 @@ impl Campaign {
     fn run_marked(
         &self,
         case: &Case,
-        plan: &LookupPlan,
+        plan: &Plan,
         monitor: &dyn Monitor,
-    ) -> Result<LookupReport, LabError> {
+    ) -> Result<RunReport, LabError> {
         let store = plan.engine.path.as_ref().filter(|_| case.place.is_none());
         let (Some(journal), Some(store)) = (&self.journal, store) else {
             return self.run_case(case, plan, monitor);
@@ -294,10 +297,10 @@ impl Campaign {
     fn run_case(
         &self,
         case: &Case,
-        plan: &LookupPlan,
+        plan: &Plan,
         monitor: &dyn Monitor,
-    ) -> Result<LookupReport, LabError> {
-        let run = |plan: &LookupPlan| match &self.child {
+    ) -> Result<RunReport, LabError> {
+        let run = |plan: &Plan| match &self.child {
             Some(child) if plan.engine.kind.may_abort() => lookup_in_child(child, plan, monitor),
             _ => lookup(plan, monitor),
         };

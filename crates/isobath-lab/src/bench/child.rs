@@ -17,9 +17,8 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer, V2Serializer};
 use serde::{Deserialize, Serialize};
 
-use super::lookup::{LookupReport, lookup};
-use super::plan::{LookupPlan, check_plan};
-use super::series::Series;
+use super::lookup::{RunReport, lookup};
+use super::plan::{Plan, check_plan};
 use crate::{LabError, Monitor, Stage, Unit, engine, hex, unhex};
 
 /// How a process is started that calls [`serve`].
@@ -46,12 +45,9 @@ enum Answer {
 
 #[derive(Serialize, Deserialize)]
 struct Measured {
-    report: LookupReport,
-    series: Series,
-    settings: Vec<(String, String)>,
+    report: RunReport,
     /// An HdrHistogram, V2, in hexadecimal digits.
     latency_ns: Option<String>,
-    steal_s: f64,
 }
 
 /// Runs a plan in a process of its own.
@@ -60,9 +56,9 @@ struct Measured {
 /// What the child said, or how it ended where it said nothing.
 pub(super) fn lookup_in_child(
     child: &ChildProgram,
-    plan: &LookupPlan,
+    plan: &Plan,
     monitor: &dyn Monitor,
-) -> Result<LookupReport, LabError> {
+) -> Result<RunReport, LabError> {
     check_plan(plan)?;
     plan.engine.kind.check_built()?;
     let path = plan.engine.path.as_deref();
@@ -78,11 +74,7 @@ pub(super) fn lookup_in_child(
     ran
 }
 
-fn run(
-    child: &ChildProgram,
-    plan: &LookupPlan,
-    monitor: &dyn Monitor,
-) -> Result<LookupReport, LabError> {
+fn run(child: &ChildProgram, plan: &Plan, monitor: &dyn Monitor) -> Result<RunReport, LabError> {
     let failed = |message: String| LabError::Rival {
         engine: plan.engine.kind.name(),
         message,
@@ -161,7 +153,7 @@ fn wait(
 }
 
 impl Measured {
-    fn of(mut report: LookupReport) -> Result<Measured, LabError> {
+    fn of(mut report: RunReport) -> Result<Measured, LabError> {
         let encoded = report.latency_ns.take().map(|latencies| {
             let mut bytes = Vec::new();
             let encoded = V2Serializer::new().serialize(&latencies, &mut bytes);
@@ -171,24 +163,18 @@ impl Measured {
         Ok(Measured {
             latency_ns: encoded
                 .map_err(|_| LabError::Verify("the latencies cannot be encoded".to_owned()))?,
-            series: std::mem::take(&mut report.series),
-            settings: std::mem::take(&mut report.settings),
-            steal_s: report.steal_s,
             report,
         })
     }
 
-    fn report(self) -> Result<LookupReport, String> {
+    fn report(self) -> Result<RunReport, String> {
         let decode = |text: String| -> Result<Histogram<u64>, String> {
             let bytes = unhex(&text)?;
             let decoded = Deserializer::new().deserialize(&mut &bytes[..]);
             decoded.map_err(|error| error.to_string())
         };
-        Ok(LookupReport {
+        Ok(RunReport {
             latency_ns: self.latency_ns.map(decode).transpose()?,
-            series: self.series,
-            settings: self.settings,
-            steal_s: self.steal_s,
             ..self.report
         })
     }
@@ -218,7 +204,7 @@ pub fn serve() -> Result<(), LabError> {
     lines
         .read_line(&mut line)
         .map_err(LabError::io("read", input))?;
-    let plan: LookupPlan =
+    let plan: Plan =
         serde_json::from_str(&line).map_err(|error| LabError::input(input, error.to_string()))?;
     let is_over = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&is_over);
@@ -254,7 +240,7 @@ mod tests {
         }
     }
 
-    fn plan() -> LookupPlan {
+    fn plan() -> Plan {
         super::super::campaign::tests::case(0, 0).plan
     }
 
@@ -294,17 +280,14 @@ mod tests {
 
     #[test]
     fn what_was_measured_is_the_same_on_both_sides() {
-        let plan: LookupPlan =
-            serde_json::from_str(&serde_json::to_string(&plan()).unwrap()).unwrap();
+        let plan: Plan = serde_json::from_str(&serde_json::to_string(&plan()).unwrap()).unwrap();
         let report = lookup(&plan, &Silent).unwrap();
         let text = serde_json::to_string(&Measured::of(report.clone()).unwrap()).unwrap();
         let again: Measured = serde_json::from_str(&text).unwrap();
         let again = again.report().unwrap();
         assert_eq!(
-            (&again.series, &again.latency_ns),
-            (&report.series, &report.latency_ns)
+            (&again.record, &again.latency_ns),
+            (&report.record, &report.latency_ns)
         );
-        assert_eq!(again.rows[0].setting, report.rows[0].setting);
-        assert_eq!(again.rows[0].operations, report.rows[0].operations);
     }
 }

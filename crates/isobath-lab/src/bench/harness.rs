@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::keys::Records;
 use super::lookup::lookup;
-use super::plan::LookupPlan;
+use super::plan::Plan;
 use super::workload::{Mix, Operation};
 use crate::engine::{self, EngineKind, Key};
 use crate::{LabError, Monitor, Stage};
@@ -22,7 +22,7 @@ const ANSWERS_BYTES: u64 = 16 << 20;
 /// Nanoseconds per operation that the benchmark takes: to draw a record, make its key, compare the
 /// answer, look at the clock and count. If there is no engine answers are made up, which is not
 /// counted: an engine finds and copies them in its own time.
-pub(super) fn ns_per_operation(plan: &LookupPlan, monitor: &dyn Monitor) -> Option<f64> {
+pub(super) fn ns_per_operation(plan: &Plan, monitor: &dyn Monitor) -> Option<f64> {
     // Transactions need an engine that keeps what it is given.
     if plan.engine.kind.is_baseline() || plan.workload.tpcc.is_some() {
         return None;
@@ -39,17 +39,13 @@ pub(super) fn ns_per_operation(plan: &LookupPlan, monitor: &dyn Monitor) -> Opti
     (alone.warm_up, alone.duration) = (Duration::ZERO, TIME);
     alone.sample_every = TIME;
     alone.workload.fill = false;
-    let report = lookup(&alone, &Unseen(monitor)).ok()?;
-    let rate = report.series.rate_from(0);
-    // On a busy machine the time is more than what the benchmark takes.
-    let cpu = report
-        .rows
-        .first()
-        .map(|row| row.cpu_us_per_operation * 1e3);
+    let record = lookup(&alone, &Unseen(monitor)).ok()?.record?;
+    let rate = record.series.rate_from(0);
     if rate <= 0.0 {
         return None;
     }
-    let all = cpu.map_or(f64::INFINITY, |ns| ns).min(1e9 / rate);
+    // On a busy machine the time is more than what the benchmark takes.
+    let all = (record.cpu_us_per_operation * 1e3).min(1e9 / rate);
     let answers = ns_per_answer(&alone).ok()? * gets_per_operation(&alone.workload.mix);
     Some((all - answers).max(0.0))
 }
@@ -72,7 +68,7 @@ fn gets_per_operation(mix: &Mix) -> f64 {
 }
 
 /// Nanoseconds for which an answer is made up and copied to the client.
-fn ns_per_answer(plan: &LookupPlan) -> Result<f64, LabError> {
+fn ns_per_answer(plan: &Plan) -> Result<f64, LabError> {
     let workload = &plan.workload;
     let records = Arc::new(Records::new(
         plan.records,

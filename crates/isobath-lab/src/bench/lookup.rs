@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 use super::clients::{Arrivals, Shared};
 use super::components::Profiler;
 use super::keys::Records;
-use super::plan::{LookupPlan, check_plan};
-use super::row::{Latency, LoadRow, Row, SpaceRow, steady};
+use super::plan::{Plan, check_plan};
+use super::record::Record;
+use super::row::LoadRow;
 use super::series::{Sampler, Series};
 use super::tally::Results;
 use super::tpcc::{self, Tpcc};
@@ -20,41 +21,32 @@ use crate::drive::{self, DriveLimit};
 use crate::engine::{self, Counters, Engine, IsolationLevel};
 use crate::machine::{device_bytes, steal_time};
 use crate::write_limit::{self, WriteLimit};
-use crate::{LabError, Machine, Monitor, Stage, Unit, cpu_time};
+use crate::{LabError, Monitor, Stage, Unit, cpu_time};
 
-/// The results.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct LookupReport {
-    /// The load, where one was needed.
+/// What a run has measured.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct RunReport {
+    /// The load, if the run ended with it.
     pub load: Option<LoadRow>,
-    /// One row per operation of the mix.
-    pub rows: Vec<Row>,
-    /// The drive before.
-    pub drive_before: Option<DriveLimit>,
-    /// The drive after.
-    pub drive_after: Option<DriveLimit>,
-    /// The drive's limit of writes before the run, if the clients write.
-    pub drive_writes_before: Option<WriteLimit>,
-    /// The same after.
-    pub drive_writes_after: Option<WriteLimit>,
-    /// Counters over time.
-    #[serde(skip)]
-    pub series: Series,
-    /// The engine's settings.
-    #[serde(skip)]
-    pub settings: Vec<(String, String)>,
+    /// The record, unless it did.
+    pub record: Option<Record>,
     /// Latencies of all calls, nanoseconds.
     #[serde(skip)]
     pub latency_ns: Option<Histogram<u64>>,
-    /// CPU time that the hypervisor took from this machine while it was measured, seconds.
-    #[serde(skip)]
-    pub steal_s: f64,
-    /// Further results of the TPC-C-derived workload.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tpcc: Option<tpcc::Report>,
-    /// Shares of the CPU time by component, the largest first, if they were asked for.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub components: Vec<(String, f64)>,
+}
+
+/// What is measured beside the clients.
+pub(super) struct Beside {
+    pub(super) load: Option<LoadRow>,
+    pub(super) drive: Option<(DriveLimit, DriveLimit)>,
+    pub(super) drive_writes: Option<(WriteLimit, WriteLimit)>,
+    pub(super) settings: Vec<(String, String)>,
+    pub(super) steal_s: f64,
+    pub(super) tpcc: Option<tpcc::Report>,
+    /// Name and version of the engine.
+    pub(super) engine: String,
+    pub(super) clients: usize,
+    pub(super) space_bytes: u64,
 }
 
 /// Runs the plan.
@@ -62,7 +54,7 @@ pub struct LookupReport {
 /// # Errors
 /// A plan that contradicts itself, an engine that is not built in, engine and
 /// I/O errors, and every answer that differs from the stored value.
-pub fn lookup(plan: &LookupPlan, monitor: &dyn Monitor) -> Result<LookupReport, LabError> {
+pub fn lookup(plan: &Plan, monitor: &dyn Monitor) -> Result<RunReport, LabError> {
     check_plan(plan)?;
     let exists = plan.engine.path.as_ref().is_some_and(|p| p.exists());
     // Never an earlier file: a block device, or a file that is in the way.
@@ -96,11 +88,7 @@ pub(crate) enum Data {
 }
 
 /// Runs the plan without looking whether it makes sense, and removes nothing.
-pub(crate) fn run(
-    plan: &LookupPlan,
-    data: Data,
-    monitor: &dyn Monitor,
-) -> Result<LookupReport, LabError> {
+pub(crate) fn run(plan: &Plan, data: Data, monitor: &dyn Monitor) -> Result<RunReport, LabError> {
     let mut plan = plan.clone();
     plan.engine.schema = plan.workload.schema(plan.records);
     let plan = &plan;
@@ -116,20 +104,7 @@ pub(crate) fn run(
         format,
         order,
     ));
-    let mut report = LookupReport {
-        load: None,
-        rows: Vec::new(),
-        drive_before: None,
-        drive_after: None,
-        drive_writes_before: None,
-        drive_writes_after: None,
-        series: Series::default(),
-        settings: Vec::new(),
-        latency_ns: None,
-        steal_s: 0.0,
-        tpcc: None,
-        components: Vec::new(),
-    };
+    let mut report = RunReport::default();
     // A memory device lives as long as its engine, so that one is kept open.
     let mut open: Option<Box<dyn Engine>> = None;
     if data != Data::Present {
@@ -150,8 +125,8 @@ pub(crate) fn run(
             files
         }
     };
-    report.drive_before = limit(plan, &files, monitor)?;
-    report.drive_writes_before = write_limit(plan, monitor)?;
+    let drive_before = limit(plan, &files, monitor)?;
+    let writes_before = write_limit(plan, monitor)?;
     let engine = match open {
         Some(engine) => engine,
         None => engine::open(&plan.engine, false)?,
@@ -163,29 +138,31 @@ pub(crate) fn run(
     engine.start_recording()?;
     let stolen = steal_time();
     let measured = measure(plan, &*engine, &records, tpcc.as_ref(), monitor);
-    report.steal_s = (steal_time() - stolen).as_secs_f64();
-    if let (Some(tpcc), true) = (&tpcc, measured.is_ok()) {
-        report.tpcc = Some(check(tpcc, &*engine, monitor)?);
-    }
-    report.settings = engine.settings();
-    let engine_version = engine.version();
-    let clients = engine.clients();
+    let steal_s = (steal_time() - stolen).as_secs_f64();
+    let tpcc = match (&tpcc, measured.is_ok()) {
+        (Some(tpcc), true) => Some(check(tpcc, &*engine, monitor)?),
+        _ => None,
+    };
+    let settings = engine.settings();
+    let (version, clients) = (engine.version(), engine.clients());
     engine.close()?;
     let mut measured = measured?;
-    report.components = std::mem::take(&mut measured.components).unwrap_or(Ok(Vec::new()))?;
-    report.series = std::mem::take(&mut measured.series);
-    report.latency_ns = Some(measured.results.all_latencies());
-    report.drive_after = limit(plan, &files, monitor)?;
-    report.drive_writes_after = write_limit(plan, monitor)?;
-    let space_bytes = total_bytes(&files);
-    report.rows = rows(
-        plan,
-        &measured,
-        &report,
-        &engine_version,
+    let components = measured.components.take().unwrap_or(Ok(Vec::new()))?;
+    let drive = drive_before.zip(limit(plan, &files, monitor)?);
+    let beside = Beside {
+        load: report.load.take(),
+        drive,
+        drive_writes: writes_before.zip(write_limit(plan, monitor)?),
+        settings,
+        steal_s,
+        tpcc,
+        engine: version,
         clients,
-        space_bytes,
-    );
+        space_bytes: total_bytes(&files),
+    };
+    let latencies = measured.results.all_latencies();
+    report.record = Some(Record::of(plan, measured, beside, &components, &latencies));
+    report.latency_ns = Some(latencies);
     Ok(report)
 }
 
@@ -194,7 +171,7 @@ fn close(engine: Option<Box<dyn Engine>>) -> Result<(), LabError> {
 }
 
 fn limit(
-    plan: &LookupPlan,
+    plan: &Plan,
     files: &[PathBuf],
     monitor: &dyn Monitor,
 ) -> Result<Option<DriveLimit>, LabError> {
@@ -219,7 +196,7 @@ fn limit(
 }
 
 /// Measures the drive's limit of writes, if the clients write to one.
-fn write_limit(plan: &LookupPlan, monitor: &dyn Monitor) -> Result<Option<WriteLimit>, LabError> {
+fn write_limit(plan: &Plan, monitor: &dyn Monitor) -> Result<Option<WriteLimit>, LabError> {
     let (Some(depth), Some(path)) = (plan.drive_depth, &plan.engine.path) else {
         return Ok(None);
     };
@@ -232,7 +209,7 @@ fn write_limit(plan: &LookupPlan, monitor: &dyn Monitor) -> Result<Option<WriteL
 }
 
 /// Threads that measure the drive.
-fn drive_threads(plan: &LookupPlan, depth: u32) -> u32 {
+fn drive_threads(plan: &Plan, depth: u32) -> u32 {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = plan.engine.workers.unwrap_or(cores);
     u32::try_from(threads).unwrap_or(1).clamp(1, depth)
@@ -257,7 +234,7 @@ fn total_bytes(files: &[PathBuf]) -> u64 {
 
 /// Loads all records in order. A memory device's engine stays open.
 fn load(
-    plan: &LookupPlan,
+    plan: &Plan,
     records: &Arc<Records>,
     tpcc: Option<&Tpcc>,
     create: bool,
@@ -365,13 +342,13 @@ fn check(
     }
 }
 
-fn per(time: Duration, operations: u64) -> f64 {
+pub(super) fn per(time: Duration, operations: u64) -> f64 {
     time.as_secs_f64() * 1e6 / operations.max(1) as f64
 }
 
 /// Reads everything once, so that it is in the pool.
 fn fill_pool(
-    plan: &LookupPlan,
+    plan: &Plan,
     engine: &dyn Engine,
     records: &Arc<Records>,
     monitor: &dyn Monitor,
@@ -394,15 +371,14 @@ fn fill_pool(
 }
 
 /// The measurement while the clients ran.
-struct Measured {
-    results: Results,
-    per_second: Vec<u64>,
-    series: Series,
-    seconds: f64,
-    cpu: Duration,
-    device: (u64, u64),
-    counters: (Counters, Counters),
-    keys_drawn_before: Option<u64>,
+pub(super) struct Measured {
+    pub(super) results: Results,
+    pub(super) series: Series,
+    pub(super) seconds: f64,
+    pub(super) cpu: Duration,
+    pub(super) device: (u64, u64),
+    pub(super) counters: (Counters, Counters),
+    pub(super) keys_drawn_before: Option<u64>,
     /// The CPU time by component, if that was asked for.
     components: Option<Result<Vec<(String, f64)>, LabError>>,
 }
@@ -415,7 +391,7 @@ const KEYS_DRAWN: u64 = 1 << 20;
 const DRAWS_PER_RECORD: u64 = 8;
 
 fn measure(
-    plan: &LookupPlan,
+    plan: &Plan,
     engine: &dyn Engine,
     records: &Arc<Records>,
     tpcc: Option<&Arc<Tpcc>>,
@@ -461,12 +437,7 @@ fn millis(time: Duration) -> u64 {
 }
 
 /// Lets the clients warm up, measures, and stops them.
-fn watch(
-    plan: &LookupPlan,
-    engine: &dyn Engine,
-    shared: &Shared,
-    monitor: &dyn Monitor,
-) -> Measured {
+fn watch(plan: &Plan, engine: &dyn Engine, shared: &Shared, monitor: &dyn Monitor) -> Measured {
     wait(plan.warm_up, shared, monitor);
     let profiler = plan.components.then(Profiler::start);
     let began = Instant::now();
@@ -494,7 +465,6 @@ fn watch(
     let cpu = cpu_time().saturating_sub(cpu);
     Measured {
         results: Results::new(&plan.workload.mix),
-        per_second: sampler.series.operations_per_s(),
         series: sampler.series,
         seconds,
         cpu,
@@ -524,85 +494,4 @@ fn wait(time: Duration, shared: &Shared, monitor: &dyn Monitor) {
         std::thread::sleep(step);
         monitor.advance(millis(step));
     }
-}
-
-fn rows(
-    plan: &LookupPlan,
-    measured: &Measured,
-    report: &LookupReport,
-    engine: &str,
-    clients: usize,
-    space_bytes: u64,
-) -> Vec<Row> {
-    let setting = plan.setting(engine, clients);
-    let config_hash = setting.hash();
-    let machine = Machine::here(plan.engine.path.as_deref().unwrap_or("/".as_ref()));
-    let results = &measured.results;
-    let all: u64 = results.operations.iter().sum();
-    let device_reads = match (
-        measured.counters.0.device_reads,
-        measured.counters.1.device_reads,
-    ) {
-        (Some(before), Some(after)) => after.saturating_sub(before),
-        _ => measured.device.0 / 4096,
-    };
-    let space = match (measured.counters.0.space, measured.counters.1.space) {
-        (Some(before), Some(after)) => Some(SpaceRow::between(&before, &after, results.written())),
-        _ => None,
-    };
-    let per_operation = |number: u64| number as f64 / all.max(1) as f64;
-    let drive = match (&report.drive_before, &report.drive_after) {
-        (Some(before), Some(after)) => Some((
-            (before.reads_per_s + after.reads_per_s) / 2.0,
-            (before.cpu_us_per_read + after.cpu_us_per_read) / 2.0,
-        )),
-        _ => None,
-    };
-    plan.workload
-        .mix
-        .present()
-        .map(|operation| {
-            let operations = results.operations[operation as usize];
-            let per_s = operations as f64 / measured.seconds;
-            let latency = Latency::of(results, operation);
-            let extreme = |best: Option<&u64>| best.map_or(0.0, |n| *n as f64);
-            Row {
-                config_hash: config_hash.clone(),
-                isobath_version: env!("CARGO_PKG_VERSION").to_owned(),
-                setting: setting.clone(),
-                machine: machine.clone(),
-                drive_state: match plan.engine.path {
-                    Some(_) => "files read once in full before",
-                    None => "memory device",
-                }
-                .to_owned(),
-                operation: operation.name().to_owned(),
-                operations,
-                operations_per_s: per_s,
-                operations_per_s_min: extreme(measured.per_second.iter().min()),
-                operations_per_s_max: extreme(measured.per_second.iter().max()),
-                calls: results.calls[operation as usize],
-                latency_us_mean: latency.mean,
-                latency_us_p50: latency.at[0],
-                latency_us_p90: latency.at[1],
-                latency_us_p99: latency.at[2],
-                latency_us_p999: latency.at[3],
-                latency_us_max: latency.max,
-                latency_one_in: plan.timed_one_in(),
-                keys_drawn_before: measured.keys_drawn_before,
-                cpu_us_per_operation: per(measured.cpu, all),
-                device_reads_per_s: device_reads as f64 / measured.seconds,
-                device_reads_per_operation: per_operation(device_reads),
-                device_bytes_read_per_operation: per_operation(measured.device.0),
-                device_bytes_written_per_operation: per_operation(measured.device.1),
-                steady: steady(&measured.per_second).to_owned(),
-                drive_reads_per_s_before: report.drive_before.as_ref().map(|d| d.reads_per_s),
-                drive_reads_per_s_after: report.drive_after.as_ref().map(|d| d.reads_per_s),
-                drive_cpu_us_per_read: drive.map(|d| d.1),
-                operations_per_drive_read: drive.map(|d| per_s / d.0),
-                space_bytes,
-                space: space.clone(),
-            }
-        })
-        .collect()
 }

@@ -18,7 +18,7 @@ use crate::machine::memory_bytes;
 
 /// The plan of a measurement.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct LookupPlan {
+pub struct Plan {
     /// The engine and its configuration.
     pub engine: EngineConfig,
     /// The directory of the virtual SSD on which the engine's path lies, and whose counters are
@@ -63,7 +63,7 @@ pub struct LookupPlan {
     pub seed: u64,
 }
 
-impl LookupPlan {
+impl Plan {
     /// The medium under the engine.
     #[must_use]
     pub fn medium(&self) -> Medium {
@@ -147,7 +147,7 @@ fn workers(engine: &EngineConfig) -> usize {
 const THREADS_MAX: usize = 8192;
 
 /// Says why a plan cannot be run.
-pub(super) fn check_plan(plan: &LookupPlan) -> Result<(), LabError> {
+pub(super) fn check_plan(plan: &Plan) -> Result<(), LabError> {
     let request = |text: &str| Err(LabError::Request(text.to_owned()));
     plan.workload.check(plan.records)?;
     if plan.components {
@@ -196,7 +196,7 @@ pub(super) fn check_plan(plan: &LookupPlan) -> Result<(), LabError> {
 const VALUES_HELD: u64 = 2;
 
 /// Refuses clients that would hold more than half of the memory in values.
-fn check_memory(plan: &LookupPlan) -> Result<(), LabError> {
+fn check_memory(plan: &Plan) -> Result<(), LabError> {
     // Transactions have small rows, whatever a warehouse has.
     if plan.workload.tpcc.is_some() {
         return Ok(());

@@ -1,17 +1,18 @@
 //! One run as a campaign keeps it: flat, with units in the names, readable again.
 
+use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use super::lookup::LookupReport;
-use super::plan::LookupPlan;
-use super::row::Setting;
+use super::lookup::{Beside, Measured, per};
+use super::plan::Plan;
+use super::row::{Calls, LoadRow, Setting, SpaceRow};
 use super::search::Search;
 use super::series::Series;
 use super::smart;
 use super::steady::{Steady, SteadyParameters};
 use super::tpcc::Report as TpccReport;
 use super::verdict::{Pitfall, Verdict};
-use crate::WriteLimit;
+use crate::{Machine, WriteLimit};
 
 /// Measurements that a run leaves out although they are possible.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,9 +57,12 @@ pub struct Record {
     pub steal_s: f64,
     /// Operations per second: of the steady part, where there is one.
     pub operations_per_s: f64,
-    /// Operations per second of each kind, over the whole run.
+    /// The sorted load before the run, where one was needed.
     #[serde(default)]
-    pub operations_by_type: Vec<(String, f64)>,
+    pub load: Option<LoadRow>,
+    /// The calls of each kind, over the whole run.
+    #[serde(default)]
+    pub calls: Vec<Calls>,
     /// Further results of the TPC-C-derived workload.
     #[serde(default)]
     pub tpcc: Option<TpccReport>,
@@ -86,6 +90,25 @@ pub struct Record {
     pub latency_cdf: Vec<(f64, f64)>,
     /// CPU time per operation, microseconds.
     pub cpu_us_per_operation: f64,
+    /// Reads of the device per operation, 4 KiB each if the engine does not count them.
+    #[serde(default)]
+    pub device_reads_per_operation: f64,
+    /// Bytes read from block devices per operation, as the kernel counts them for this process.
+    #[serde(default)]
+    pub device_bytes_read_per_operation: f64,
+    /// Bytes written to block devices per operation, as the kernel counts them for this process:
+    /// direct writes when they are sent, buffered ones when they make a page dirty.
+    #[serde(default)]
+    pub device_bytes_written_per_operation: f64,
+    /// Bytes of the engine's files.
+    #[serde(default)]
+    pub space_bytes: u64,
+    /// Isobath's space counters of the run.
+    #[serde(default)]
+    pub space: Option<SpaceRow>,
+    /// The machine and the drive.
+    #[serde(default)]
+    pub machine: Option<Machine>,
     /// Time per operation of the benchmark itself with no engine, nanoseconds.
     pub harness_ns_per_operation: Option<f64>,
     /// Parts of that CPU time, microseconds: those that were sampled, the largest first, where they
@@ -113,6 +136,9 @@ pub struct Record {
     pub capacities_written: Option<f64>,
     /// The drive's own random 4 KiB reads per second before and after.
     pub drive_reads_per_s: Option<(f64, f64)>,
+    /// CPU time per read of those runs, microseconds.
+    #[serde(default)]
+    pub drive_cpu_us_per_read: Option<f64>,
     /// The drive's limit of writes before and after, if the clients write.
     #[serde(default)]
     pub drive_writes: Option<(WriteLimit, WriteLimit)>,
@@ -174,103 +200,129 @@ impl Record {
         ]
     }
 
-    /// The record of a run.
-    pub(super) fn of(plan: &LookupPlan, report: &LookupReport, round: usize) -> Option<Record> {
-        let row = report.rows.first()?;
-        let series = report.series.clone();
-        let last = series.samples.last().copied().unwrap_or_default();
+    /// The record of a run; the campaign says its place there.
+    pub(super) fn of(
+        plan: &Plan,
+        measured: Measured,
+        beside: Beside,
+        components: &[(String, f64)],
+        latencies: &Histogram<u64>,
+    ) -> Record {
+        let results = &measured.results;
+        let all: u64 = results.operations.iter().sum();
+        let per_operation = |number: u64| number as f64 / all.max(1) as f64;
+        let (before, after) = &measured.counters;
+        let device_reads = match (before.device_reads, after.device_reads) {
+            (Some(before), Some(after)) => after.saturating_sub(before),
+            _ => measured.device.0 / 4096,
+        };
+        let kinds = plan.workload.mix.present();
+        let calls = kinds.map(|operation| Calls::of(results, operation, measured.seconds));
+        let calls = calls.collect();
+        let cpu_us_per_operation = per(measured.cpu, all);
+        let setting = plan.setting(&beside.engine, beside.clients);
         let writes = plan.workload.mix.writes();
-        let setting = row.setting.clone();
+        let to_drive = setting.writes_to_drive(writes);
         let simulated = setting.medium.modelled().copied();
         let data_bytes = plan.records * plan.workload.record_bytes();
-        let to_drive = setting.writes_to_drive(writes);
         let capacity_bytes = setting.medium.capacity_bytes();
+        let spaces = before.space.as_ref().zip(after.space.as_ref());
+        let space = spaces.map(|(from, to)| SpaceRow::between(from, to, results.written()));
+        let series = measured.series;
+        let last = series.samples.last().copied().unwrap_or_default();
         let steady_from = match series.steady(to_drive) {
             Steady::From(sample) => Some(sample),
             _ => None,
         };
-        let latencies = report.latency_ns.as_ref();
-        let at = |quantile| latencies.map_or(0.0, |l| l.value_at_quantile(quantile) as f64 / 1e3);
-        let space = series.space_bytes_max();
-        let mut record = Record {
+        let at = |quantile| latencies.value_at_quantile(quantile) as f64 / 1e3;
+        let space_max = series.space_bytes_max();
+        let wa_d = last.wa_d().filter(|_| to_drive);
+        Record {
             row: None,
-            config_hash: row.config_hash.clone(),
-            round,
+            config_hash: setting.hash(),
+            round: 0,
             after_gap: false,
-            isobath_version: row.isobath_version.clone(),
+            isobath_version: env!("CARGO_PKG_VERSION").to_owned(),
             records_count: plan.records,
             data_bytes,
-            clients_count: row.setting.clients,
-            settings: report.settings.clone(),
+            clients_count: beside.clients,
+            settings: beside.settings,
             search: None,
             duration_s: last.seconds,
-            steal_s: report.steal_s,
+            steal_s: beside.steal_s,
             operations_per_s: series.rate_from(steady_from.unwrap_or(0)),
-            operations_by_type: {
-                let rows = report.rows.iter();
-                rows.map(|row| (row.operation.clone(), row.operations_per_s))
-                    .collect()
-            },
-            tpcc: report.tpcc.clone(),
+            load: beside.load,
+            calls,
+            tpcc: beside.tpcc,
             steady_from,
             steady_parameters: Some(SteadyParameters::default()),
             latency_us_p50: at(0.5),
             latency_us_p99: at(0.99),
             latency_us_p999: at(0.999),
-            latency_us_max: latencies.map_or(0.0, |l| l.max() as f64 / 1e3),
-            latency_one_in: Some(row.latency_one_in),
-            keys_drawn_before: row.keys_drawn_before,
-            latency_cdf: latencies.map(cdf).unwrap_or_default(),
-            cpu_us_per_operation: row.cpu_us_per_operation,
+            latency_us_max: latencies.max() as f64 / 1e3,
+            latency_one_in: Some(plan.timed_one_in()),
+            keys_drawn_before: measured.keys_drawn_before,
+            latency_cdf: cdf(latencies),
+            cpu_us_per_operation,
+            device_reads_per_operation: per_operation(device_reads),
+            device_bytes_read_per_operation: per_operation(measured.device.0),
+            device_bytes_written_per_operation: per_operation(measured.device.1),
+            space_bytes: beside.space_bytes,
+            space,
+            machine: Some(Machine::here(
+                plan.engine.path.as_deref().unwrap_or("/".as_ref()),
+            )),
             harness_ns_per_operation: None,
-            cpu_by_component: {
-                let shares = report.components.iter();
-                let us = |share: f64| share * row.cpu_us_per_operation;
-                shares
-                    .map(|(name, share)| (name.clone(), us(*share)))
-                    .collect()
-            },
-            cpu_sampled: !report.components.is_empty(),
+            cpu_by_component: components
+                .iter()
+                .map(|(name, share)| (name.clone(), share * cpu_us_per_operation))
+                .collect(),
+            cpu_sampled: !components.is_empty(),
             wa_a: last.wa_a().filter(|_| to_drive),
-            wa_d: last.wa_d().filter(|_| to_drive),
-            wa_d_unknown: None,
-            space_amplification_max: (space > 0).then(|| space as f64 / data_bytes.max(1) as f64),
+            wa_d,
+            wa_d_unknown: match &plan.engine.path {
+                Some(path) if wa_d.is_none() && simulated.is_none() => smart::controller_of(path)
+                    .and_then(|drive| smart::read(&drive))
+                    .err(),
+                _ => None,
+            },
+            space_amplification_max: (space_max > 0)
+                .then(|| space_max as f64 / data_bytes.max(1) as f64),
             modelled_operations_per_s: simulated.zip(last.nand_bytes).and_then(|(drive, nand)| {
                 let per_operation = nand as f64 / last.operations.max(1) as f64;
                 (per_operation > 0.0)
                     .then(|| drive.profile.sequential_mb_per_s() * 1e6 / per_operation)
             }),
             capacities_written: capacity_bytes.map(|c| last.host_bytes as f64 / c.max(1) as f64),
-            drive_reads_per_s: match (&report.drive_before, &report.drive_after) {
-                (Some(before), Some(after)) => Some((before.reads_per_s, after.reads_per_s)),
-                _ => None,
+            drive_reads_per_s: {
+                let drive = beside.drive.as_ref();
+                drive.map(|(before, after)| (before.reads_per_s, after.reads_per_s))
             },
-            drive_writes: report
-                .drive_writes_before
-                .clone()
-                .zip(report.drive_writes_after.clone()),
+            drive_cpu_us_per_read: {
+                let drive = beside.drive.as_ref();
+                drive.map(|(before, after)| (before.cpu_us_per_read + after.cpu_us_per_read) / 2.0)
+            },
+            drive_writes: beside.drive_writes,
             left_out: plan.left_out,
             writes,
             series,
             setting,
-        };
-        record.wa_d_unknown = match (&plan.engine.path, record.wa_d) {
-            (Some(path), None) if simulated.is_none() => smart::controller_of(path)
-                .and_then(|drive| smart::read(&drive))
-                .err(),
-            _ => None,
-        };
-        Some(record)
+        }
+    }
+
+    /// Operations over the drive's limit of reads (mean of before and after).
+    #[must_use]
+    pub fn operations_per_drive_read(&self) -> Option<f64> {
+        let (before, after) = self.drive_reads_per_s?;
+        Some(2.0 * self.operations_per_s / (before + after))
     }
 
     /// Sets the cost of the same workload with no engine and one client, and the shares derived
     /// from it.
-    pub(super) fn set_harness(&mut self, ns_per_operation: Option<f64>, report: &LookupReport) {
+    pub(super) fn set_harness(&mut self, ns_per_operation: Option<f64>) {
         self.harness_ns_per_operation = ns_per_operation;
-        let reads = report.rows.first().and_then(|row| {
-            let cpu = report.drive_before.as_ref()?.cpu_us_per_read;
-            Some(cpu * row.device_reads_per_operation)
-        });
+        let cpu = self.drive_cpu_us_per_read;
+        let reads = cpu.map(|cpu| cpu * self.device_reads_per_operation);
         if let (Some(ns), Some(reads), true) =
             (ns_per_operation, reads, self.cpu_by_component.is_empty())
         {
@@ -336,7 +388,7 @@ impl Record {
     }
 }
 
-fn cdf(latencies: &hdrhistogram::Histogram<u64>) -> Vec<(f64, f64)> {
+fn cdf(latencies: &Histogram<u64>) -> Vec<(f64, f64)> {
     let quantiles = (0..100).map(|p| f64::from(p) / 100.0);
     let tail = [0.99, 0.995, 0.999, 0.9995, 0.9999, 1.0];
     quantiles

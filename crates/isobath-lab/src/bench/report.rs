@@ -6,6 +6,7 @@ use super::cost::{CostMap, cost_map, points};
 use super::evidence::{self, rows, verdicts};
 use super::fio::{FioJob, fio_left_out};
 use super::record::Record;
+use super::row::Calls;
 use super::series::Sample;
 use super::summary::summarize;
 use super::verdict::{Pitfall, Verdict, has_headline};
@@ -242,21 +243,21 @@ fn runs(records: &[Record]) -> Markup {
 
 /// Rates of each kind of operation, if there are several, and what transactions met.
 fn kinds(records: &[Record]) -> Markup {
-    let is_mixed = |r: &&Record| r.operations_by_type.len() > 1;
+    let is_mixed = |r: &&Record| r.calls.len() > 1;
     let Some(first) = records.iter().find(is_mixed) else {
         return Markup::default();
     };
-    let names = &first.operations_by_type;
+    let names = &first.calls;
     let mut columns = vec![words("run")];
-    columns.extend(names.iter().map(|(name, _)| number(format!("{name}/s"))));
+    columns.extend(names.iter().map(|of| number(format!("{}/s", of.operation))));
     if records.iter().any(|record| record.tpcc.is_some()) {
         columns.extend(["conflicts", "rollbacks", "violations"].map(number));
     }
     let rows = records.iter().filter(is_mixed).map(|record| {
-        let rate = |(name, _): &(String, f64)| {
-            let mut all = record.operations_by_type.iter();
-            let found = all.find(|(kind, _)| kind == name);
-            found.map_or(String::new(), |(_, per_s)| decimal(*per_s))
+        let rate = |of: &Calls| {
+            let mut all = record.calls.iter();
+            let found = all.find(|calls| calls.operation == of.operation);
+            found.map_or(String::new(), |calls| decimal(calls.operations_per_s))
         };
         let met = record.tpcc.iter().flat_map(|tpcc| {
             let violations = tpcc.violations.len() as u64;

@@ -1,4 +1,4 @@
-//! Result rows: tidy, with units in their column names.
+//! The parts of a record: its setting, its calls, its space, and the load before it.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,10 +6,9 @@ use super::choice::Choice;
 use super::medium::Medium;
 use super::tally::Results;
 use super::workload::Operation;
-use crate::Machine;
 use crate::engine::{Callers, EngineKind, IsolationLevel, SpaceConfig, SpaceCounters, Tuning};
 
-/// The setting of a row; equal settings have an equal hash.
+/// The setting of a run; equal settings have an equal hash.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Setting {
     /// The engine.
@@ -97,31 +96,15 @@ impl Setting {
     }
 }
 
-/// One operation of one run.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Row {
-    /// Hash of the setting.
-    pub config_hash: String,
-    /// Version of the laboratory.
-    pub isobath_version: String,
-    /// The setting.
-    #[serde(flatten)]
-    pub setting: Setting,
-    /// The machine and the drive.
-    #[serde(flatten)]
-    pub machine: Machine,
-    /// The drive's preparation.
-    pub drive_state: String,
-    /// The operation that this row is about.
+/// The calls of one kind in a run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Calls {
+    /// The operation.
     pub operation: String,
     /// Keys (get, get-many) or records (scan) or writes processed.
     pub operations: u64,
     /// The same per second.
     pub operations_per_s: f64,
-    /// Slowest whole second of the run, all operations together.
-    pub operations_per_s_min: f64,
-    /// Fastest whole second of the run, all operations together.
-    pub operations_per_s_max: f64,
     /// Calls; a get-many or a scan is one.
     pub calls: u64,
     /// Latency of calls, microseconds, mean.
@@ -136,42 +119,30 @@ pub struct Row {
     pub latency_us_p999: f64,
     /// Longest.
     pub latency_us_max: f64,
-    /// Calls of a client of which one is timed.
-    pub latency_one_in: u32,
-    /// Keys that were drawn before the run, by all clients together, and are used in turn.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub keys_drawn_before: Option<u64>,
-    /// CPU time, user and system, of the whole process per operation of any kind.
-    pub cpu_us_per_operation: f64,
-    /// Reads of the device per second, 4 KiB each if the engine does not count them.
-    pub device_reads_per_s: f64,
-    /// The same per operation of any kind.
-    pub device_reads_per_operation: f64,
-    /// Bytes read from block devices per operation of any kind, as the kernel counts them for this
-    /// process.
-    pub device_bytes_read_per_operation: f64,
-    /// Bytes written to block devices per operation of any kind, as the kernel counts them for this
-    /// process: direct writes when they are sent, buffered ones when they make a page dirty.
-    pub device_bytes_written_per_operation: f64,
-    /// Whether the second half of the run was within 5% of the first.
-    pub steady: String,
-    /// The drive's own random 4 KiB reads per second before the run.
-    pub drive_reads_per_s_before: Option<f64>,
-    /// The same after the run.
-    pub drive_reads_per_s_after: Option<f64>,
-    /// CPU time per read of those runs, microseconds.
-    pub drive_cpu_us_per_read: Option<f64>,
-    /// Operations over the drive's limit (mean of before and after).
-    pub operations_per_drive_read: Option<f64>,
-    /// Bytes of the engine's files.
-    pub space_bytes: u64,
-    /// Isobath's space counters of the run.
-    #[serde(flatten)]
-    pub space: Option<SpaceRow>,
+}
+
+impl Calls {
+    pub(super) fn of(results: &Results, operation: Operation, seconds: f64) -> Calls {
+        let histogram = &results.latency_ns[operation as usize];
+        let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1000.0;
+        let operations = results.operations[operation as usize];
+        Calls {
+            operation: operation.name().to_owned(),
+            operations,
+            operations_per_s: operations as f64 / seconds,
+            calls: results.calls[operation as usize],
+            latency_us_mean: histogram.mean() / 1000.0,
+            latency_us_p50: at(0.5),
+            latency_us_p90: at(0.9),
+            latency_us_p99: at(0.99),
+            latency_us_p999: at(0.999),
+            latency_us_max: histogram.max() as f64 / 1000.0,
+        }
+    }
 }
 
 /// The page store's counters during the measurement.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SpaceRow {
     /// Pages written because they changed, per operation that writes.
     pub page_writes_per_update: f64,
@@ -210,7 +181,7 @@ impl SpaceRow {
 }
 
 /// The sorted load that preceded a run.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LoadRow {
     /// Name and version of the engine.
     pub engine: String,
@@ -232,51 +203,9 @@ pub struct LoadRow {
     pub space_bytes: u64,
 }
 
-/// Latencies of one operation, in the fields that [`Row`] has.
-pub(super) struct Latency {
-    pub(super) mean: f64,
-    pub(super) at: [f64; 4],
-    pub(super) max: f64,
-}
-
-impl Latency {
-    pub(super) fn of(results: &Results, operation: Operation) -> Latency {
-        let histogram = &results.latency_ns[operation as usize];
-        let us = |ns: u64| ns as f64 / 1000.0;
-        Latency {
-            mean: histogram.mean() / 1000.0,
-            at: [0.5, 0.9, 0.99, 0.999].map(|q| us(histogram.value_at_quantile(q))),
-            max: us(histogram.max()),
-        }
-    }
-}
-
-/// Verdict on a run from its operations in each whole second.
-pub(super) fn steady(per_second: &[u64]) -> &'static str {
-    if per_second.len() < 4 {
-        return "unknown: too short";
-    }
-    let (first, second) = per_second.split_at(per_second.len() / 2);
-    let mean = |part: &[u64]| part.iter().sum::<u64>() as f64 / part.len() as f64;
-    let (first, second) = (mean(first), mean(second));
-    if first > 0.0 && (second / first - 1.0).abs() <= 0.05 {
-        "steady"
-    } else {
-        "drifting"
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn steadiness_compares_the_halves() {
-        assert_eq!(steady(&[100, 101, 99, 100, 102, 98]), "steady");
-        assert_eq!(steady(&[100, 100, 100, 80, 70, 60]), "drifting");
-        assert_eq!(steady(&[0, 0, 0, 0]), "drifting");
-        assert_eq!(steady(&[1, 1]), "unknown: too short");
-    }
 
     #[test]
     fn latencies_are_microseconds() {
@@ -285,14 +214,21 @@ mod tests {
         for us in 1..=10_000u64 {
             one.record(us * 1000).unwrap();
         }
-        let latency = Latency::of(&results, Operation::Get);
-        let all = [&[latency.mean, latency.max][..], &latency.at[..]].concat();
+        let calls = Calls::of(&results, Operation::Get, 1.0);
+        let all = [
+            calls.latency_us_mean,
+            calls.latency_us_max,
+            calls.latency_us_p50,
+            calls.latency_us_p90,
+            calls.latency_us_p99,
+            calls.latency_us_p999,
+        ];
         let right = [5000.5, 10_000.0, 5000.0, 9000.0, 9900.0, 9990.0];
         for (found, right) in all.iter().zip(right) {
             // Histograms have two significant digits.
             assert!((found / right - 1.0).abs() < 0.01, "{all:?}");
         }
-        assert!(latency.at[3] > latency.at[2], "{all:?}");
+        assert!(all[5] > all[4], "{all:?}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 
-use super::plan::LookupPlan;
+use super::plan::Plan;
 use crate::LabError;
 use crate::engine::{EngineConfig, EngineKind};
 
@@ -128,9 +128,9 @@ fn knobs(kind: EngineKind) -> Vec<Knob> {
 /// Those of `measure`; [`LabError::Request`] for a search without a trial, or of an open loop,
 /// whose rate is given.
 pub fn search(
-    plan: &LookupPlan,
+    plan: &Plan,
     wanted: &SearchPlan,
-    measure: &mut dyn FnMut(&LookupPlan) -> Result<f64, LabError>,
+    measure: &mut dyn FnMut(&Plan) -> Result<f64, LabError>,
 ) -> Result<Search, LabError> {
     if wanted.trials == 0 || plan.rate_per_s.is_some() {
         return Err(LabError::Request(
@@ -170,7 +170,7 @@ pub fn search(
 
 impl Search {
     /// Gives a plan the settings of the fastest trial.
-    pub fn tune(&self, plan: &mut LookupPlan) {
+    pub fn tune(&self, plan: &mut Plan) {
         if let Some(best) = self.trials.get(self.best) {
             apply(&best.settings, &mut plan.engine);
         }
@@ -201,7 +201,7 @@ fn apply(settings: &[(String, f64)], config: &mut EngineConfig) {
 }
 
 /// The same load and workload, measured briefly.
-fn trial_of(plan: &LookupPlan, duration: Duration) -> LookupPlan {
+fn trial_of(plan: &Plan, duration: Duration) -> Plan {
     let mut short = plan.clone();
     short.duration = duration;
     short.warm_up = plan.warm_up.min(duration / 2);
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
     use crate::bench::{Suite, SuiteChoice};
 
-    fn plan(kind: EngineKind) -> LookupPlan {
+    fn plan(kind: EngineKind) -> Plan {
         let choice = SuiteChoice {
             full: false,
             engines: Some(vec![EngineKind::Isobath]),
@@ -246,7 +246,7 @@ mod tests {
     };
 
     /// Throughput that one setting of each engine decides.
-    fn rate(plan: &LookupPlan) -> f64 {
+    fn rate(plan: &Plan) -> f64 {
         let engine = &plan.engine;
         match engine.kind {
             EngineKind::Isobath => 1000.0 - engine.tasks_per_worker as f64,
@@ -267,7 +267,7 @@ mod tests {
         for kind in kinds {
             let asked = plan(kind);
             let mut seen = Vec::new();
-            let mut measure = |plan: &LookupPlan| {
+            let mut measure = |plan: &Plan| {
                 assert_eq!(plan.records, asked.records);
                 assert_eq!(plan.engine.pool_bytes, asked.engine.pool_bytes);
                 assert!(plan.drive_depth.is_none() && plan.duration == WANTED.duration);

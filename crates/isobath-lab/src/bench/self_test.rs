@@ -12,7 +12,7 @@ use super::campaign::{Campaign, Case, Outcome};
 use super::catalogue::Workload;
 use super::cost::needs;
 use super::evidence::verdicts;
-use super::plan::LookupPlan;
+use super::plan::Plan;
 use super::record::{LeftOut, Record};
 use super::verdict::{Pitfall, Verdict};
 use crate::engine::{
@@ -43,9 +43,9 @@ const CAPACITY: u64 = 48 << 20;
 const SEGMENT: u32 = 256 << 10;
 
 /// One small run: this share of the capacity is data.
-fn plan(share: f64, drive: SimulatedDrive, longest: Duration) -> LookupPlan {
+fn plan(share: f64, drive: SimulatedDrive, longest: Duration) -> Plan {
     let workload = Workload::named("update").unwrap_or_else(|_| Workload::lookup());
-    LookupPlan {
+    Plan {
         records: (CAPACITY as f64 * share) as u64 / workload.record_bytes(),
         workload,
         engine: EngineConfig {
@@ -108,7 +108,7 @@ const ONE_KIND: Runs = [(0.2, TLC, 0.2), (0.35, TLC, 0.3), (0.5, TLC, 0.3)];
 /// How long a run measures that is too short to be steady.
 const SHORT: Duration = Duration::from_millis(300);
 
-fn plans(runs: Runs, longest: Duration) -> [LookupPlan; 3] {
+fn plans(runs: Runs, longest: Duration) -> [Plan; 3] {
     runs.map(|(share, profile, spare)| plan(share, drive(profile, spare), longest))
 }
 
@@ -121,7 +121,7 @@ const FEW_TIME: Duration = Duration::from_millis(1600);
 struct Fault {
     name: &'static str,
     commits: &'static [Pitfall],
-    plans: [LookupPlan; 3],
+    plans: [Plan; 3],
 }
 
 /// What runs of one size, amount and kind commit if they stand alone.
@@ -137,7 +137,7 @@ fn faults(longest: Duration) -> Vec<Fault> {
         commits,
         plans,
     };
-    let control = |at: usize, change: fn(&mut LookupPlan)| {
+    let control = |at: usize, change: fn(&mut Plan)| {
         let mut plans = plans(CONTROL, longest);
         change(&mut plans[at]);
         plans
@@ -252,7 +252,7 @@ struct Runner<'m> {
 }
 
 impl Runner<'_> {
-    fn run(&mut self, plan: LookupPlan) -> Result<Record, LabError> {
+    fn run(&mut self, plan: Plan) -> Result<Record, LabError> {
         let name = format!("{plan:?}");
         if let Some((_, record)) = self.known.iter().find(|(known, _)| *known == name) {
             return Ok(record.clone());
@@ -272,7 +272,7 @@ impl Runner<'_> {
         Ok(record)
     }
 
-    fn run_all(&mut self, plans: [LookupPlan; 3]) -> Result<Vec<Record>, LabError> {
+    fn run_all(&mut self, plans: [Plan; 3]) -> Result<Vec<Record>, LabError> {
         plans.into_iter().map(|plan| self.run(plan)).collect()
     }
 }

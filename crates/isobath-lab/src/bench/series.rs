@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::clients::Shared;
 use super::latencies::Total;
 use super::medium::Medium;
-use super::plan::LookupPlan;
+use super::plan::Plan;
 use super::record::LeftOut;
 use super::smart::{self, DriveWrites};
 use super::steady::{Steady, SteadyParameters, steady};
@@ -91,12 +91,6 @@ impl Series {
     pub fn throughput(&self) -> Vec<f64> {
         let rate = |step: Sample| step.operations as f64 / step.seconds.max(1e-9);
         self.steps().map(rate).collect()
-    }
-
-    /// The same in whole numbers.
-    pub(super) fn operations_per_s(&self) -> Vec<u64> {
-        let rates = self.throughput().into_iter();
-        rates.map(|rate| rate.round() as u64).collect()
     }
 
     /// The series judged together, by name: throughput and, for a run that writes to a drive, WA-A
@@ -210,7 +204,7 @@ pub(super) struct Sampler<'r> {
 
 impl<'r> Sampler<'r> {
     pub(super) fn start(
-        plan: &'r LookupPlan,
+        plan: &'r Plan,
         engine: &'r dyn Engine,
         shared: &'r Shared,
         files: &'r [PathBuf],
@@ -243,7 +237,7 @@ impl<'r> Sampler<'r> {
     }
 
     /// Whether a run may end: it is steady, and the host has written what the rule asks for.
-    pub(super) fn is_enough(&self, plan: &LookupPlan) -> bool {
+    pub(super) fn is_enough(&self, plan: &Plan) -> bool {
         let writes = plan.workload.mix.writes();
         let last = self.series.samples.last().copied().unwrap_or_default();
         let to_drive = writes && self.medium.is_drive();
@@ -472,7 +466,7 @@ pub(super) mod tests {
         let format = (plan.workload.key_format, plan.workload.key_order);
         let records = Arc::new(Records::new(100, 10, format.0, format.1));
         let shared = Shared::new(records, &plan.workload, 1, None, 1);
-        let enough = |plan: &LookupPlan, series: Series| {
+        let enough = |plan: &Plan, series: Series| {
             let mut sampler = Sampler::start(plan, &*engine, &shared, &[]);
             sampler.series = series;
             sampler.is_enough(plan)

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::campaign::Case;
 use super::catalogue::Workload;
 use super::place::{Place, VirtualSsdPlace};
-use super::plan::LookupPlan;
+use super::plan::Plan;
 use super::ratio::schedule;
 use super::record::LeftOut;
 use crate::LabError;
@@ -299,7 +299,7 @@ impl Suite {
         kind: EngineKind,
         share: f64,
         choice: &SuiteChoice,
-    ) -> Result<LookupPlan, LabError> {
+    ) -> Result<Plan, LabError> {
         let sizes = if choice.full { &self.full } else { &self.quick };
         let workload = Workload::named(&row.workload)?;
         let in_pool = row.data == SuiteData::InMemory;
@@ -329,7 +329,7 @@ impl Suite {
         let duration = choice.duration.unwrap_or(seconds(sizes.measure_s));
         let depth = u32::try_from(WAITING_PER_CORE * cores()).unwrap_or(u32::MAX);
         let uses_drive = !in_pool || workload.mix.writes();
-        Ok(LookupPlan {
+        Ok(Plan {
             drive_depth: (is_real && uses_drive && choice.measures_drive).then_some(depth),
             engine: EngineConfig {
                 kind,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use isobath::{Options, Store};
 use serde::Serialize;
 
-use crate::bench::{Data, LookupPlan, LookupReport, Workload, run};
+use crate::bench::{Data, Plan as RunPlan, RunReport, Workload, run};
 use crate::engine::{Callers, EngineConfig, EngineKind, Schema, Tuning};
 use crate::load::{Files, Loaded, find_files, load_files};
 use crate::{LabError, Monitor, Stage, Unit, free_space};
@@ -86,7 +86,7 @@ pub struct Report {
     /// Seconds of that.
     pub prefix_s: f64,
     /// The lookup part, with the drive's own limit.
-    pub lookups: LookupReport,
+    pub lookups: RunReport,
     /// Bytes of the store's file at the end.
     pub store_bytes: u64,
     /// Seconds of everything.
@@ -242,9 +242,9 @@ pub fn start(prepared: Prepared, monitor: &dyn Monitor) -> Result<Report, LabErr
     })
 }
 
-fn lookup_plan(plan: &Plan) -> LookupPlan {
+fn lookup_plan(plan: &Plan) -> RunPlan {
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    LookupPlan {
+    RunPlan {
         engine: EngineConfig {
             kind: EngineKind::Isobath,
             path: Some(plan.store.clone()),

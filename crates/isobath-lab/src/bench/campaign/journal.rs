@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::FailedRun;
-use crate::bench::{LookupReport, Record};
+use crate::bench::{Record, RunReport};
 use crate::drive_model::write_whole;
 use crate::{LabError, write_limit};
 
@@ -92,7 +92,7 @@ impl Journal {
         go_on_with(&self.file(FAILED))
     }
 
-    pub(super) fn add_record(&self, line: &Line, report: &LookupReport) -> Result<(), LabError> {
+    pub(super) fn add_record(&self, line: &Line, report: &RunReport) -> Result<(), LabError> {
         // A session that is killed in between runs this case again, and takes its latencies out
         // first.
         append_latencies(&self.file(LATENCIES), &line.case, report)?;
@@ -214,17 +214,14 @@ pub(super) fn append(path: &Path, line: &impl Serialize) -> Result<(), LabError>
 }
 
 /// Adds the run's latencies to an HdrHistogram log, tagged with the case.
-fn append_latencies(path: &Path, case: &str, report: &LookupReport) -> Result<(), LabError> {
+fn append_latencies(path: &Path, case: &str, report: &RunReport) -> Result<(), LabError> {
     let Some(latencies) = &report.latency_ns else {
         return Ok(());
     };
     let mut serializer = V2DeflateSerializer::new();
     let mut text = Vec::new();
-    let seconds = report
-        .series
-        .samples
-        .last()
-        .map_or(0.0, |sample| sample.seconds);
+    let record = report.record.as_ref();
+    let seconds = record.map_or(0.0, |record| record.duration_s);
     let mut builder = IntervalLogWriterBuilder::new();
     builder.with_max_value_divisor(1000.0);
     builder
