@@ -373,8 +373,7 @@ impl Source<'_> {
                     let mut length = start.length();
                     let mut count = 1;
                     while let Some(next) = rest.get(count)
-                        && next.address.segment() == start.segment()
-                        && next.address.offset() == start.offset() + length
+                        && rest[count - 1].address.is_right_before(next.address)
                         && length + next.address.length() <= RUN_BYTES
                     {
                         length += next.address.length();
