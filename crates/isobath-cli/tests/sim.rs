@@ -1,4 +1,4 @@
-//! sim clean and sim analysis.
+//! sim clean, sim analysis and sim overlay.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 #![allow(
@@ -431,4 +431,41 @@ fn analysis_prints_both_tables_and_bounds() {
     place
         .run(&["sim", "analysis", "--workload", "uniform", "--pages", "0"])
         .fails(2, "--pages must be");
+}
+
+#[test]
+fn overlays_beside_todays_leaves_as_table_csv_and_json() {
+    let place = Place::new();
+    let line = "sim overlay --records 20000 --updates 2 --space 1.6 --workload uniform,order-mix \
+        --design in-place,overlays:0.25,overlays:0.9";
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let answer = place
+        .run(&[&words[..], &["--csv", "rows.csv"]].concat())
+        .ok();
+    for word in ["cleaned", "overlays:0.25", "order-mix", "written: rows.csv"] {
+        assert!(answer.text().contains(word), "{word}: {}", answer.text());
+    }
+    let said = words_of(answer.text());
+    let refused = "uniform overlays:0.9: leaves and runs take up to";
+    assert!(said.contains(refused), "{said}");
+    let csv = std::fs::read_to_string(place.path("rows.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 1 + 2 * 3);
+    assert!(!csv.contains("NaN"), "{csv}");
+    let rows = place.run(&[&["--json"], &words[..]].concat()).ok().json();
+    let written = |row: &serde_json::Value| row["written_cleaned_ratio"].as_f64();
+    assert!(written(&rows[1]).unwrap() < written(&rows[0]).unwrap() / 4.0);
+    assert!(written(&rows[2]).is_none() && rows[2]["error"].is_string());
+}
+
+#[test]
+fn wrong_designs_are_named() {
+    let place = Place::new();
+    for (wrong, code, word) in [
+        ("--design=leaf", 2, "cumulative:SHARE"),
+        ("--workload=tpcc", 2, "zipf:EXPONENT"),
+        ("--policy=mdc-opt", 2, "cleaning policy"),
+        ("--records=5", 2, "number of records"),
+    ] {
+        place.run(&["sim", "overlay", wrong]).fails(code, word);
+    }
 }

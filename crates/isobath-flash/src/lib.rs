@@ -30,6 +30,7 @@
 //! | --- | --- |
 //! | policies, and the trait for another one | [`policy`] |
 //! | a log-structured space that holds page numbers | [`sim`] |
+//! | what a tree of records writes, with and without overlays | [`overlay`] |
 //! | synthetic workloads; recorded ones | [`workload`], [`trace`] |
 //! | what cleaning must cost | [`analysis`] |
 //! | the translation layer of a simulated SSD | [`ftl`] |
@@ -38,6 +39,7 @@
 
 pub mod analysis;
 pub mod ftl;
+pub mod overlay;
 pub mod policy;
 pub mod rng;
 pub mod sim;

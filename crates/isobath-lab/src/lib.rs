@@ -44,6 +44,7 @@ pub mod load;
 mod machine;
 pub mod model_report;
 mod monitor;
+pub mod overlay;
 mod page_trace;
 mod pipeline;
 pub mod probe;

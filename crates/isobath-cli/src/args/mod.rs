@@ -33,7 +33,8 @@ pub(crate) use drive::{AdviseArgs, ModelArgs, ProbeArgs};
 pub(crate) use files::{FilesArgs, FilesImportArgs, FilesMountArgs, FilesVerb};
 pub(crate) use raw::{BackendName, ModelName, RawArgs};
 pub(crate) use sim::{
-    DuplicatesName, Fills, PageSizesName, SimAnalysisArgs, SimArgs, SimCleanArgs, SimVerb,
+    DuplicatesName, Fills, PageSizesName, SimAnalysisArgs, SimArgs, SimCleanArgs, SimOverlayArgs,
+    SimVerb,
 };
 pub(crate) use values::Size;
 pub(crate) use vssd::{

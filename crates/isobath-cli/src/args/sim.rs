@@ -19,6 +19,9 @@ pub(crate) enum SimVerb {
     Clean(Box<SimCleanArgs>),
     /// What cleaning must cost: the analysis, Tables 1 and 2, and the bound for any workload
     Analysis(SimAnalysisArgs),
+    /// Simulate what a tree of records writes and reads: in place, with overlays, deltas, as an LSM
+    /// tree
+    Overlay(SimOverlayArgs),
 }
 
 /// Sizes of pages.
@@ -250,6 +253,87 @@ pub(crate) struct SimAnalysisArgs {
     /// Write the tables as a page
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) html: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Ratios are per byte of upserted records, or per byte of the data; `written` is before cleaning, \
+`cleaned` with what the cleaner moves on a volume of --space bytes per byte of data. The second half \
+of a run is measured.
+
+DESIGNS:
+  in-place           leaves that are written out of place when their frames are wanted
+  overlays:0.25      an overlay in memory, sealed as runs of a quarter of the leaves on average
+  overlays:0.25:4    with at most 4 runs (8 unless given); 1 is a level
+  whole-laps:0.25    a merge takes only runs sealed before its lap began
+  cumulative:0.25    a delta per leaf, until a quarter of its records changed
+  chained:4          up to 4 deltas per leaf
+  lsm:10             a levelled LSM tree with fan-out 10, which nothing cleans
+
+WORKLOADS: those of `isobath sim clean`, of records, sequential ones in key order; and order-mix, a \
+synthetic mix after TPC-C's tables.
+
+Examples:
+  isobath sim overlay
+  isobath sim overlay --design overlays:0.15,overlays:0.25,overlays:0.4 --workload zipf:0.99 --csv rows.csv")]
+pub(crate) struct SimOverlayArgs {
+    /// Designs
+    #[arg(
+        long,
+        value_name = "DESIGN,...",
+        value_delimiter = ',',
+        default_value = "in-place,overlays:0.25,cumulative:0.25,chained:4,lsm:10"
+    )]
+    pub(crate) design: Vec<String>,
+    /// Laws that upserts and lookups follow
+    #[arg(
+        long,
+        value_name = "WORKLOAD,...",
+        value_delimiter = ',',
+        default_value = "uniform"
+    )]
+    pub(crate) workload: Vec<String>,
+    /// Bytes of the volume per byte of data, as numbers or ranges
+    #[arg(
+        long,
+        value_name = "RATIO,...",
+        value_delimiter = ',',
+        default_value = "1.45"
+    )]
+    pub(crate) space: Vec<Fills>,
+    /// Records
+    #[arg(long, value_name = "N", default_value_t = 500_000)]
+    pub(crate) records: u32,
+    /// Bytes of a record
+    #[arg(long, value_name = "BYTES", default_value_t = 144)]
+    pub(crate) record_bytes: u32,
+    /// Memory per byte of data
+    #[arg(long, value_name = "RATIO", default_value_t = 0.1)]
+    pub(crate) memory: f64,
+    /// Records of the overlay in memory per record
+    #[arg(long, value_name = "RATIO", default_value_t = 0.05)]
+    pub(crate) overlay: f64,
+    /// Bits of a filter per record of a run
+    #[arg(long, value_name = "BITS", default_value_t = 10.0)]
+    pub(crate) filter_bits: f64,
+    /// How the volume is cleaned
+    #[arg(long, value_name = "POLICY", default_value = "mdc")]
+    pub(crate) policy: String,
+    /// Length of each run, in upserts per record
+    #[arg(long, value_name = "TIMES", default_value_t = 8.0)]
+    pub(crate) updates: f64,
+    /// Lookups per upsert
+    #[arg(long, value_name = "RATIO", default_value_t = 0.25)]
+    pub(crate) lookups: f64,
+    /// Simulations at a time [default: one per core]
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<std::num::NonZeroUsize>,
+    /// Seed of the workloads
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Write the rows as CSV
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) csv: Option<PathBuf>,
 }
 
 #[cfg(test)]

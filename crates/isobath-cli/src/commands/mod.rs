@@ -12,6 +12,7 @@ mod info;
 mod load;
 mod measure;
 mod mount;
+mod overlay;
 mod probe;
 mod raw;
 mod records;
@@ -73,6 +74,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Verb::Sim(args) => match args.verb {
             SimVerb::Clean(args) => sim::clean(&args, global, &mut out)?,
             SimVerb::Analysis(args) => sim::analysis(&args, &mut out)?,
+            SimVerb::Overlay(args) => overlay::overlay(&args, global, &mut out)?,
         },
         Verb::Advise(args) => drive::advise(&args, global, &mut out)?,
         Verb::Vssd(args) => vssd::vssd(&args.verb, global, &mut out)?,

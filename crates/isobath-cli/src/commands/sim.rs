@@ -139,7 +139,7 @@ fn space(args: &SimCleanArgs) -> Result<SimConfig, Failure> {
     })
 }
 
-fn flat(fills: &[Fills]) -> Vec<f64> {
+pub(super) fn flat(fills: &[Fills]) -> Vec<f64> {
     fills.iter().flat_map(|fills| fills.0.clone()).collect()
 }
 
@@ -163,7 +163,7 @@ fn format(name: &str) -> Result<TraceFormat, Failure> {
     name.parse::<TraceFormat>().map_err(usage)
 }
 
-fn usage(error: impl std::fmt::Display) -> Failure {
+pub(super) fn usage(error: impl std::fmt::Display) -> Failure {
     Failure::Usage(error.to_string())
 }
 
@@ -394,11 +394,11 @@ fn outputs(args: &SimAnalysisArgs, rows: &[impl Serialize], html: &str) -> Resul
     }
 }
 
-fn documents(rows: &[impl Serialize], out: &mut Output) -> Result<(), Failure> {
+pub(super) fn documents(rows: &[impl Serialize], out: &mut Output) -> Result<(), Failure> {
     rows.iter().try_for_each(|row| out.document(row))
 }
 
-fn write_csv(
+pub(super) fn write_csv(
     path: &std::path::Path,
     write: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>,
 ) -> Result<(), Failure> {
@@ -408,7 +408,7 @@ fn write_csv(
     Ok(drive_model::write_whole(path, &text)?)
 }
 
-fn written(paths: &[&Option<PathBuf>], out: &mut Output) -> Result<(), Failure> {
+pub(super) fn written(paths: &[&Option<PathBuf>], out: &mut Output) -> Result<(), Failure> {
     paths
         .iter()
         .filter_map(|path| path.as_ref())

@@ -469,6 +469,7 @@ fn tables_fit_the_terminal() {
         "sim analysis",
         "sim analysis --workload zipf:0.99,hot-cold:0.8 --pages 4096",
         "sim clean --device 64MiB --segment 64KiB --writes 2 --policy greedy,mdc --reserve 8",
+        "sim overlay --records 20000 --updates 1 --space 2",
         &model,
     ];
     for line in lines {

@@ -93,6 +93,7 @@ fn every_verb_has_help_with_an_example() {
         &["advise"],
         &["sim", "clean"],
         &["sim", "analysis"],
+        &["sim", "overlay"],
         &["raw"],
         &["vssd"],
         &["vssd", "create"],

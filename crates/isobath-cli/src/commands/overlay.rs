@@ -1,0 +1,113 @@
+//! sim overlay.
+
+use isobath_lab::clean::PolicyKind;
+use isobath_lab::overlay::{self, OverlayParams, OverlayRow};
+use isobath_lab::{LabError, clean_analysis};
+
+use super::sim::{documents, flat, usage, write_csv, written};
+use crate::args::{GlobalArgs, SimOverlayArgs};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::progress::Progress;
+
+pub(crate) fn overlay(
+    args: &SimOverlayArgs,
+    global: &GlobalArgs,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let base = OverlayParams {
+        records: args.records,
+        record_bytes: args.record_bytes,
+        memory: args.memory,
+        overlay: args.overlay,
+        filter_bits: args.filter_bits,
+        policy: args.policy.parse::<PolicyKind>().map_err(usage)?,
+        updates_per_record: args.updates,
+        lookups_per_update: args.lookups,
+        seed: args.seed,
+        ..OverlayParams::default()
+    };
+    let designs = parsed(&args.design)?;
+    let laws = parsed(&args.workload)?;
+    let threads = args.threads.map(std::num::NonZeroUsize::get);
+    let progress = Progress::start(global)?;
+    let rows = overlay::sweep(
+        &base,
+        &designs,
+        &laws,
+        &flat(&args.space),
+        threads,
+        &progress,
+    )?;
+    progress.clear();
+    if let Some(path) = &args.csv {
+        write_csv(path, |out| clean_analysis::write_csv(&rows, out))?;
+    }
+    if out.json() {
+        documents(&rows, out)?;
+    } else {
+        print(&rows, out)?;
+        written(&[&args.csv], out)?;
+    }
+    // As for `sim clean`: some rows without numbers are an answer.
+    match rows.iter().all(|row| row.error.is_some()) {
+        true => Err(
+            LabError::Request("no simulation measured anything; its row says why".into()).into(),
+        ),
+        false => Ok(()),
+    }
+}
+
+fn parsed<T>(words: &[String]) -> Result<Vec<T>, Failure>
+where
+    T: std::str::FromStr,
+    T::Err: std::fmt::Display,
+{
+    let parse = |word: &String| word.parse::<T>().map_err(usage);
+    words.iter().map(parse).collect()
+}
+
+fn print(rows: &[OverlayRow], out: &mut Output) -> Result<(), Failure> {
+    let header = [
+        "workload",
+        "design",
+        "space",
+        "written",
+        "cleaned",
+        "merges read",
+        "reads/upsert",
+        "reads/lookup",
+        "pages/scan",
+        "live",
+        "parts",
+        "filters",
+    ];
+    let number = |value: Option<f64>, digits: usize| {
+        value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
+    };
+    let cells = |row: &OverlayRow| {
+        vec![
+            row.workload.clone(),
+            row.design.clone(),
+            number(Some(row.space_ratio), 2),
+            number(row.written_ratio, 2),
+            number(row.written_cleaned_ratio, 2),
+            number(row.merge_read_ratio, 2),
+            number(row.reads_per_update, 2),
+            number(row.reads_per_lookup, 3),
+            number(row.reads_per_scan, 2),
+            number(row.live_ratio, 3),
+            number(row.parts_mean, 1),
+            number(row.filter_memory_ratio, 4),
+        ]
+    };
+    let cells: Vec<Vec<String>> = rows.iter().map(cells).collect();
+    out.table(&header, &cells, true)?;
+    for row in rows {
+        if let Some(error) = &row.error {
+            let (workload, design) = (&row.workload, &row.design);
+            out.line(&format!("{workload} {design}: {error}"))?;
+        }
+    }
+    Ok(())
+}
