@@ -90,7 +90,7 @@ fn the_structure_survives_power_loss_at_any_time() {
 /// in a pool that holds all pages: nothing but the changes themselves writes the log.
 #[test]
 fn many_small_changes_are_recovered_in_the_pool() {
-    const KEYS: u64 = 2_400_000;
+    const KEYS: u64 = 1_200_000;
     const AT_ONCE: u64 = 40_000;
     // Coprime to the number of keys.
     const STEP: u64 = 1_000_003;
