@@ -66,7 +66,9 @@ impl SegmentAllocator {
     /// victim is chosen until it has space.
     pub(crate) fn begin_cleaning(&mut self, bytes: u32) -> Victims {
         let (mut victims, mut live) = (Vec::new(), 0);
-        while victims.is_empty() || live + self.segment_bytes() <= bytes {
+        // What it leaves other workers' cleaners find: one that finds none yields until this ends.
+        let most = self.max_victims().div_ceil(2);
+        while victims.is_empty() || (self.cleaning < most && live + self.segment_bytes() <= bytes) {
             let Some(victim) = self.next_victim() else {
                 break;
             };
@@ -83,9 +85,16 @@ impl SegmentAllocator {
         }
     }
 
+    /// Victims that may be cleaned at a time.
+    fn max_victims(&self) -> u32 {
+        self.free_segments().min(self.kept())
+    }
+
     fn next_victim(&mut self) -> Option<SegmentId> {
-        let most = self.free_segments().min(self.kept());
-        if self.keeps_dead || self.cleaning >= most || self.cleaning_makes_no_progress() {
+        if self.keeps_dead
+            || self.cleaning >= self.max_victims()
+            || self.cleaning_makes_no_progress()
+        {
             return None;
         }
         if let Some(victim) = self.fenced_victim() {
