@@ -373,7 +373,8 @@ impl Source<'_> {
                     let mut length = start.length();
                     let mut count = 1;
                     while let Some(next) = rest.get(count)
-                        && rest[count - 1].address.is_right_before(next.address)
+                        && next.address.segment() == start.segment()
+                        && next.address.offset() == start.offset() + length
                         && length + next.address.length() <= RUN_BYTES
                     {
                         length += next.address.length();

@@ -23,7 +23,7 @@ use crate::canary::{self, Canary};
 use crate::page::{PAGE_SIZE, PageId};
 use crate::shared::{Address, ReservedWords, SegmentSizes};
 use cleaning::CleaningProgress;
-pub(crate) use cleaning::{CleaningEnd, Victims};
+pub(crate) use cleaning::{CleaningEnd, Victim};
 use fence::Fence;
 use retained::Retained;
 

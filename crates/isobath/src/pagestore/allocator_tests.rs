@@ -77,40 +77,17 @@ fn move_all(space: &mut SegmentAllocator, seqs: &ReservedWords, addresses: &mut 
 
 /// A victim to clean.
 fn begin(space: &mut SegmentAllocator) -> u32 {
-    match space.begin_cleaning(0) {
-        Victims::Segments(segments) => segments[0],
+    match space.begin_cleaning() {
+        Victim::Segment(segment) => segment,
         other => panic!("{other:?}"),
     }
 }
 
-#[test]
-fn victims_are_cleaned_together_as_far_as_their_contents_fit() {
-    let live_of = |bytes: u32| {
-        let (mut space, seqs) = space();
-        for address in fill(&mut space, &seqs, &mut 1) {
-            if address.offset() == 0 {
-                space.invalidate(address);
-            }
-        }
-        let Victims::Segments(victims) = space.begin_cleaning(bytes) else {
-            panic!("nothing to clean");
-        };
-        let live: Vec<u32> = victims.iter().map(|&v| space.live_bytes_of(v)).collect();
-        live
-    };
-    // No segment fits, but one is cleaned at least.
-    assert_eq!(live_of(0).len(), 1);
-    assert_eq!(live_of(SEGMENT_BYTES).len(), 1);
-    let live = live_of(4 * SEGMENT_BYTES);
-    assert!(live.len() > 2, "{live:?}");
-    assert!(live.iter().sum::<u32>() <= 4 * SEGMENT_BYTES, "{live:?}");
-}
-
 /// How many victims are cleaned at a time if no task ends.
 fn victims(space: &mut SegmentAllocator) -> u32 {
-    let next = || match space.begin_cleaning(0) {
-        Victims::Segments(segments) => Some(segments),
-        Victims::Wait | Victims::None => None,
+    let next = || match space.begin_cleaning() {
+        Victim::Segment(segment) => Some(segment),
+        Victim::Wait | Victim::None => None,
     };
     std::iter::from_fn(next).count() as u32
 }
@@ -165,7 +142,7 @@ fn checkpoint_beside_victims() -> (usize, usize, bool) {
         space.invalidate(*address);
     });
     let chosen: Vec<u32> = (0..space.reserve()).map(|_| begin(&mut space)).collect();
-    assert_eq!(space.begin_cleaning(0), Victims::Wait);
+    assert_eq!(space.begin_cleaning(), Victim::Wait);
     let take =
         |space: &mut SegmentAllocator| std::iter::from_fn(|| space.take_for_checkpoint()).count();
     let before = take(&mut space);
@@ -222,7 +199,7 @@ fn cleaning_ends_where_it_has_moved_everything_for_nothing() {
     }
     move_all(&mut space, &seqs, &mut addresses);
     assert!(space.cleaning_makes_no_progress());
-    assert_eq!(space.begin_cleaning(0), Victims::None);
+    assert_eq!(space.begin_cleaning(), Victim::None);
 
     // A page elsewhere becomes obsolete: that may be enough.
     space.invalidate(addresses.swap_remove(0));
@@ -270,9 +247,13 @@ fn before_cleaning_ends_the_emptiest_segment_is_tried() {
     let mut chosen = Vec::new();
     // Bound: all of them.
     for _ in 0..space.segments() {
-        let victim = begin(&mut space);
-        chosen.push(victim);
-        space.end_cleaning(victim, CleaningEnd::Bad);
+        match space.begin_cleaning() {
+            Victim::Segment(victim) => {
+                chosen.push(victim);
+                space.end_cleaning(victim, CleaningEnd::Bad);
+            }
+            other => panic!("{other:?} after {chosen:?}"),
+        }
         let moved = space.live_bytes as u32;
         space.progress.moved(moved + 1);
         if chosen.contains(&emptiest) {
@@ -416,7 +397,7 @@ fn a_segment_that_was_emptied_but_is_needed_still_is_no_bad_one() {
     let addresses = fill(&mut space, &seqs, &mut 1);
     let victim = begin(&mut space);
     space.retain_obsolete();
-    assert_eq!(space.begin_cleaning(0), Victims::Wait);
+    assert_eq!(space.begin_cleaning(), Victim::Wait);
     for address in addresses.iter().filter(|a| a.segment() == victim) {
         write(&mut space, &seqs, 1, Cause::Relocated).unwrap();
         space.invalidate(*address);
@@ -559,7 +540,7 @@ fn a_volume_that_has_outgrown_small_segments_neither_takes_nor_cleans_them() {
         }
     }
     assert_eq!(space.free_segments(), 30);
-    assert_eq!(space.begin_cleaning(0), Victims::None);
+    assert_eq!(space.begin_cleaning(), Victim::None);
     // The open one is filled to its end.
     let mut page = 10_000;
     let more = fill(&mut space, &seqs, &mut page);
@@ -573,7 +554,7 @@ fn a_volume_that_has_outgrown_small_segments_neither_takes_nor_cleans_them() {
         space.invalidate(*address);
     }
     assert!(space.free_segments() >= 29, "{}", space.free_segments());
-    assert_eq!(space.begin_cleaning(0), Victims::None);
+    assert_eq!(space.begin_cleaning(), Victim::None);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The cleaner: moves what is live out of the segments that the policy names, beside the foreground
-//! (paper 003): a large segment at a time, or several small ones.
+//! The cleaner: moves what is live out of the segments that the policy names,
+//! a segment at a time, beside the foreground (paper 003).
 
 use isobath_flash::policy::{Cause, PageWrite};
 use isobath_io::AlignedBuf;
@@ -9,13 +9,13 @@ use crate::canary::{self, Canary};
 use crate::log::record::{Copied, Mapped};
 use crate::page::{self, Lsn, PageId, PageKind, get_u64, offset};
 use crate::pagestore::writeback::{BATCH, Batch, LOW_WATER, SPARE_ENOUGH};
-use crate::pagestore::{CleaningEnd, Content, Entry, PageStore, Request, Victims, summaries};
+use crate::pagestore::{CleaningEnd, Content, Entry, PageStore, Request, Victim, summaries};
 use crate::runtime::Worker;
 use crate::shared::{Address, Counters};
 use crate::sync::atomic::Ordering::{Acquire, Release};
 use crate::{Error, trace};
 
-/// Bytes that are read, and moved, together.
+/// Reads of one victim that are in flight together.
 const READ_BYTES: usize = 256 << 10;
 
 /// A live page or chunk of a victim.
@@ -25,9 +25,9 @@ struct Survivor {
     address: Address,
 }
 
-/// Why victims were not cleaned to the end.
+/// Why a victim was not cleaned to the end.
 enum Failed {
-    /// Something in them could not be read.
+    /// Something in it could not be read.
     Read,
     /// Writing failed.
     Write(Error),
@@ -55,11 +55,11 @@ impl PageStore {
                 }
                 continue;
             }
-            let victims = self.space.lock().begin_cleaning(READ_BYTES as u32);
-            match victims {
-                Victims::Segments(segments) => self.clean(worker, &segments),
-                Victims::Wait => worker.yield_now(),
-                Victims::None => self.nothing_to_clean(worker),
+            let victim = self.space.lock().begin_cleaning();
+            match victim {
+                Victim::Segment(segment) => self.clean(worker, segment),
+                Victim::Wait => worker.yield_now(),
+                Victim::None => self.nothing_to_clean(worker),
             }
         }
     }
@@ -123,35 +123,25 @@ impl PageStore {
         }
     }
 
-    /// Cleans victims.
-    fn clean(&self, worker: &Worker, victims: &[u32]) {
-        let outcome = self.clean_segments(worker, victims);
-        if matches!(outcome, Err(Failed::Read)) && victims.len() > 1 {
-            // One by one, it shows which of them cannot be read.
-            for victim in victims.chunks(1) {
-                self.clean(worker, victim);
-            }
-            return;
-        }
+    /// Cleans one victim.
+    fn clean(&self, worker: &Worker, segment: u32) {
+        let outcome = self.clean_segment(worker, segment);
+        let end = match outcome {
+            Ok(CleaningEnd::Emptied) => CleaningEnd::Emptied,
+            _ => CleaningEnd::Bad,
+        };
         let mut space = self.space.lock();
-        for &victim in victims {
-            let end = match &outcome {
-                Ok(bad) if !bad.contains(&victim) => CleaningEnd::Emptied,
-                _ => CleaningEnd::Bad,
-            };
-            space.end_cleaning(victim, end);
-        }
+        space.end_cleaning(segment, end);
         let spare = space.spare_segments();
         drop(space);
         let counters = &self.lower.shared.counters;
         match outcome {
             Ok(_) => {
-                Counters::add(&counters.segments_cleaned, victims.len() as u64);
+                Counters::add(&counters.segments_cleaned, 1);
                 trace::tell!(
                     debug,
-                    "segments are clean",
-                    first = victims.first(),
-                    count = victims.len(),
+                    "a segment is clean",
+                    segment = segment,
                     spare = spare
                 );
             }
@@ -159,7 +149,7 @@ impl PageStore {
             // corrupt page gets the error.
             Err(Failed::Read) => {
                 Counters::add(&counters.corrupt_pages, 1);
-                trace::tell!(error, "a segment cannot be read", segment = victims.first());
+                trace::tell!(error, "a segment cannot be read", segment = segment);
             }
             Err(Failed::Write(error)) => self.lower.shared.poison(error),
         }
@@ -177,14 +167,12 @@ impl PageStore {
         }
     }
 
-    /// Moves what lives in `victims`; those of them that hold something corrupt.
-    fn clean_segments(&self, worker: &Worker, victims: &[u32]) -> Result<Vec<u32>, Failed> {
+    fn clean_segment(&self, worker: &Worker, segment: u32) -> Result<CleaningEnd, Failed> {
+        let entries = self.entries_of(worker, segment);
         let mut survivors: Vec<Survivor> = Vec::new();
         let mut dirty = Vec::new();
-        for &victim in victims {
-            for entry in &self.entries_of(worker, victim) {
-                self.judge(entry, victim, &mut survivors, &mut dirty);
-            }
+        for entry in &entries {
+            self.judge(entry, segment, &mut survivors, &mut dirty);
         }
         let mut staging = AlignedBuf::new(READ_BYTES.max(longest(&survivors)));
         let mut batch = Batch::new(PageStore::cleaner_slot(worker));
@@ -193,14 +181,16 @@ impl PageStore {
                 .map_err(Failed::Write)?;
         }
         let mut rest = &survivors[..];
-        let mut bad = Vec::new();
+        let mut end = CleaningEnd::Emptied;
         while !rest.is_empty() {
             let count = take_group(rest, staging.len());
             let (group, later) = rest.split_at(count);
-            self.relocate(worker, group, &mut staging, &mut batch, &mut bad)?;
+            if self.relocate(worker, group, &mut staging, &mut batch)? == CleaningEnd::Bad {
+                end = CleaningEnd::Bad;
+            }
             rest = later;
         }
-        Ok(bad)
+        Ok(end)
     }
 
     /// Adds `entry` to the survivors if it is live, or its frame to those that
@@ -236,18 +226,17 @@ impl PageStore {
         }
     }
 
-    /// Reads the survivors, writes them elsewhere, and installs their new addresses; adds to `bad`
-    /// the segments of those that are corrupt.
+    /// Reads the survivors, writes them elsewhere, and installs their new addresses.
     fn relocate(
         &self,
         worker: &Worker,
         group: &[Survivor],
         staging: &mut AlignedBuf,
         batch: &mut Batch,
-        bad: &mut Vec<u32>,
-    ) -> Result<(), Failed> {
+    ) -> Result<CleaningEnd, Failed> {
         self.read_group(worker, group, staging)?;
         let mut rest = 0;
+        let mut end = CleaningEnd::Emptied;
         while rest < group.len() {
             self.lower.shared.writable().map_err(Failed::Write)?;
             batch.clear();
@@ -256,7 +245,9 @@ impl PageStore {
             let content = content_of(staging.as_slice());
             let outcome = self.place_survivors(&group[rest..], content, batch);
             let placed = batch.placed.len();
-            self.seal_group(&group[rest..rest + placed], batch, staging, bad);
+            if !self.seal_group(&group[rest..rest + placed], batch, staging) {
+                end = CleaningEnd::Bad;
+            }
             let result = self.write_out(worker, staging, &batch.placed, &batch.closing);
             self.install(worker, &group[rest..rest + placed], batch, result.is_ok());
             drop(room);
@@ -272,7 +263,7 @@ impl PageStore {
                 self.read_group(worker, &group[rest..], staging)?;
             }
         }
-        Ok(())
+        Ok(end)
     }
 
     /// Reads a group into staging, one after another, neighbours in one I/O.
@@ -290,9 +281,7 @@ impl PageStore {
                 let start = group[first].address;
                 let mut length = start.length();
                 let mut end = first + 1;
-                while end < group.len()
-                    && group[end - 1].address.is_right_before(group[end].address)
-                {
+                while end < group.len() && group[end].address.offset() == start.offset() + length {
                     length += group[end].address.length();
                     end += 1;
                 }
@@ -341,16 +330,11 @@ impl PageStore {
         )
     }
 
-    /// Checks the survivors read and stamps them for their new places. One that does not verify
-    /// stays where it is; its segment is added to `bad`.
-    fn seal_group(
-        &self,
-        group: &[Survivor],
-        batch: &mut Batch,
-        staging: &mut AlignedBuf,
-        bad: &mut Vec<u32>,
-    ) {
+    /// Checks the survivors read and stamps them for their new places. One
+    /// that does not verify stays where it is; `false` if there is one.
+    fn seal_group(&self, group: &[Survivor], batch: &mut Batch, staging: &mut AlignedBuf) -> bool {
         let mut at = 0;
+        let mut is_whole = true;
         for (survivor, placed) in group.iter().zip(&mut batch.placed) {
             let length = survivor.address.length() as usize;
             let image = &mut staging.as_mut_slice()[at..at + length];
@@ -364,7 +348,7 @@ impl PageStore {
                 placed.token = u64::MAX;
                 batch.versions.push(Lsn(0));
                 batch.copies.push(Copied::Page);
-                bad.push(survivor.address.segment());
+                is_whole = false;
                 continue;
             }
             let lsn = Lsn(get_u64(image, offset::LSN));
@@ -381,6 +365,7 @@ impl PageStore {
                 self.lower.shared.seq_of(placed.address),
             );
         }
+        is_whole
     }
 
     /// Points every survivor at its new place, if it is still at the old one.

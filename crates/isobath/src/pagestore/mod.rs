@@ -24,7 +24,7 @@ mod worker_tasks;
 mod writeback;
 
 pub(crate) use allocator::{
-    CleaningEnd, Content, NoSegment, Placement, Request, SealedSegment, SegmentAllocator, Victims,
+    CleaningEnd, Content, NoSegment, Placement, Request, SealedSegment, SegmentAllocator, Victim,
     page_payload, worst_case_bytes,
 };
 pub(crate) use growth::{FIRST_SEGMENTS, NotGrown};

@@ -343,12 +343,13 @@ impl PageStore {
                 let first = placed[run_start].address;
                 let mut length = first.length();
                 let mut run_end = run_start + 1;
-                while run_end < placed.len()
-                    && placed[run_end - 1]
-                        .address
-                        .is_right_before(placed[run_end].address)
-                {
-                    length += placed[run_end].address.length();
+                while run_end < placed.len() {
+                    let next = placed[run_end].address;
+                    if next.segment() != first.segment() || next.offset() != first.offset() + length
+                    {
+                        break;
+                    }
+                    length += next.length();
                     run_end += 1;
                 }
                 let from = &staging.as_slice()[staged..staged + length as usize];

@@ -76,12 +76,6 @@ impl Address {
     pub(crate) fn length(self) -> u32 {
         (self.0 as u32 & ((1 << LENGTH_BITS) - 1)) * GRANULE
     }
-
-    /// Whether `next` begins where this ends, in the same segment: one I/O may read or write both.
-    #[inline]
-    pub(crate) fn is_right_before(self, next: Address) -> bool {
-        self.segment() == next.segment() && self.offset() + self.length() == next.offset()
-    }
 }
 
 impl fmt::Debug for Address {
@@ -93,14 +87,6 @@ impl fmt::Debug for Address {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn neighbours_lie_in_one_segment() {
-        let address = Address::new(3, 4096, 8192);
-        assert!(address.is_right_before(Address::new(3, 12_288, 64)));
-        assert!(!address.is_right_before(Address::new(3, 8192, 64)));
-        assert!(!address.is_right_before(Address::new(4, 12_288, 64)));
-    }
 
     #[test]
     fn packing_keeps_every_field() {

@@ -26,10 +26,10 @@ impl CleaningProgress {
 }
 
 /// A cleaner's next step.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Victims {
-    /// Clean these segments, at least one.
-    Segments(Vec<u32>),
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Victim {
+    /// Clean this segment.
+    Segment(u32),
     /// Wait: the segments that others clean need what is free, or nothing may become free.
     Wait,
     /// Nothing: no segment can be cleaned, or cleaning gains nothing.
@@ -54,61 +54,41 @@ impl SegmentAllocator {
             && self.busy[segment as usize] == 0
     }
 
-    /// The sealed segments to clean next, which are not offered again: one, or several whose
-    /// contents are surely no more than `bytes` together, since each write of what lives in them is
-    /// flushed and logged. They stay pinned until [`SegmentAllocator::end_cleaning`], so that
-    /// none is filled again while it is being read.
+    /// The sealed segment to clean next, which is not offered again. It stays
+    /// pinned until [`SegmentAllocator::end_cleaning`], so that it is not filled again
+    /// while it is being read.
     ///
     /// What lives in a victim fits one segment. So as long as no more victims
     /// are cleaned at a time than segments are free, and in reserve, every one of them finds
     /// space to the end. The reserve includes a checkpoint's share: a checkpoint that comes
     /// during that waits for them ([`SegmentAllocator::has_space_for_checkpoint`]), and no other
     /// victim is chosen until it has space.
-    pub(crate) fn begin_cleaning(&mut self, bytes: u32) -> Victims {
-        let (mut victims, mut live) = (Vec::new(), 0);
-        // What it leaves other workers' cleaners find: one that finds none yields until this ends.
-        let most = self.max_victims().div_ceil(2);
-        while victims.is_empty() || (self.cleaning < most && live + self.segment_bytes() <= bytes) {
-            let Some(victim) = self.next_victim() else {
-                break;
-            };
-            self.table.begin_cleaning(victim);
-            self.cleaning += 1;
-            self.pin(victim.0);
-            live += self.table.live_bytes(victim);
-            victims.push(victim.0);
-        }
-        match victims.is_empty() {
-            false => Victims::Segments(victims),
-            true if self.keeps_dead || self.cleaning > 0 => Victims::Wait,
-            true => Victims::None,
-        }
-    }
-
-    /// Victims that may be cleaned at a time.
-    fn max_victims(&self) -> u32 {
-        self.free_segments().min(self.kept())
-    }
-
-    fn next_victim(&mut self) -> Option<SegmentId> {
-        if self.keeps_dead
-            || self.cleaning >= self.max_victims()
-            || self.cleaning_makes_no_progress()
-        {
-            return None;
-        }
-        if let Some(victim) = self.fenced_victim() {
-            return Some(victim);
-        }
-        if self.progress.moved_bytes > self.live_bytes {
-            // The policy's choice has moved everything once and gained nothing, as one may that
-            // looks near the last write only: what is emptiest decides before cleaning ends.
-            return self.emptiest();
+    pub(crate) fn begin_cleaning(&mut self) -> Victim {
+        let none = match self.keeps_dead || self.cleaning > 0 {
+            true => Victim::Wait,
+            false => Victim::None,
+        };
+        let most = self.free_segments().min(self.kept());
+        if self.keeps_dead || self.cleaning >= most || self.cleaning_makes_no_progress() {
+            return none;
         }
         let mut victims = Vec::with_capacity(1);
-        self.policy
-            .select_victims(&self.table, self.now, 1, &mut victims);
-        victims.pop()
+        victims.extend(self.fenced_victim());
+        if victims.is_empty() && self.progress.moved_bytes > self.live_bytes {
+            // The policy's choice has moved everything once and gained nothing, as one may that
+            // looks near the last write only: what is emptiest decides before cleaning ends.
+            victims.extend(self.emptiest());
+        } else if victims.is_empty() {
+            self.policy
+                .select_victims(&self.table, self.now, 1, &mut victims);
+        }
+        let Some(&victim) = victims.first() else {
+            return none;
+        };
+        self.table.begin_cleaning(victim);
+        self.cleaning += 1;
+        self.pin(victim.0);
+        Victim::Segment(victim.0)
     }
 
     /// The sealed segment with the least live bytes, if it has any obsolete ones.
