@@ -784,11 +784,11 @@ impl Drop for Shared {
             // The last handle goes inside a task, for which closing has to wait.
             let closer = Arc::clone(&self.closer);
             let thread = std::thread::Builder::new().name("isobath-close".to_owned());
-            // Without a thread the store stays open, and says so at its next opening.
             #[allow(
                 clippy::disallowed_methods,
                 reason = "no worker may wait for the workers' end"
             )]
+            // Without a thread the store stays open, and says so at its next opening.
             let _ = thread.spawn(move || closer.close());
         }
     }
