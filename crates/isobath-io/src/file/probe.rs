@@ -18,8 +18,6 @@ use crate::sleep::EventWake;
 /// How long a probe read may take. A drive that needs longer is broken or fast asleep; the next
 /// mode is tried.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Reads of one block before a way to the kernel is refused.
-const TRIES: usize = 8;
 
 /// The backend that works, with a note for each one that was refused.
 pub(super) fn choose(
@@ -178,15 +176,7 @@ fn try_aio(members: &[Member]) -> io::Result<()> {
     try_queue(&mut queue, members.len() as u32)
 }
 
-/// Reads the first block of every member through `queue`. A read that was interrupted or cut short
-/// is tried again, as later ones are.
+/// Reads the first block of every member through `queue`.
 fn try_queue<Q: Queue>(queue: &mut Q, members: u32) -> io::Result<()> {
-    use io::ErrorKind::{Interrupted, UnexpectedEof, WouldBlock};
-    let is_brief =
-        |error: &io::Error| matches!(error.kind(), Interrupted | WouldBlock | UnexpectedEof);
-    (0..members).try_for_each(|member| {
-        let mut tries = (0..TRIES).map(|_| read_start(queue, member, LABEL_BLOCK, PATIENCE));
-        let settled = tries.find(|read| !read.as_ref().is_err_and(is_brief));
-        settled.unwrap_or(Err(Interrupted.into()))
-    })
+    (0..members).try_for_each(|member| read_start(queue, member, LABEL_BLOCK, PATIENCE))
 }

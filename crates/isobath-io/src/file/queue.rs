@@ -81,8 +81,12 @@ pub(super) trait Queue {
     }
 }
 
-/// Reads the first `buf.len()` bytes of a member, to see whether the queue works. When the answer
-/// does not come, the buffer is leaked: the kernel may still write to it.
+/// Reads of [`read_start`] before the answer of the last one counts.
+const TRIES: usize = 8;
+
+/// Reads the first `len` bytes of a member, to see whether the queue works. A read that was
+/// interrupted or cut short is tried again, as later ones are, but only once it has ended: if no
+/// answer comes, the buffer is leaked, since the kernel may still write to it.
 pub(super) fn read_start<Q: Queue>(
     queue: &mut Q,
     member: u32,
@@ -99,24 +103,110 @@ pub(super) fn read_start<Q: Queue>(
         durable: false,
         token: 0,
     };
-    // SAFETY: the buffer is freed below only after its request is done.
-    unsafe { queue.push(&request) };
+    let start = Instant::now();
+    let mut tries = 0;
+    let answer = loop {
+        // SAFETY: the buffer is freed below only after the last request is done; those before are.
+        unsafe { queue.push(&request) };
+        let answer = answer_of(queue, len, start, patience)?;
+        tries += 1;
+        if tries == TRIES || !answer.as_ref().is_err_and(is_brief) {
+            break answer;
+        }
+    };
+    drop(std::mem::ManuallyDrop::into_inner(buf));
+    answer
+}
+
+/// Whether another try may end well.
+fn is_brief(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, UnexpectedEof, WouldBlock};
+    matches!(error.kind(), Interrupted | WouldBlock | UnexpectedEof)
+}
+
+/// How the one request in flight, a read of `len` bytes, has ended.
+///
+/// # Errors
+///
+/// It has not, `patience` after `start`, or the queue fails.
+fn answer_of<Q: Queue>(
+    queue: &mut Q,
+    len: usize,
+    start: Instant,
+    patience: Duration,
+) -> io::Result<io::Result<()>> {
     let wait = WaitFor {
         min: 1,
         timeout: Some(patience),
     };
     let mut done = Vec::new();
-    let start = Instant::now();
     while done.is_empty() && start.elapsed() < patience {
         queue.wait(wait, &mut done)?;
     }
     let Some(Done { result, .. }) = done.first() else {
         return Err(io::Error::from_raw_os_error(libc::ETIMEDOUT));
     };
-    drop(std::mem::ManuallyDrop::into_inner(buf));
-    match usize::try_from(*result) {
+    Ok(match usize::try_from(*result) {
         Ok(n) if n == len => Ok(()),
         Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
         Err(_) => Err(io::Error::from_raw_os_error(-result)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answers that come one after another; an error is the queue's own.
+    struct Answers {
+        left: Vec<io::Result<i32>>,
+        pushed: usize,
+    }
+
+    impl Queue for Answers {
+        const NAME: &'static str = "answers";
+
+        fn has_room(&mut self) -> bool {
+            true
+        }
+
+        unsafe fn push(&mut self, _request: &Request) {
+            self.pushed += 1;
+        }
+
+        fn submit(&mut self, _done: &mut Vec<Done>) -> io::Result<u32> {
+            Ok(0)
+        }
+
+        fn wait(&mut self, _wait: WaitFor, done: &mut Vec<Done>) -> io::Result<(u32, bool)> {
+            let result = self.left.remove(0)?;
+            done.push(Done { token: 0, result });
+            Ok((1, false))
+        }
+
+        unsafe fn register(&mut self, _regions: &[(*mut u8, usize)]) -> io::Result<bool> {
+            Ok(false)
+        }
+    }
+
+    /// The outcome, and how many reads were tried.
+    fn read(left: Vec<io::Result<i32>>) -> (Result<(), io::ErrorKind>, usize) {
+        let mut queue = Answers { left, pushed: 0 };
+        let outcome = read_start(&mut queue, 0, 4096, Duration::from_secs(100));
+        (outcome.map_err(|error| error.kind()), queue.pushed)
+    }
+
+    #[test]
+    fn only_a_read_that_has_ended_is_tried_again() {
+        let brief = || vec![Ok(-libc::EINTR), Ok(-libc::EAGAIN), Ok(512)];
+        let and = |last| brief().into_iter().chain([last]).collect::<Vec<_>>();
+        assert_eq!(read(and(Ok(4096))), (Ok(()), 4));
+        let refused = read(and(Ok(-libc::EINVAL)));
+        assert_eq!(refused, (Err(io::ErrorKind::InvalidInput), 4));
+        // The queue has failed: the read may still be in flight.
+        let failed = read(and(Err(io::ErrorKind::WouldBlock.into())));
+        assert_eq!(failed, (Err(io::ErrorKind::WouldBlock), 4));
+        let short = read((0..TRIES).map(|_| Ok(512)).collect());
+        assert_eq!(short, (Err(io::ErrorKind::UnexpectedEof), TRIES));
     }
 }
