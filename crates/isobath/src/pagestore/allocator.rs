@@ -384,6 +384,10 @@ impl SegmentAllocator {
     ) -> Result<(), NoSegment> {
         let mut behind = None;
         for request in requests {
+            debug_assert!(
+                content == Content::Chunks || !is_chunk(request.write.bytes),
+                "a chunk among pages"
+            );
             let stream = self.policy.place(&request.write, self.now);
             let slot = match content {
                 Content::Pages => stream.index(),

@@ -242,7 +242,11 @@ impl PageStore {
             batch.clear();
             let room = self.mapping_reservation(worker, group.len() - rest);
             let room = room.map_err(Failed::Write)?;
-            let content = content_of(staging.as_slice());
+            let Some(content) = self.content_of_group(&group[rest..], staging.as_slice()) else {
+                let corrupt = (group.len() - rest) as u64;
+                Counters::add(&self.lower.shared.counters.corrupt_pages, corrupt);
+                return Ok(CleaningEnd::Bad);
+            };
             let outcome = self.place_survivors(&group[rest..], content, batch);
             let placed = batch.placed.len();
             if !self.seal_group(&group[rest..rest + placed], batch, staging) {
@@ -295,6 +299,19 @@ impl PageStore {
         });
         Counters::add(&self.lower.shared.counters.bytes_read, bytes);
         result.map_err(|_| Failed::Read)
+    }
+
+    /// What a group of one victim consists of, by the first image that verifies: were a corrupt one to
+    /// decide, pages might come to lie between chunks, where no drive with longer blocks can read
+    /// them. `None` if none verifies.
+    fn content_of_group(&self, group: &[Survivor], images: &[u8]) -> Option<Content> {
+        let mut rest = images;
+        group.iter().find_map(|survivor| {
+            let image = rest.split_off(..survivor.address.length() as usize)?;
+            let seq = self.lower.shared.seq_of(survivor.address);
+            let verifies = page::verify(image, survivor.page, seq).is_ok();
+            verifies.then(|| content_of(image))
+        })
     }
 
     fn place_survivors(

@@ -361,6 +361,67 @@ fn a_store_moves_between_drives_of_different_block_sizes() {
     }
 }
 
+/// A corrupt page that says that it is a chunk, or a chunk that says that it is a page, does not
+/// decide where what lives beside it is moved: each page can still be read on a drive with longer
+/// blocks.
+#[test]
+fn a_corrupt_kind_moves_nothing_to_where_it_does_not_belong() {
+    const SEGMENT: u64 = 64 << 10;
+    const KIND: u64 = 4;
+    let limit = Some(LOG + (6 << 20));
+    let options = options()
+        .volume_limit_bytes(limit)
+        .cleaning_policy(PolicyKind::Greedy);
+    let plan = FaultPlan::new(12).logical_block(512).max_bytes(limit);
+    let (device, simulation) = create(plan, &options);
+    let tree = simulation.store().create_tree("t").unwrap();
+    let mut random = Random::new(12);
+    for n in 0..600 {
+        let length = random.one_of(&[100, 900, 1700, 4100, 9000]);
+        tree.insert(&key(n), &value(n, length)).unwrap();
+    }
+    simulation.close().unwrap();
+    let bytes = bytes_of(&device);
+    let kind_at = |segment: u64| bytes[(segment * SEGMENT + KIND) as usize];
+    let segments = 1..bytes.len() as u64 / SEGMENT;
+    let (mut corrupt_pages, mut relocations) = (0, 0);
+    for (from, to) in [(1, 3), (3, 1)] {
+        for segment in segments.clone().filter(|&segment| kind_at(segment) == from) {
+            let device = copy_to(&device, 512, limit);
+            let at = segment * SEGMENT + KIND;
+            device.corrupt(at..at + 1, |kind| kind[0] = to);
+            let volume = Volume::from_device(device.clone());
+            // Without its catalog, nothing of the store can be changed.
+            let Ok(simulation) = Simulation::open(volume, &options, segment) else {
+                continue;
+            };
+            let tree = simulation.store().tree("t").unwrap();
+            for round in 0..1500 {
+                // Whatever cannot be reached is refused.
+                let _ = tree.insert(&key(2 * random.below(300)), &value(round, 1700));
+            }
+            let stats = simulation.store().stats();
+            corrupt_pages += stats.corrupt_pages;
+            relocations += stats.relocations;
+            simulation.close().unwrap();
+            let moved = copy_to(&device, 4096, limit);
+            let simulation = open(&moved, &options, segment);
+            let tree = simulation.store().tree("t").unwrap();
+            for n in 0..600 {
+                if let Err(error) = tree.get(&key(n)) {
+                    assert!(
+                        matches!(error, Error::CorruptPage { .. }),
+                        "{segment}: {error:?}"
+                    );
+                }
+            }
+            simulation.close().unwrap();
+        }
+    }
+    assert!(corrupt_pages > 0, "no corrupt page was in a victim");
+    assert!(relocations > 0, "nothing was moved");
+}
+
 #[test]
 fn readers_whose_buffers_others_took_go_on_where_they_were() {
     let options = Options::new().pool_bytes(8 << 20).workers(1).log_bytes(0);
