@@ -250,17 +250,7 @@ impl Actor {
     }
 
     fn get(&mut self, key: Key) -> bool {
-        let universe = Arc::clone(&self.recorder.universe);
-        let (tree, bytes) = universe.record(key);
-        let at = self.recorder.begin(Level::Single);
-        match self.trees[tree].get(bytes) {
-            Ok(found) => {
-                self.recorder.found(at, key, found.as_deref());
-                self.recorder.end(at, Outcome::Committed);
-                true
-            }
-            Err(error) => self.failed(at, &error, "getting"),
-        }
+        self.read_one(key).map_or_else(|goes_on| goes_on, |_| true)
     }
 
     /// Consecutive records of a tree, whether they exist or not.

@@ -120,7 +120,7 @@ impl Actor {
     }
 
     /// Reads a record; the error says whether to go on.
-    fn read_one(&mut self, key: Key) -> Result<Option<Vec<u8>>, bool> {
+    pub(super) fn read_one(&mut self, key: Key) -> Result<Option<Vec<u8>>, bool> {
         let universe = Arc::clone(&self.recorder.universe);
         let (tree, bytes) = universe.record(key);
         let at = self.recorder.begin(Level::Single);

@@ -206,8 +206,8 @@ impl History {
         cut
     }
 
-    /// The history of a copy that was begun at `began` and complete at `ended`: what was acknowledged
-    /// before is in it, and of what came since all up to some instant.
+    /// The history of a copy that was begun at `began` and complete at `ended`: what was
+    /// acknowledged before is in it, and of what came since all up to some instant.
     pub(crate) fn copied(&self, began: u64, ended: u64) -> History {
         let mut copy = self.until(ended);
         copy.shown_late = false;

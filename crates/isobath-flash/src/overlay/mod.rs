@@ -1,11 +1,11 @@
 //! What a B+-tree writes and reads under updates of records, with and without overlays.
 //!
 //! A tree of fixed-size records in full leaves takes blind upserts and lookups. A [`Design`] says
-//! where an upsert goes: into its leaf, which is written out of place when its frame is wanted; into
-//! a *memory overlay*, which is sealed as an immutable sorted *run* and merged into the leaves by a
-//! position that moves through the key space; into deltas of its leaf; or into an LSM tree. The page
-//! writes and trims of a run then go through the cleaning simulator ([`crate::sim`]) on a volume of
-//! a given size, so that designs are compared at equal space and equal memory.
+//! where an upsert goes: into its leaf, which is written out of place when its frame is wanted;
+//! into a *memory overlay*, which is sealed as an immutable sorted *run* and merged into the leaves
+//! by a position that moves through the key space; into deltas of its leaf; or into an LSM tree.
+//! The page writes and trims of a run then go through the cleaning simulator ([`crate::sim`]) on a
+//! volume of a given size, so that designs are compared at equal space and equal memory.
 //!
 //! Not simulated: the log, inner nodes and the mapping table, which all designs write alike; what
 //! moves from a dirty leaf into the overlay when its frame is wanted.
