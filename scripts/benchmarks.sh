@@ -31,7 +31,7 @@ lookup load "${iso[@]}" --load-only
 lookup get "${iso[@]}"
 lookup rocksdb-get "${rocks[@]}" --threads 128
 lookup get-again "${iso[@]}"
-rate() { grep -o '"operations_per_s":[0-9]*' "$out/$1.json" | tail -1 | grep -o '[0-9]*$'; }
+rate() { grep -o '"operations_per_s":[0-9]*' "$out/$1.json" | head -1 | grep -o '[0-9]*$'; }
 if [[ latency =~ $only && -s $out/rocksdb-get.json ]]; then
     lookup latency "${iso[@]}" --rate $(($(rate get) * 8 / 10))
     lookup rocksdb-latency "${rocks[@]}" --threads 128 --rate $(($(rate rocksdb-get) * 8 / 10))

@@ -12,14 +12,24 @@ old=$1 new=$2 dir=$3 out=$4 pairs=${5:-5}
 only=${ONLY:-.} duration=${DURATION:-3s} size=${SIZE:-256MiB}
 mkdir -p "$out"
 
+# Prints one number of each line, a run's JSON: the first by that name, of the whole run.
+first() {
+    grep -oP "^.*?\"$1\":\K[-0-9.e]+" "$2"
+}
+
+# The verb of a build: `bench lookup` was what `bench run` is.
+verb() {
+    if "$1" bench lookup --help >/dev/null 2>&1; then echo lookup; else echo run; fi
+}
+
 # Prints the median of one number of all runs of a row.
 median() {
-    grep -oP "\"$2\":\K[-0-9.e]+" "$1" | sort -g | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'
+    first "$2" "$1" | sort -g | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'
 }
 
 # Prints the median of the pairs' ratios, NEW divided by OLD.
 ratio() {
-    paste <(grep -oP "\"$2\":\K[-0-9.e]+" "$out/$1.old") <(grep -oP "\"$2\":\K[-0-9.e]+" "$out/$1.new") |
+    paste <(first "$2" "$out/$1.old") <(first "$2" "$out/$1.new") |
         awk '{ print $2 / $1 }' | sort -g | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'
 }
 
@@ -37,8 +47,7 @@ row() {
         for which in "${order[@]}"; do
             local more=()
             [[ $which == old ]] || read -ra more <<<"${NEW_ARGUMENTS:-}"
-            # The name that older programs know, too.
-            "${!which}" bench lookup --bytes "$size" --duration "$duration" --warm-up 1s --no-drive --json --quiet \
+            "${!which}" bench "$(verb "${!which}")" --bytes "$size" --duration "$duration" --warm-up 1s --no-drive --json --quiet \
                 "$@" "${more[@]}" |
                 tail -1 >>"$out/$name.$which"
         done
@@ -51,8 +60,8 @@ row() {
 pool=(--in-pool --workers 1 --path "$dir/pool.iso" --keep)
 drive=(--path "$dir/drive.iso" --keep)
 # Both builds can read what the older one made.
-"$old" bench lookup "${pool[@]}" --bytes "$size" --load-only --no-drive --quiet >/dev/null
-"$old" bench lookup "${drive[@]}" --bytes "$size" --load-only --no-drive --quiet >/dev/null
+"$old" bench "$(verb "$old")" "${pool[@]}" --bytes "$size" --load-only --no-drive --quiet >/dev/null
+"$old" bench "$(verb "$old")" "${drive[@]}" --bytes "$size" --load-only --no-drive --quiet >/dev/null
 row in-pool-get "${pool[@]}"
 row in-pool-get-many "${pool[@]}" --op get-many
 row in-pool-scan "${pool[@]}" --op scan

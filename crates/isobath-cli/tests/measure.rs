@@ -384,7 +384,7 @@ fn rocksdb_runs_every_operation() {
     assert!(done.all(|operations| operations > 0), "{calls:?}");
     place
         .run(&["bench", "run", "--engine", "rocksdb", "--memory-device"])
-        .fails(3, "no memory device");
+        .fails(2, "no memory device");
 }
 
 const TINY: &[&str] = &[

@@ -57,7 +57,6 @@ pub(crate) struct BenchArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchVerb {
     /// One workload on one engine, with the seven verdicts
-    #[command(alias = "lookup")]
     Run(RunArgs),
     /// Two engines in interleaved repeats, and what may be said of their ratio
     Compare(CompareArgs),
@@ -137,7 +136,7 @@ pub(crate) struct ChangeArgs {
     #[arg(long, conflicts_with_all = ["region", "simulated"])]
     pub(crate) keep: bool,
     /// Measure how long the sorted load takes and stop there
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["region", "simulated", "out", "search", "trace"])]
     pub(crate) load_only: bool,
     /// Isobath's cleaning policy [default: the engine's own choice]
     #[arg(long, value_name = "POLICY")]

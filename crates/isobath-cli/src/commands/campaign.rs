@@ -72,7 +72,7 @@ pub(super) fn plan(
     changes: &ChangeArgs,
 ) -> Result<Plan, Failure> {
     let (mut workload, file) = workload(&args.workload)?;
-    change(&mut workload, changes);
+    change(&mut workload, changes)?;
     let half = args.simulated.map(|capacity| capacity.0 / 2);
     let bytes = bytes.or(args.bytes.map(|bytes| bytes.0)).or(half);
     let records = match (args.records, bytes, &file) {
@@ -115,6 +115,16 @@ pub(super) fn plan(
         },
         wear_difference_max: args.wear_difference,
     });
+    let callers = match (kind, changes.from) {
+        (EngineKind::Isobath, None | Some(CallFrom::Tasks)) => Callers::Tasks,
+        _ => Callers::Threads,
+    };
+    if changes.memory_device && kind != EngineKind::Isobath {
+        let name = kind.name();
+        return Err(Failure::Usage(format!(
+            "{name} has no memory device; leave out --memory-device"
+        )));
+    }
     let has_file = !in_process && kind != EngineKind::Null && !changes.memory_device;
     let path = || args.path.clone().unwrap_or_else(|| default_path(engine));
     Ok(Plan {
@@ -129,10 +139,7 @@ pub(super) fn plan(
             tasks_per_worker: clients.tasks_per_worker,
             depth_per_worker: args.concurrency.depth,
             threads: clients.threads,
-            callers: match (kind, changes.from) {
-                (EngineKind::Isobath, None | Some(CallFrom::Tasks)) => Callers::Tasks,
-                _ => Callers::Threads,
-            },
+            callers,
             space: SpaceConfig {
                 policy: changes.policy.map(|policy| policy.name().to_owned()),
                 fill_factor: changes.fill_factor,
@@ -165,7 +172,7 @@ pub(super) fn plan(
         load_only: changes.load_only,
         keep: changes.keep,
         drive_depth: (has_file && simulated.is_none() && !args.no_drive && !changes.in_pool)
-            .then_some(args.concurrency.depth),
+            .then(|| clients.reads_in_flight(callers, args.concurrency.depth)),
         drive_duration: Duration::from_secs(3).min(args.duration),
         sample_every: (args.duration / SAMPLES)
             .clamp(Duration::from_millis(20), Duration::from_secs(1)),
@@ -176,14 +183,24 @@ pub(super) fn plan(
 }
 
 /// Changes a workload as the command line says.
-fn change(workload: &mut Workload, args: &ChangeArgs) {
+fn change(workload: &mut Workload, args: &ChangeArgs) -> Result<(), Failure> {
+    let is_changed = args.op.is_some()
+        || args.zipf.is_some()
+        || args.value_bytes.is_some()
+        || args.batch.is_some()
+        || args.scan_records.is_some();
+    if workload.tpcc.is_some() && is_changed {
+        return Err(Failure::Usage(
+            "the TPC-C-derived workload has its own transactions; leave out --op, --zipf, --value-bytes, --batch and --scan-records"
+                .into(),
+        ));
+    }
     if let Some(mix) = &args.op {
         workload.mix = mix.clone();
-        // New keys fall between those that are there.
-        workload.key_order = match mix.inserts() {
-            true => KeyOrder::Hashed,
-            false => KeyOrder::Sequential,
-        };
+        if mix.inserts() {
+            // New keys fall between those that are there.
+            workload.key_order = KeyOrder::Hashed;
+        }
     }
     if let Some(exponent) = args.zipf {
         workload.choice = Choice::Zipf(exponent);
@@ -193,6 +210,7 @@ fn change(workload: &mut Workload, args: &ChangeArgs) {
     }
     workload.value_bytes = args.value_bytes.unwrap_or(workload.value_bytes);
     workload.batch = args.batch.unwrap_or(workload.batch);
+    Ok(())
 }
 
 /// How many clients there are, and who they are.
@@ -203,6 +221,20 @@ struct Clients {
 }
 
 impl Clients {
+    /// Reads that these clients have in flight at most, if each worker has `depth`.
+    fn reads_in_flight(&self, callers: Callers, depth: u32) -> u32 {
+        let count = match callers {
+            Callers::Threads => self.threads,
+            Callers::Tasks => {
+                let cores =
+                    || std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+                let workers = self.workers.unwrap_or_else(cores);
+                workers.saturating_mul(depth as usize)
+            }
+        };
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+
     /// As the command line says, then a workload file, then the defaults. The clients of a file are
     /// shared out evenly among as many workers as can.
     fn of(args: &CaseArgs, file: Option<&FileWorkload>) -> Result<Clients, Failure> {
@@ -387,7 +419,8 @@ pub(super) fn run_and_then(
             "--trace records which pages Isobath writes, and no run is of Isobath".into(),
         ));
     }
-    let plans = cases.iter().map(|case| &case.plan.engine);
+    let plans = cases.iter().map(|case| &case.plan);
+    let plans = plans.filter(|plan| !plan.keep).map(|plan| &plan.engine);
     let made = plans.flat_map(|engine| engine.path.iter().chain(&engine.space.log_path));
     let made: Vec<_> = made.filter(|path| !path.exists()).cloned().collect();
     let progress = Progress::in_order(global, &made)?;
@@ -498,7 +531,8 @@ pub(crate) fn run(args: &RunArgs, global: &GlobalArgs, out: &mut Output) -> Resu
     };
     let plan = plan(args.engine, &args.case, None, drive, &args.change)?;
     if plan.load_only {
-        let made = plan.engine.path.iter().filter(|path| !path.exists());
+        let made = plan.engine.path.iter().chain(&plan.engine.space.log_path);
+        let made = made.filter(|path| !path.exists());
         let ours: Vec<_> = made.filter(|_| !plan.keep).cloned().collect();
         let progress = Progress::in_order(global, &ours)?;
         let report = bench::lookup(&plan, &progress)?;

@@ -40,10 +40,10 @@ pub(super) fn print(records: &[Record], out: &mut Output) -> Result<(), Failure>
             ]
         })
         .collect();
-    for load in records.iter().filter_map(|record| record.load.as_ref()) {
-        if records.len() == 1 {
-            print_load(load, out)?;
-        }
+    if let [record] = records
+        && let Some(load) = &record.load
+    {
+        print_load(load, out)?;
     }
     out.table(&header, &rows, true)?;
     if let [record] = records {

@@ -283,7 +283,8 @@ impl Campaign {
         plan: &Plan,
         monitor: &dyn Monitor,
     ) -> Result<RunReport, LabError> {
-        let store = plan.engine.path.as_ref().filter(|_| case.place.is_none());
+        let is_removed = case.place.is_none() && !plan.keep;
+        let store = plan.engine.path.as_ref().filter(|_| is_removed);
         let (Some(journal), Some(store)) = (&self.journal, store) else {
             return self.run_case(case, plan, monitor);
         };

@@ -30,7 +30,15 @@ type Cells = Map<String, Value>;
 /// A record in one row: without its lists, and with what follows from it.
 fn whole(record: &Record) -> Cells {
     let mut cells = Cells::new();
-    add(&mut cells, "", &value(record));
+    let mut whole = value(record);
+    // These have tables of their own, or are in the JSON alone; a list of two is no pair of before
+    // and after.
+    for list in ["/calls", "/series/samples", "/search/trials"] {
+        if let Some(list) = whole.pointer_mut(list) {
+            *list = Value::Null;
+        }
+    }
+    add(&mut cells, "", &whole);
     let medium = &record.setting.medium;
     let state = medium.modelled().map(|drive| drive.state.name());
     for (name, of) in [
@@ -39,6 +47,10 @@ fn whole(record: &Record) -> Cells {
         ("capacity_bytes", value(&medium.capacity_bytes())),
         ("over_provisioning", value(&medium.over_provisioning())),
         ("harness_share_of_cpu", value(&record.harness_share())),
+        (
+            "operations_per_drive_read",
+            value(&record.operations_per_drive_read()),
+        ),
         ("levels", value(&record.levels())),
     ] {
         add(&mut cells, name, &of);
@@ -72,8 +84,7 @@ fn value(of: &(impl Serialize + ?Sized)) -> Value {
     serde_json::to_value(of).unwrap_or_default()
 }
 
-/// Adds a value below `name`. Pairs are what was before and after; longer lists have tables of
-/// their own.
+/// Adds a value below `name`. A list of two is what was before and after a run.
 fn add(cells: &mut Cells, name: &str, of: &Value) {
     let below = |part: &str| match name {
         "" => part.to_owned(),

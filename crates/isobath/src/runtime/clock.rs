@@ -2,7 +2,7 @@
 
 #![allow(
     clippy::disallowed_methods,
-    reason = "the engine asks for the time here and nowhere else"
+    reason = "the engine asks for the time here, and where it spins"
 )]
 
 /// The machine's time, for what is only counted or told.
