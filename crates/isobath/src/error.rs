@@ -274,6 +274,21 @@ pub enum Error {
         /// The newest version that this engine reads.
         known: u32,
     },
+    /// The store was written by an earlier release, in a format that this one does not read.
+    #[error(
+        "{} has format version {found}; this engine reads version {known}: run `isobath export` or \
+         `isobath backup` of the release that wrote it, and `isobath import` or `isobath restore` \
+         of this one",
+        list(paths)
+    )]
+    OlderFormat {
+        /// The volume's files.
+        paths: Vec<PathBuf>,
+        /// The version found.
+        found: u32,
+        /// The version that this engine reads.
+        known: u32,
+    },
     /// Both superblocks are unreadable.
     #[error(
         "both superblocks of {} are corrupt; restore from a backup",

@@ -151,6 +151,7 @@ pub(crate) fn of(error: &Error) -> isobath_status {
         Error::Volume(_)
         | Error::NotAStore { .. }
         | Error::NewerFormat { .. }
+        | Error::OlderFormat { .. }
         | Error::UnknownLogRecord { .. }
         | Error::NeedsRecovery { .. }
         | Error::NotClosedCleanly { .. }

@@ -1,6 +1,7 @@
 //! The two superblocks at the start of segment 0, with the store's properties and the place of its
 //! newest checkpoint. They are written in turn, so that a torn write leaves the other one.
 
+use std::cmp::Ordering;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -9,14 +10,8 @@ use crate::log::{LogArea, MIN_AREA_BYTES};
 use crate::page::{PAGE_SIZE, PageId, get_u32, get_u64, put_u32, put_u64};
 use crate::shared::{Address, SegmentSizes};
 
-/// The on-disk format that this engine writes.
+/// The on-disk format that this engine reads and writes.
 pub(crate) const FORMAT_VERSION: u32 = 4;
-/// Versions below this have a log of one or two runs of segments.
-const EXTENTS_VERSION: u32 = 4;
-/// Versions below this have segments of one size.
-const SMALL_FIRST_VERSION: u32 = 3;
-/// Versions below this have a log behind segment 0 that does not grow.
-const GROWING_VERSION: u32 = 2;
 const MAGIC: &[u8; 8] = b"ISOBATH\0";
 
 /// Byte offsets of the two superblocks in the volume, both in segment 0 however
@@ -93,20 +88,17 @@ pub(crate) struct Superblock {
     pub(crate) limit_segments: u32,
 }
 
-/// Why four KiB are no superblock of ours.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Why four KiB are no superblock of ours; the later ones say more of the store.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Unreadable {
     /// Not written by this engine.
     Foreign,
-    /// Written by a newer version, or its version number is corrupt.
-    Newer {
-        /// The version number.
-        version: u32,
-        /// Whether the checksum matches, as this version computes it.
-        matches: bool,
-    },
     /// Ours, but its checksum does not match.
     Corrupt,
+    /// Written by a newer version, or its version number is corrupt.
+    MaybeNewer(u32),
+    /// Of another version; its checksum matches.
+    OtherVersion(u32),
 }
 
 const CHECKSUM: usize = 12;
@@ -231,15 +223,16 @@ impl Superblock {
         }
         let version = get_u32(bytes, 8);
         let matches = checksum(bytes) == get_u32(bytes, CHECKSUM);
-        if version > FORMAT_VERSION {
-            return Err(Unreadable::Newer { version, matches });
+        match (version.cmp(&FORMAT_VERSION), matches) {
+            (Ordering::Equal, true) => {}
+            (_, true) => return Err(Unreadable::OtherVersion(version)),
+            // A newer version may compute its checksum in another way.
+            (Ordering::Greater, false) => return Err(Unreadable::MaybeNewer(version)),
+            (_, false) => return Err(Unreadable::Corrupt),
         }
-        let (small, small_segments) = match version >= SMALL_FIRST_VERSION {
-            true => (get_u32(bytes, 164), get_u32(bytes, LOG_PLACE + 24)),
-            false => (0, 0),
-        };
-        let sizes = SegmentSizes::decode(get_u32(bytes, 44), small, small_segments);
-        let sizes = sizes.filter(|_| matches && get_u32(bytes, 40) == PAGE_SIZE as u32);
+        let small = (get_u32(bytes, 164), get_u32(bytes, LOG_PLACE + 24));
+        let sizes = SegmentSizes::decode(get_u32(bytes, 44), small.0, small.1);
+        let sizes = sizes.filter(|_| get_u32(bytes, 40) == PAGE_SIZE as u32);
         let sizes = sizes.ok_or(Unreadable::Corrupt)?;
         let address = |at| {
             let raw = get_u64(bytes, at);
@@ -253,15 +246,7 @@ impl Superblock {
         let path = bytes[LOG_PATH..].get(..path_bytes);
         let path = path.ok_or(Unreadable::Corrupt)?;
         let log_start = get_u64(bytes, 152);
-        let max_log_segments = match version >= GROWING_VERSION {
-            true => get_u32(bytes, LOG_PLACE + 4),
-            false => 0,
-        };
-        let log = match version >= EXTENTS_VERSION {
-            true => log_in_extents(bytes),
-            false => log_in_runs(bytes, version, sizes, log_start),
-        };
-        let log = log.ok_or(Unreadable::Corrupt)?;
+        let log = log_area(bytes).ok_or(Unreadable::Corrupt)?;
         let is_wrong = |log: &LogArea| {
             log.base() > log_start || !(MIN_AREA_BYTES..=MAX_LOG_BYTES).contains(&log.bytes())
         };
@@ -294,7 +279,7 @@ impl Superblock {
                 root: address(136)?,
             },
             log,
-            max_log_segments,
+            max_log_segments: get_u32(bytes, LOG_PLACE + 4),
             open_epoch: get_u32(bytes, 148),
             log_start,
             log_epoch: get_u32(bytes, 160),
@@ -307,7 +292,7 @@ impl Superblock {
 }
 
 /// The log's area, if there is one; `None` for one that makes no sense.
-fn log_in_extents(bytes: &[u8]) -> Option<Option<LogArea>> {
+fn log_area(bytes: &[u8]) -> Option<Option<LogArea>> {
     let count = get_u32(bytes, LOG_PLACE) as usize;
     if count == 0 {
         return Some(None);
@@ -322,41 +307,6 @@ fn log_in_extents(bytes: &[u8]) -> Option<Option<LogArea>> {
         return None;
     }
     LogArea::new(get_u64(bytes, LOG_PLACE + 8), extents).map(Some)
-}
-
-/// The same of a version before extents: a run of segments, in which a position is an LSN modulo
-/// its length, and another one with what lies below an LSN.
-fn log_in_runs(
-    bytes: &[u8],
-    version: u32,
-    sizes: SegmentSizes,
-    start: u64,
-) -> Option<Option<LogArea>> {
-    let area = |first: u32, count: u32| {
-        let (from, to) = (
-            sizes.start_of(first),
-            sizes.start_of(first.checked_add(count)?),
-        );
-        LogArea::new(0, [(from, to - from)])
-    };
-    let count = get_u32(bytes, 144);
-    if count == 0 {
-        return Some(None);
-    }
-    if version < GROWING_VERSION {
-        return area(1, count).map(Some);
-    }
-    let now = area(get_u32(bytes, LOG_PLACE), count)?;
-    let before = get_u32(bytes, LOG_PLACE + 20);
-    if before == 0 {
-        return Some(Some(now));
-    }
-    let switch = get_u64(bytes, LOG_PLACE + 8);
-    let before = area(get_u32(bytes, LOG_PLACE + 16), before)?;
-    let start = start / PAGE_SIZE as u64 * PAGE_SIZE as u64;
-    let is_sound = start <= switch && switch - start <= before.bytes() && switch >> 62 == 0;
-    let rest = now.pieces(switch, now.bytes());
-    is_sound.then(|| before.relaid(start, switch, rest))
 }
 
 fn checksum(bytes: &[u8; PAGE_SIZE]) -> u32 {
@@ -420,55 +370,18 @@ mod tests {
             bytes[at] ^= 1;
         }
         bytes[8] = 5;
-        let newer = |matches| {
-            Err(Unreadable::Newer {
-                version: 5,
-                matches,
-            })
-        };
-        assert_eq!(Superblock::decode(&bytes), newer(false));
-        let sum = checksum(&bytes);
-        put_u32(&mut bytes, CHECKSUM, sum);
-        assert_eq!(Superblock::decode(&bytes), newer(true));
+        let newer = Err(Unreadable::MaybeNewer(5));
+        assert_eq!(Superblock::decode(&bytes), newer);
+        for version in [5, 3] {
+            bytes[8] = version;
+            let sum = checksum(&bytes);
+            put_u32(&mut bytes, CHECKSUM, sum);
+            let other = Err(Unreadable::OtherVersion(version.into()));
+            assert_eq!(Superblock::decode(&bytes), other);
+        }
         assert_eq!(
             Superblock::decode(&[0; PAGE_SIZE]),
             Err(Unreadable::Foreign)
-        );
-    }
-
-    /// As versions before extents had it: in one run of segments, or in two while it moved.
-    #[test]
-    fn a_log_in_runs_lies_where_it_did() {
-        let sizes = SegmentSizes::uniform(2 << 20);
-        let block = PAGE_SIZE as u64;
-        let old = |version: u32, first: u32, before: Option<(u64, u32, u32)>| {
-            let mut superblock = Superblock::new([7; 16], sizes, 99);
-            superblock.log_start = 5 * block + 8;
-            let mut bytes = superblock.encode();
-            put_u32(&mut bytes, 8, version);
-            put_u32(&mut bytes, 144, 2);
-            put_u32(&mut bytes, LOG_PLACE, first);
-            let (switch, start, count) = before.unwrap_or_default();
-            put_u64(&mut bytes, LOG_PLACE + 8, switch);
-            put_u32(&mut bytes, LOG_PLACE + 16, start);
-            put_u32(&mut bytes, LOG_PLACE + 20, count);
-            let sum = checksum(&bytes);
-            put_u32(&mut bytes, CHECKSUM, sum);
-            Superblock::decode(&bytes).map(|superblock| superblock.log.unwrap())
-        };
-        let place = |area: &LogArea, at: u64| area.pieces(at * block, block).next().unwrap().0;
-        let lap = (4 << 20) / block;
-        let first = old(1, 0, None).unwrap();
-        assert_eq!(place(&first, lap + 1), (2 << 20) + block);
-        let second = old(2, 20, None).unwrap();
-        assert_eq!(place(&second, lap + 1), 20 * (2 << 20) + block);
-        let both = old(3, 20, Some((7 * block, 40, 1))).unwrap();
-        assert_eq!(place(&both, 6), 40 * (2 << 20) + 6 * block);
-        assert_eq!(place(&both, 7), 20 * (2 << 20) + 7 * block);
-        assert_eq!(place(&both, 8), 20 * (2 << 20) + 8 * block);
-        assert_eq!(
-            old(3, 20, Some((4 * block, 40, 1))),
-            Err(Unreadable::Corrupt)
         );
     }
 }

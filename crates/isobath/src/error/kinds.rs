@@ -218,6 +218,8 @@ kind! {
         NotAStore { paths: Vec<PathBuf> },
         /// The store was written by a newer engine.
         NewerFormat { paths: Vec<PathBuf>, found: u32, known: u32 },
+        /// The store was written by an earlier release, in a format that this one does not read.
+        OlderFormat { paths: Vec<PathBuf>, found: u32, known: u32 },
         /// Both superblocks are unreadable.
         SuperblockCorrupt { paths: Vec<PathBuf> },
         /// The store is shorter than its superblock says.

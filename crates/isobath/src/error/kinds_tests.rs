@@ -120,6 +120,11 @@ fn all() -> Vec<Error> {
             found: 99,
             known: 1,
         },
+        Error::OlderFormat {
+            paths: paths(),
+            found: 3,
+            known: 4,
+        },
         Error::SuperblockCorrupt { paths: paths() },
         Error::Truncated {
             paths: paths(),
@@ -218,6 +223,7 @@ fn kinds_with(error: &Error) -> &'static [&'static str] {
         | Error::LogTruncated { .. }
         | Error::NotAStore { .. }
         | Error::NewerFormat { .. }
+        | Error::OlderFormat { .. }
         | Error::SuperblockCorrupt { .. }
         | Error::Truncated { .. }
         | Error::NeedsRecovery { .. }

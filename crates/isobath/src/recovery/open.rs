@@ -255,28 +255,30 @@ pub(crate) fn read_superblock(volume: &Volume, paths: &[PathBuf]) -> Result<Supe
                     best = Some(found);
                 }
             }
-            Err(Unreadable::Foreign) => {}
-            Err(_) if matches!(worst, Unreadable::Newer { .. }) => {}
-            Err(reason) => worst = reason,
+            Err(reason) => worst = worst.max(reason),
         }
     }
-    let paths = paths.to_vec();
+    let (paths, known) = (paths.to_vec(), FORMAT_VERSION);
     match (best, worst) {
         // A store that a newer version has opened; one whose version number
         // alone is corrupt has its other superblock.
-        (
-            _,
-            Unreadable::Newer {
-                version,
-                matches: true,
-            },
-        )
-        | (None, Unreadable::Newer { version, .. }) => Err(Error::NewerFormat {
-            paths,
-            found: version,
-            known: FORMAT_VERSION,
-        }),
+        (_, Unreadable::OtherVersion(found)) | (None, Unreadable::MaybeNewer(found))
+            if found > known =>
+        {
+            Err(Error::NewerFormat {
+                paths,
+                found,
+                known,
+            })
+        }
         (Some(superblock), _) => Ok(superblock),
+        (None, Unreadable::OtherVersion(found) | Unreadable::MaybeNewer(found)) => {
+            Err(Error::OlderFormat {
+                paths,
+                found,
+                known,
+            })
+        }
         (None, Unreadable::Corrupt) => Err(Error::SuperblockCorrupt { paths }),
         (None, Unreadable::Foreign) => Err(Error::NotAStore { paths }),
     }

@@ -59,7 +59,7 @@ fn a_chunk_has_to_be_there_until_the_log_says_that_it_is_gone() {
     assert_eq!(needed(&[new(100), named(), (200, free())]), None);
     let again = [new(100), named(), (200, free()), new(300)];
     assert_eq!(needed(&again), Some(300));
-    // Flushed, as all were that versions before this one wrote.
+    // Flushed before its record, as in a backup.
     let flushed = (100, mapping(Copied::NewChunk, 92));
     assert_eq!(needed(&[flushed, named()]), None);
     // Moved, and so flushed elsewhere.

@@ -104,7 +104,7 @@ impl SalvageReport {
 /// # Errors
 ///
 /// [`Error::Volume`] if `from` is no volume, or in use; [`Error::NotAStore`] if nothing of a
-/// store is on it; as for [`Store::create`] and [`Tree::insert`]; [`Error::Interrupted`]. There is
+/// store is on it; [`Error::OlderFormat`]; as for [`Store::create`] and [`Tree::insert`]; [`Error::Interrupted`]. There is
 /// no new store then, but a complete one that has no name yet. That something cannot be read is no
 /// error.
 pub fn salvage<P: AsRef<Path>, Q: AsRef<Path>>(
@@ -116,9 +116,11 @@ pub fn salvage<P: AsRef<Path>, Q: AsRef<Path>>(
 ) -> Result<SalvageReport, Error> {
     let paths: Vec<PathBuf> = from.iter().map(|path| path.as_ref().to_owned()).collect();
     let (volume, truncated) = open_corrupt(&paths, options, target)?;
-    if let Ok(mut superblock) = read_superblock(&volume, &paths) {
+    match read_superblock(&volume, &paths) {
         // A log that is missing is told as one that cannot be read.
-        let _ = open_log(&volume, &mut superblock, &paths, None);
+        Ok(mut superblock) => drop(open_log(&volume, &mut superblock, &paths, None)),
+        Err(older @ Error::OlderFormat { .. }) => return Err(older),
+        Err(_) => {}
     }
     let making = Making::at(to)?;
     // Nothing is lost that could not be salvaged once more.

@@ -204,7 +204,7 @@ fn either_superblock_is_enough_and_none_is_an_error() {
 }
 
 #[test]
-fn truncated_newer_and_foreign_volumes_are_distinguished() {
+fn truncated_newer_older_and_foreign_volumes_are_distinguished() {
     let (device, _) = build();
     let bytes = bytes_of(&device);
     let open = |bytes: &[u8]| {
@@ -242,6 +242,20 @@ fn truncated_newer_and_foreign_volumes_are_distinguished() {
         ),
         "{error}"
     );
+    for version in 1..4 {
+        let mut older = bytes.clone();
+        for first in [0, 32768] {
+            older[first + 8] = version;
+            let block = &mut older[first..first + 4096];
+            let sum = crc32c::crc32c_append(crc32c::crc32c(&block[..12]), &block[16..]);
+            block[12..16].copy_from_slice(&sum.to_le_bytes());
+        }
+        let error = open(&older).to_string();
+        let why = format!(
+            "has format version {version}; this engine reads version 4: run `isobath export`"
+        );
+        assert!(error.contains(&why), "{error}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use isobath_flash::policy::{History, SegmentId, SegmentRecord, SegmentState, StreamId};
 
-use super::{CHUNK_SHARE, ReservedWords, SegmentAllocator};
+use super::{ReservedWords, SegmentAllocator};
 use crate::canary::{self, Canary};
 use crate::page::PAGE_SIZE;
 use crate::shared::GRANULE;
@@ -85,7 +85,7 @@ impl SegmentAllocator {
             if pages == 0 {
                 self.freed_at[segment as usize] = match words {
                     [_, FREED, superblock, _] => superblock,
-                    // No segment was here, or an earlier version has said nothing of it.
+                    // No segment was here.
                     [0, _, 0, _] => 0,
                     _ => UNKNOWN,
                 };
@@ -108,10 +108,7 @@ impl SegmentAllocator {
             };
             self.table.restore(SegmentId(segment), &record);
             let waste = (words[1] >> 48) as u32 * PAGE_SIZE as u32;
-            // Stores of earlier versions count the rest of a segment that was not full, too.
-            let was_full =
-                waste <= bytes_here / CHUNK_SHARE || canary::is_on(Canary::CountUnusedAsLive);
-            if waste > 0 && was_full {
+            if waste > 0 {
                 self.set_waste(segment, waste);
             }
             let history =
