@@ -13,7 +13,7 @@ use crate::log::record::{Body, Operation, Token, decode};
 use crate::log::{Reader, ReservationClass};
 use crate::page::{Lsn, PAGE_SIZE, PageId};
 use crate::recovery::{Plan, log_reader, unknown_record};
-use crate::runtime::block_on;
+use crate::runtime::{Urgency, block_on};
 use crate::shared::Counters;
 use crate::{Error, trace};
 
@@ -204,7 +204,7 @@ impl Replay {
     /// to others: the next recovery reads the same log.
     fn give_up(&self, runtime: &Runtime) -> Result<(), Error> {
         let tokens: Vec<Token> = self.0.orphaned.tokens.iter().copied().collect();
-        runtime.run(|local| {
+        runtime.run(Urgency::Ordinary, |local| {
             for pages in self.0.orphaned.pages.chunks(ORPHANED_AT_A_TIME) {
                 local.engine.pagestore.log_free(&local.worker, &[], pages);
             }
@@ -343,10 +343,12 @@ fn part(stretch: &Stretch, lanes: usize) -> Vec<Vec<Change>> {
 /// Existing records are in the pages, but for large values of dropped trees, which are freed.
 fn let_go(runtime: &Runtime, applied_to: Lsn, orphans: &mut Vec<Extent>) -> Result<(), Error> {
     // Before the checkpoint: after it nothing says any more that they are there.
-    runtime.run(|local| extent::free_leftovers(local, orphans))?;
+    runtime.run(Urgency::Ordinary, |local| {
+        extent::free_leftovers(local, orphans)
+    })?;
     orphans.clear();
     runtime.engine()?.log_tasks.hold(applied_to);
-    runtime.run(|local| {
+    runtime.run(Urgency::Ordinary, |local| {
         let checkpoints = &local.engine.checkpoints;
         checkpoints.checkpoint(&local.worker, applied_to).map(drop)
     })
@@ -363,11 +365,8 @@ fn start_applying(runtime: &Runtime, stretch: Stretch) -> Result<Applying, Error
     let start = |changes| {
         let engine = Arc::clone(&engine);
         let bytes = Arc::clone(&bytes);
-        runtime.spawn(None, move || {
-            WorkerState::with_current(&engine, |local| match local {
-                Some(local) => apply(local, &bytes, changes),
-                None => Err(Error::Closed),
-            })
+        runtime.spawn(Urgency::Ordinary, None, move || {
+            WorkerState::in_task(&engine, |local| apply(local, &bytes, changes))
         })
     };
     let lanes = lanes.into_iter().filter(|lane| !lane.is_empty());

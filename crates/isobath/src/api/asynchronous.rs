@@ -18,6 +18,7 @@ use crate::api::range::Part;
 use crate::api::tree::Tree;
 use crate::bounds::KeyRange;
 use crate::engine::OperationFuture;
+use crate::runtime::Urgency;
 use crate::{Error, Range, Store, Transaction, TransactionOptions};
 
 /// Records that a task of a [`RangeStream`] fetches at a time, and bytes of these after which it
@@ -111,7 +112,9 @@ impl Tree {
         W: FnOnce(&Tree) -> Result<T, Error> + Send + 'static,
     {
         let tree = self.clone();
-        let task = self.runtime.spawn(None, move || work(&tree));
+        let task = self
+            .runtime
+            .spawn(Urgency::Ordinary, None, move || work(&tree));
         task.flat()
     }
 }
@@ -201,7 +204,7 @@ impl<V: Part> Stream for RangeStream<V> {
                 let runtime = std::sync::Arc::clone(range.runtime());
                 let bytes = this.bytes;
                 this.bytes = (2 * bytes).min(*FETCHED_BYTES.end());
-                let task = runtime.spawn(None, move || Ok(fetch(range, bytes)));
+                let task = runtime.spawn(Urgency::Ordinary, None, move || Ok(fetch(range, bytes)));
                 this.task = Some(task.flat());
             }
             let Some(task) = &mut this.task else {

@@ -9,8 +9,8 @@ use crate::api::tree::{Tree, TreeState, check_key, check_value};
 use crate::btree::{self, Descriptor, Loader, Paused, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::TaskContext;
-use crate::engine::{Attended, TaskHandle, WorkerState};
-use crate::runtime::{Patience, block_on};
+use crate::engine::{Admitted, TaskHandle, WorkerState};
+use crate::runtime::{Patience, Urgency, block_on};
 use crate::shared::Counters;
 use crate::txn::tree_status::Closed;
 use crate::{Error, extent};
@@ -30,10 +30,7 @@ pub(crate) fn load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     if tree.runtime.is_in_task() {
         tree.alive()?;
         let engine = tree.runtime.engine()?;
-        let loaded = WorkerState::with_current(engine, |local| match local {
-            Some(local) => load_here(local, &tree.state, records),
-            None => Err(Error::Closed),
-        });
+        let loaded = WorkerState::in_task(engine, |local| load_here(local, &tree.state, records));
         return tree.map_error(loaded);
     }
     let mut feed = Feed::begin(tree)?;
@@ -58,7 +55,7 @@ pub(crate) fn load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
 struct Feed<'t> {
     tree: &'t Tree,
     /// The store does not close before the load has ended.
-    attended: Attended<'t>,
+    _admitted: Admitted,
     /// The task that has the load now.
     task: Option<TaskHandle<Result<Step, Error>>>,
 }
@@ -76,7 +73,7 @@ impl<'t> Feed<'t> {
         tree.alive()?;
         let mut feed = Feed {
             tree,
-            attended: tree.runtime.attend()?,
+            _admitted: tree.runtime.admit(Urgency::Ordinary)?,
             task: None,
         };
         feed.start(None, Packed::default(), false)?;
@@ -88,12 +85,9 @@ impl<'t> Feed<'t> {
         let state = Arc::clone(&self.tree.state);
         let engine = Arc::clone(self.tree.runtime.engine()?);
         let work = move || {
-            WorkerState::with_current(&engine, |local| match local {
-                Some(local) => step(local, &state, paused, batch, is_last),
-                None => Err(Error::Closed),
-            })
+            WorkerState::in_task(&engine, |local| step(local, &state, paused, batch, is_last))
         };
-        self.task = Some(self.attended.spawn(work));
+        self.task = Some(self.tree.runtime.spawn(Urgency::Closing, None, work));
         Ok(())
     }
 
@@ -131,7 +125,7 @@ impl Drop for Feed<'_> {
         let Ok(engine) = self.tree.runtime.engine().map(Arc::clone) else {
             return;
         };
-        let given_up = self.attended.spawn(move || {
+        let given_up = self.tree.runtime.spawn(Urgency::Closing, None, move || {
             WorkerState::with_current(&engine, |local| {
                 if let Some(local) = local {
                     give_up(local, paused.resume(&TaskContext { local }));

@@ -15,7 +15,7 @@ use crate::context::TaskContext;
 use crate::engine::{Runtime, WorkerState};
 use crate::extent::{self, ExtentReader};
 use crate::page::{PAGE_SIZE, PageId};
-use crate::runtime::block_on;
+use crate::runtime::{Urgency, block_on};
 use crate::shared::Address;
 use crate::sync::Mutex;
 
@@ -115,14 +115,13 @@ impl Newest {
 /// for what `progress` does; a caller that is a task checks in its own.
 pub(crate) fn check(runtime: &Runtime, progress: Progress<'_>) -> Result<CheckReport, Error> {
     if runtime.is_in_task() {
-        return runtime.run(|local| check_here(local, progress));
+        return runtime.run(Urgency::Ordinary, |local| check_here(local, progress));
     }
     let newest = Arc::new(Newest::default());
     let (engine, tell) = (Arc::clone(runtime.engine()?), Arc::clone(&newest));
-    let task = runtime.spawn(None, move || {
-        WorkerState::with_current(&engine, |local| match local {
-            Some(local) => check_here(local, &mut |done, total| tell.tell(done, total)),
-            None => Err(Error::Closed),
+    let task = runtime.spawn(Urgency::Ordinary, None, move || {
+        WorkerState::in_task(&engine, |local| {
+            check_here(local, &mut |done, total| tell.tell(done, total))
         })
     });
     let mut task = pin!(task.flat());

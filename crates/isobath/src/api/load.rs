@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::api::tree::{Tree, check_key, check_value};
 use crate::api::{bulk, transaction};
 use crate::error::{LoadError, of_kind};
-use crate::runtime::block_on;
+use crate::runtime::{Urgency, block_on};
 use crate::sort::{Sorted, Sorter};
 use crate::{Error, PAGE_SIZE, Record, TaskHandle, Watch};
 
@@ -240,7 +240,10 @@ impl Loader {
             let (tree, commit) = (self.tree.clone(), std::mem::take(&mut batch));
             let records = commit.len() as u64;
             let work = move || transaction::insert_together(&tree, &commit);
-            in_flight.push(records, self.tree.runtime.spawn(None, work));
+            in_flight.push(
+                records,
+                self.tree.runtime.spawn(Urgency::Ordinary, None, work),
+            );
             if is_last {
                 break Ok(());
             }

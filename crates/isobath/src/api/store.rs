@@ -20,6 +20,7 @@ use crate::error::{OpenError, TransactionError, of_kind};
 use crate::pagestore::PageTrace;
 use crate::paths::{StorePaths, real};
 use crate::recovery::Plan;
+use crate::runtime::Urgency;
 use crate::shared::{Config, uuid};
 use crate::sync::Mutex;
 use crate::{Error, Options, OutputFile, WriteBatch, checkpoint, extent, recovery, replay, trace};
@@ -284,7 +285,7 @@ impl Store {
         paths: Vec<PathBuf>,
     ) -> Result<Store, Error> {
         let store = Store::on(runtime, paths);
-        store.0.runtime.run(catalog::create)?;
+        store.0.runtime.run(Urgency::Ordinary, catalog::create)?;
         Ok(store)
     }
 
@@ -306,8 +307,11 @@ impl Store {
         let store = Store::on(runtime, paths);
         if !read_only {
             // Its creation may have been interrupted.
-            store.0.runtime.run(catalog::create)?;
-            store.0.runtime.run(catalog::resume_drops)?;
+            store.0.runtime.run(Urgency::Ordinary, catalog::create)?;
+            store
+                .0
+                .runtime
+                .run(Urgency::Ordinary, catalog::resume_drops)?;
         }
         Ok(store)
     }
@@ -407,10 +411,9 @@ impl Store {
         // The state is listed before the catalog has the name: a task that finds that, for
         // example to drop the tree, finds this state.
         let mut list = |tree| handle = Some(self.handle(name, tree));
-        let made = self
-            .0
-            .runtime
-            .run(|local| catalog::add(local, name, &mut list));
+        let made = self.0.runtime.run(Urgency::Ordinary, |local| {
+            catalog::add(local, name, &mut list)
+        });
         match (made, handle) {
             (Ok(()), Some(handle)) => Ok(handle),
             (Ok(()), None) => self.tree(name),
@@ -445,9 +448,9 @@ impl Store {
     }
 
     fn find(&self, name: &str) -> Result<Option<crate::btree::Tree>, Error> {
-        self.0
-            .runtime
-            .run(|local| catalog::find_visible(local, name))
+        self.0.runtime.run(Urgency::Ordinary, |local| {
+            catalog::find_visible(local, name)
+        })
     }
 
     /// Takes the state of a tree that the catalog does not name out of the list.
@@ -497,10 +500,9 @@ impl Store {
     /// [`Error::NoSuchTree`], and as for [`Tree::remove`].
     pub fn drop_tree(&self, name: &str) -> Result<(), Error> {
         let tree = self.tree(name)?;
-        let result = self
-            .0
-            .runtime
-            .run(|local| catalog::drop_tree(local, name, &tree.state));
+        let result = self.0.runtime.run(Urgency::Ordinary, |local| {
+            catalog::drop_tree(local, name, &tree.state)
+        });
         if tree.state.is_dropped() {
             self.forget(&tree);
         }
@@ -513,7 +515,10 @@ impl Store {
     ///
     /// A failed read.
     pub fn trees(&self) -> Result<Vec<TreeInfo>, Error> {
-        let trees = self.0.runtime.run(catalog::list_visible)?;
+        let trees = self
+            .0
+            .runtime
+            .run(Urgency::Ordinary, catalog::list_visible)?;
         Ok(trees
             .into_iter()
             .map(|(name, tree)| TreeInfo {
@@ -629,9 +634,9 @@ impl Store {
     /// [`Error::Io`] if the device does not know the operation or fails; nothing is lost.
     /// [`Error::ReadOnly`], [`Error::Poisoned`].
     pub fn discard_free_segments(&self) -> Result<u64, Error> {
-        self.0
-            .runtime
-            .run(|local| local.engine.pagestore.discard_free(&local.worker))
+        self.0.runtime.run(Urgency::Ordinary, |local| {
+            local.engine.pagestore.discard_free(&local.worker)
+        })
     }
 
     /// Tells `trace` of every page that is stored now, then of every page that is written because
@@ -676,7 +681,7 @@ impl Store {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> TaskHandle<T> {
-        self.0.runtime.spawn(None, work)
+        self.0.runtime.spawn(Urgency::Ordinary, None, work)
     }
 
     /// As [`Store::spawn`], on the worker of this index, modulo their number; a task that joins it
@@ -686,7 +691,7 @@ impl Store {
         worker: usize,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> TaskHandle<T> {
-        self.0.runtime.spawn(Some(worker), work)
+        self.0.runtime.spawn(Urgency::Ordinary, Some(worker), work)
     }
 
     /// Number of workers.
@@ -745,7 +750,7 @@ impl Closer {
             engine.release();
             return Ok(());
         }
-        let flushed = self.runtime.run_last(|local| {
+        let flushed = self.runtime.run(Urgency::Closing, |local| {
             // Snapshots that are still open end with the store.
             while local.engine.transactions.snapshots.abort_oldest() {}
             local.engine.transactions.gc(local);

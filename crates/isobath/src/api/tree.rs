@@ -12,6 +12,7 @@ use crate::btree::{self, Cursor, Direction, ValueKind, ValueRef};
 use crate::context::{InlineContext, TaskContext};
 use crate::engine::{Runtime, WorkerState};
 use crate::error::{LoadError, of_kind};
+use crate::runtime::Urgency;
 use crate::txn::commit::Change;
 use crate::txn::versions::{Bounds, OldValue};
 use crate::txn::{TreeStatus, Verdict, key_hash};
@@ -585,7 +586,7 @@ impl Tree {
         work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
     ) -> Result<T, Error> {
         self.alive()?;
-        let result = self.runtime.run(work);
+        let result = self.runtime.run(Urgency::Ordinary, work);
         self.map_error(result)
     }
 

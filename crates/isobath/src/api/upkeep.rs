@@ -1,5 +1,6 @@
 //! What an open store is asked to do for itself: checkpoints, giving space back.
 
+use crate::runtime::Urgency;
 use crate::{Error, Store};
 
 /// The result of [`Store::compact`]. Sizes are bytes.
@@ -27,8 +28,9 @@ impl Store {
     /// [`Error::ReadOnly`], [`Error::Poisoned`], [`Error::Closed`]; [`Error::Io`], after which the
     /// store is poisoned.
     pub fn checkpoint(&self) -> Result<(), Error> {
-        self.runtime()
-            .run(|local| local.engine.checkpoints.checkpoint_now(&local.worker))
+        self.runtime().run(Urgency::Ordinary, |local| {
+            local.engine.checkpoints.checkpoint_now(&local.worker)
+        })
     }
 
     /// Packs what is stored towards the beginning of the volume and gives the space behind it back
@@ -62,7 +64,7 @@ impl Store {
     /// As for [`Store::checkpoint`]; [`Error::Volume`] if cutting a file fails, after which the
     /// store is poisoned.
     pub fn compact(&self) -> Result<Compaction, Error> {
-        let shrunk = self.runtime().run(|local| {
+        let shrunk = self.runtime().run(Urgency::Ordinary, |local| {
             let end_versions = || local.engine.transactions.gc(local);
             let checkpoints = &local.engine.checkpoints;
             checkpoints.shrink(&local.worker, &end_versions)

@@ -10,6 +10,7 @@ use crate::btree::{ValueKind, fits_inline};
 use crate::buffer::{ReadBuffer, SharedBuffer};
 use crate::engine::WorkerState;
 use crate::extent::{self, Extent, ExtentReader, ExtentWriter, READ_AHEAD, payload_bytes};
+use crate::runtime::Urgency;
 use crate::sync::Mutex;
 use crate::txn::snapshots::Registered;
 
@@ -105,7 +106,7 @@ impl ValueWriter {
         let finished = self.take_finished()?;
         let (tree, key) = (&self.tree, &self.key);
         // In a tree that was dropped as well: the value has to be freed.
-        let result = tree.runtime.run(|local| match finished {
+        let result = tree.runtime.run(Urgency::Ordinary, |local| match finished {
             Finished::Inline(bytes) => insert_in_task(local, &tree.state, key, &bytes),
             Finished::Extent(extent) => put_extent(local, &tree.state, key, extent),
         });
@@ -125,7 +126,7 @@ impl ValueWriter {
         if extent.length() == 0 && fits_inline(self.key.len(), buffer.len()) {
             return Ok(Finished::Inline(buffer));
         }
-        let result = self.tree.runtime.run(move |local| {
+        let result = self.tree.runtime.run(Urgency::Ordinary, move |local| {
             let chunks = buffer.chunks(extent.payload(local));
             if let Err(error) = extent.write_full(local, chunks) {
                 extent.abandon(local);
@@ -152,7 +153,7 @@ impl Drop for ValueWriter {
         {
             // Of a tree that was dropped, too. No caller is left to receive an error: closing the
             // store frees what cannot be freed any more, or the next opening does.
-            let _ = self.tree.runtime.run(move |local| {
+            let _ = self.tree.runtime.run(Urgency::Ordinary, move |local| {
                 extent.abandon(local);
                 Ok(())
             });

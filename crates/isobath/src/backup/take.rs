@@ -17,6 +17,7 @@ use crate::engine::{Engine, Runtime};
 use crate::error::{BackupFileError, Error};
 use crate::output::{OutputFile, with_suffix};
 use crate::page::{Lsn, put_u32, put_u64};
+use crate::runtime::Urgency;
 use crate::shared::{Address, uuid};
 use crate::trace;
 
@@ -51,7 +52,7 @@ pub(crate) fn take(
     }
     let _span = trace::span!("backup");
     // The store does not close during that.
-    let _attended = runtime.attend()?;
+    let _admitted = runtime.admit(Urgency::Ordinary)?;
     let _running = Running::begin(runtime.engine()?)?;
     let volume = runtime.engine()?.shared.volume()?;
     let output = OutputFile::create_beside(&volume, to, options.overwrite)?;
@@ -114,7 +115,7 @@ fn make(
     base: Option<&BackupFile>,
     watch: Watch<'_>,
 ) -> Result<BackupReport, Error> {
-    let mut pass = runtime.run_urgently(|local| Source(local).begin_pass())?;
+    let mut pass = runtime.run(Urgency::Urgent, |local| Source(local).begin_pass())?;
     let header = header(runtime.engine()?, &pass, base)?;
     let mut taking = Taking {
         runtime,
@@ -139,7 +140,7 @@ fn make(
             break map;
         }
         known = Known::Round(map);
-        pass = runtime.run_urgently(|local| Source(local).begin_pass())?;
+        pass = runtime.run(Urgency::Urgent, |local| Source(local).begin_pass())?;
         report.rounds += 1;
     };
     report.store_pages = taking.write_map(&map)?;
@@ -252,7 +253,7 @@ impl Taking<'_, '_> {
             while at < window.len() {
                 let batch = &mut self.batch;
                 let rest = &window[at..];
-                self.runtime.run_urgently(|local| {
+                self.runtime.run(Urgency::Urgent, |local| {
                     Source(local).copy_some(first + at as u64, rest, batch)
                 })?;
                 at += self.batch.entries.len();
@@ -316,7 +317,7 @@ impl Taking<'_, '_> {
         self.wait_for_records()?;
         let kept = self
             .runtime
-            .run_urgently(|local| Source(local).end_passes())?;
+            .run(Urgency::Urgent, |local| Source(local).end_passes())?;
         // Not before: should the log get other extents from here on, then behind what is copied.
         let area = engine.log.area().ok_or(Error::Closed)?;
         let volume = engine.shared.volume()?;
@@ -343,10 +344,10 @@ impl Taking<'_, '_> {
     /// two a task yields only where it frees chunks or moves pages, and is counted as doing so.
     fn wait_for_records(&self) -> Result<(), Error> {
         for worker in 0..self.runtime.config().workers {
-            let passed = self.runtime.spawn_there(worker, || ());
+            let passed = self.runtime.spawn(Urgency::Urgent, Some(worker), || ());
             passed.join().map_err(|_| Error::Closed)?;
         }
-        self.runtime.run_urgently(|local| {
+        self.runtime.run(Urgency::Urgent, |local| {
             local.engine.pagestore.wait_for_frees(&local.worker)?;
             local.engine.buffer.wait_for_batches(&local.worker)
         })
@@ -371,7 +372,7 @@ impl Taking<'_, '_> {
             }
             let (batch, rest) = (&mut self.batch, &missing[done..]);
             self.runtime
-                .run_urgently(|local| Source(local).copy_at(rest, batch))?;
+                .run(Urgency::Urgent, |local| Source(local).copy_at(rest, batch))?;
             for ((page, _), entry) in rest.iter().zip(&self.batch.entries) {
                 map.set(page.0, *entry)?;
             }

@@ -9,7 +9,7 @@ mod worker_state;
 
 pub(crate) use publish::Publisher;
 pub use task_handle::{OperationFuture, TaskHandle, TaskPanic};
-pub(crate) use threads::{Attended, Job, Runtime};
+pub(crate) use threads::{Admitted, Job, Runtime};
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) use watchdog::what_waits;
 #[cfg(any(test, feature = "simulation"))]

@@ -72,11 +72,9 @@ impl<T> TaskHandle<T> {
         }))
     }
 
-    /// The handle of a task that was not taken, for which `done` has no sender any more.
-    pub(crate) fn refused(
-        done: oneshot::AsyncReceiver<Result<T, TaskPanic>>,
-        reason: Error,
-    ) -> TaskHandle<T> {
+    /// The handle of a task that was not taken.
+    pub(crate) fn refused(reason: Error) -> TaskHandle<T> {
+        let (_, done) = oneshot::async_channel();
         TaskHandle(OfProcess::new(Awaited {
             done,
             work: None,

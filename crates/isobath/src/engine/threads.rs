@@ -12,7 +12,6 @@ use std::time::Duration;
 use super::{Engine, TaskHandle, TaskPanic, WorkerState};
 use crate::buffer::BufferPool;
 use crate::context::PoolHandle;
-use crate::error::panic_message;
 use crate::runtime::{
     FOR_A_RESULT, OfProcess, Spin, Urgency, Work, WorkerPool, block_on, in_any_task, overflow,
 };
@@ -24,26 +23,11 @@ use crate::{Error, small};
 /// Work for a worker; it may borrow from the thread or task that waits for it.
 pub(crate) type Job<'j, T> = Box<dyn FnOnce(&WorkerState) -> Result<T, Error> + Send + 'j>;
 
-/// Accepted work; it counts until this is dropped.
+/// Receives the result of a task.
+type Done<R> = oneshot::AsyncReceiver<Result<R, TaskPanic>>;
+
+/// Accepted work: until this is dropped it counts, and keeps the store from closing.
 pub(crate) struct Admitted(Arc<Engine>);
-
-/// Keeps the store from closing, for work that consists of several tasks, until it is dropped.
-pub(crate) struct Attended<'r> {
-    runtime: &'r Runtime,
-    _admitted: Admitted,
-}
-
-impl Attended<'_> {
-    /// As [`Runtime::spawn`], also while the store is closing.
-    pub(crate) fn spawn<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> TaskHandle<T> {
-        let admitted = self.runtime.admit(true);
-        self.runtime
-            .start_task(None, Urgency::Ordinary, admitted, work)
-    }
-}
 
 impl Drop for Admitted {
     fn drop(&mut self) {
@@ -296,53 +280,45 @@ impl Runtime {
     ///
     /// # Errors
     ///
-    /// [`Error::Closed`] once the workers have stopped; the panic of `work`.
+    /// [`Error::Closed`] once the store is closing; the panic of `work`.
     pub(crate) fn run<T: Send>(
         &self,
+        urgency: Urgency,
         work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
     ) -> Result<T, Error> {
         self.inside.get()?;
-        let mut work = Some(work);
-        let here = WorkerState::with_current(&self.engine, |local| {
-            local.and_then(|local| {
-                local.worker.count_operations(1);
-                work.take().map(|work| work(local))
-            })
-        });
-        match (here, work) {
-            (Some(result), _) => result,
-            (None, Some(work)) => self.hand_over(work, Urgency::Ordinary),
-            (None, None) => Err(Error::Closed),
-        }
-    }
-
-    /// As [`Runtime::run`], for work that all running tasks may be waiting for.
-    pub(crate) fn run_urgently<T: Send>(
-        &self,
-        work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
-    ) -> Result<T, Error> {
         if self.is_in_task() {
-            return self.run(work);
+            return WorkerState::in_task(&self.engine, |local| {
+                local.worker.count_operations(1);
+                work(local)
+            });
         }
-        self.hand_over(work, Urgency::Urgent)
-    }
-
-    /// Runs `work` as a task although the store is closing; for closing itself.
-    pub(crate) fn run_last<T: Send>(
-        &self,
-        work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
-    ) -> Result<T, Error> {
-        let admitted = self.admit(true)?;
-        self.dispatch(Urgency::Ordinary, admitted, work)
-    }
-
-    fn hand_over<T: Send>(
-        &self,
-        work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
-        urgency: Urgency,
-    ) -> Result<T, Error> {
-        let admitted = self.admit(false)?;
-        self.dispatch(urgency, admitted, work)
+        let admitted = self.admit(urgency)?;
+        let lent = self.lend();
+        // Not a task of another store either: its worker has other tasks.
+        let is_thread = !self.simulated && !in_any_task();
+        let worker = match is_thread {
+            true => self.pick_for_thread(),
+            false => self.pick(),
+        };
+        let (call, is_alone) = self.workers.handles()[worker].call();
+        let began = crate::runtime::clock::wall();
+        let work = || WorkerState::in_task(&self.engine, work);
+        // SAFETY: what `work` borrows outlives this function, which returns only
+        // after the task has ended.
+        let (done, _) = unsafe { self.send(worker, urgency, admitted, work) };
+        if is_thread && is_alone {
+            let has_ended = || done.has_message() || done.is_closed();
+            self.spin.until(has_ended, || false);
+        }
+        let result = self.receive(done);
+        drop(call);
+        if is_thread {
+            let is_prompt = began.elapsed() < PROMPT;
+            LAST.set(if is_prompt { worker } else { NONE });
+        }
+        lent.end();
+        result
     }
 
     /// Runs each of `jobs` as a task of a worker of its own, as far as there are
@@ -354,57 +330,52 @@ impl Runtime {
     pub(crate) fn run_all(&self, jobs: Vec<Job<'_, ()>>) -> Result<(), Error> {
         let mut admitted = Vec::with_capacity(jobs.len());
         for _ in &jobs {
-            admitted.push(self.admit(self.is_in_task())?);
+            admitted.push(self.admit(Urgency::Ordinary)?);
         }
         let mut waiting = Vec::with_capacity(jobs.len());
         let lent = self.lend();
         for (job, admitted) in jobs.into_iter().zip(admitted) {
+            let job = || WorkerState::in_task(&self.engine, job);
             // SAFETY: what the jobs borrow outlives this function, which returns
             // only after every job has ended: each is awaited below, and between
             // here and there nothing returns or panics.
-            waiting.push(unsafe { self.send(self.pick(), Urgency::Ordinary, admitted, job) });
+            let (done, _) = unsafe { self.send(self.pick(), Urgency::Ordinary, admitted, job) };
+            waiting.push(done);
         }
         let mut first = Ok(());
         for done in waiting {
-            let result = block_on(done).unwrap_or_else(|_| Err(self.given_up()));
-            first = first.and(result);
+            first = first.and(self.receive(done));
         }
         lent.end();
         first
     }
 
-    /// Why work that was taken was given up. A commit among it may have become durable.
-    fn given_up(&self) -> Error {
-        self.engine
-            .shared
-            .not_poisoned()
-            .err()
-            .unwrap_or(Error::Closed)
-    }
-
-    /// Counts a piece of work. While the store is closing, only tasks that are
-    /// running already, which closing waits for, may add some.
-    fn admit(&self, by_task: bool) -> Result<Admitted, Error> {
-        self.inside.get()?;
-        let admission = &self.workers.admission;
-        admission.live.fetch_add(1, Ordering::SeqCst);
-        let admitted = Admitted(Arc::clone(&self.engine));
-        if !by_task && admission.closing.load(Ordering::SeqCst) {
-            return Err(Error::Closed);
+    /// Waits for the result of a task that was handed over. One that was given up may have been a
+    /// commit that has become durable.
+    fn receive<T>(&self, done: Done<Result<T, Error>>) -> Result<T, Error> {
+        match block_on(done) {
+            Ok(Ok(result)) => result,
+            Ok(Err(TaskPanic { message })) => Err(Error::TaskPanicked { message }),
+            Err(_) => Err((self.engine.shared.not_poisoned().err()).unwrap_or(Error::Closed)),
         }
-        Ok(admitted)
     }
 
-    /// Keeps the store from closing until the answer is dropped.
+    /// Counts a piece of work, which may consist of several tasks. While the store is closing, only
+    /// tasks that are running already, which closing waits for, may add some.
     ///
     /// # Errors
     ///
     /// [`Error::Closed`] once the store is closing; [`Error::Forked`].
-    pub(crate) fn attend(&self) -> Result<Attended<'_>, Error> {
-        Ok(Attended {
-            runtime: self,
-            _admitted: self.admit(self.is_in_task())?,
-        })
+    pub(crate) fn admit(&self, urgency: Urgency) -> Result<Admitted, Error> {
+        self.inside.get()?;
+        let admission = &self.workers.admission;
+        admission.live.fetch_add(1, Ordering::SeqCst);
+        let admitted = Admitted(Arc::clone(&self.engine));
+        let is_closing = admission.closing.load(Ordering::SeqCst);
+        match is_closing && urgency != Urgency::Closing && !self.is_in_task() {
+            true => Err(Error::Closed),
+            false => Ok(admitted),
+        }
     }
 
     /// Accepts no more work, and waits for accepted work. A task that waits
@@ -429,60 +400,23 @@ impl Runtime {
         }
     }
 
-    fn dispatch<T: Send>(
-        &self,
-        urgency: Urgency,
-        admitted: Admitted,
-        work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
-    ) -> Result<T, Error> {
-        let lent = self.lend();
-        // Not a task of another store either: its worker has other tasks.
-        let is_thread = !self.simulated && !in_any_task();
-        let worker = match is_thread {
-            true => self.pick_for_thread(),
-            false => self.pick(),
-        };
-        let (call, is_alone) = self.workers.handles()[worker].call();
-        let began = crate::runtime::clock::wall();
-        // SAFETY: what `work` borrows outlives this function, which returns only
-        // after the task has ended.
-        let done = unsafe { self.send(worker, urgency, admitted, work) };
-        if is_thread && is_alone {
-            let has_ended = || done.has_message() || done.is_closed();
-            self.spin.until(has_ended, || false);
-        }
-        let result = block_on(done).unwrap_or_else(|_| Err(self.given_up()));
-        drop(call);
-        if is_thread {
-            let is_prompt = began.elapsed() < PROMPT;
-            LAST.set(if is_prompt { worker } else { NONE });
-        }
-        lent.end();
-        result
-    }
-
-    /// Sends `work` to a worker, as a task. The receiver gets its result, or
-    /// learns that the task was dropped before it ran.
+    /// Sends `work` to a worker, as a task. The receiver gets its result, or learns that the task
+    /// was dropped before it ran.
     ///
     /// # Safety
     ///
     /// What `work` borrows must stay valid until the receiver has answered.
-    unsafe fn send<T: Send>(
+    unsafe fn send<R: Send>(
         &self,
         worker: usize,
         urgency: Urgency,
         admitted: Admitted,
-        work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
-    ) -> oneshot::AsyncReceiver<Result<T, Error>> {
+        work: impl FnOnce() -> R + Send,
+    ) -> (Done<R>, Arc<dyn Work>) {
         let (tell, done) = oneshot::async_channel();
-        let engine = Arc::clone(&self.engine);
         let work = move || {
-            let result = catch_unwind(AssertUnwindSafe(|| with_local(&engine, work)));
-            result.unwrap_or_else(|payload| {
-                Err(Error::TaskPanicked {
-                    message: panic_message(&*payload),
-                })
-            })
+            let result = catch_unwind(AssertUnwindSafe(work));
+            result.map_err(|payload| TaskPanic::of(&*payload))
         };
         let task: Arc<dyn Work + '_> = Arc::new(Piece::new(work, tell, admitted));
         // SAFETY: only the lifetime changes. The caller keeps the borrows valid until the receiver
@@ -490,53 +424,27 @@ impl Runtime {
         // a task that is never resumed.
         let task: Arc<dyn Work + 'static> = unsafe { std::mem::transmute(task) };
         let may_block = !self.simulated && !self.is_in_task();
-        self.workers.handles()[worker].run(task, urgency, may_block);
-        done
+        self.workers.handles()[worker].run(Arc::clone(&task), urgency, may_block);
+        (done, task)
     }
 
     /// Runs `work` as a task of worker `worker`, or of the next one in turn. A task that waits for
-    /// it before it has begun runs it itself: otherwise all tasks that there can be could wait for
-    /// work that none is left for.
+    /// it before it has begun runs it itself, unless it is urgent: otherwise all tasks that there
+    /// can be could wait for work that none is left for.
     pub(crate) fn spawn<T: Send + 'static>(
         &self,
-        worker: Option<usize>,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> TaskHandle<T> {
-        let admitted = self.admit(self.is_in_task());
-        self.start_task(worker, Urgency::Ordinary, admitted, work)
-    }
-
-    /// As [`Self::spawn`], on that worker, for work that all running tasks may be waiting for.
-    pub(crate) fn spawn_there<T: Send + 'static>(
-        &self,
-        worker: usize,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> TaskHandle<T> {
-        let admitted = self.admit(self.is_in_task());
-        self.start_task(Some(worker), Urgency::Urgent, admitted, work)
-    }
-
-    fn start_task<T: Send + 'static>(
-        &self,
-        worker: Option<usize>,
         urgency: Urgency,
-        admitted: Result<Admitted, Error>,
+        worker: Option<usize>,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> TaskHandle<T> {
-        let (tell, done) = oneshot::async_channel();
-        let admitted = match admitted {
+        let admitted = match self.admit(urgency) {
             Ok(admitted) => admitted,
-            Err(reason) => return TaskHandle::refused(done, reason),
+            Err(reason) => return TaskHandle::refused(reason),
         };
-        let work = move || {
-            let result = catch_unwind(AssertUnwindSafe(work));
-            result.map_err(|payload| TaskPanic::of(&*payload))
-        };
-        let task: Arc<dyn Work> = Arc::new(Piece::new(work, tell, admitted));
         let worker = worker.unwrap_or_else(|| self.pick()) % self.engine.shared.config.workers;
-        let may_block = !self.is_in_task() && !self.simulated;
-        self.workers.handles()[worker].run(Arc::clone(&task), urgency, may_block);
-        let may_be_run_by_waiters = urgency == Urgency::Ordinary;
+        // SAFETY: `work` borrows nothing that ends.
+        let (done, task) = unsafe { self.send(worker, urgency, admitted, work) };
+        let may_be_run_by_waiters = urgency != Urgency::Urgent;
         let engine = Arc::downgrade(&self.engine);
         TaskHandle::new(done, may_be_run_by_waiters.then_some(task), engine)
     }
@@ -590,14 +498,3 @@ impl Runtime {
 #[cfg(test)]
 #[path = "threads_tests.rs"]
 mod tests;
-
-/// Calls `work` with the worker on which the caller is a task.
-fn with_local<T>(
-    engine: &Engine,
-    work: impl FnOnce(&WorkerState) -> Result<T, Error>,
-) -> Result<T, Error> {
-    WorkerState::with_current(engine, |local| match local {
-        Some(local) => work(local),
-        None => Err(Error::Closed),
-    })
-}

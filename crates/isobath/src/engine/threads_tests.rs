@@ -17,7 +17,7 @@ use crate::buffer::FrameId;
 use crate::checkpoint::SUPERBLOCK_OFFSETS;
 use crate::engine::WorkerState;
 use crate::page::{PAGE_SIZE, PageId};
-use crate::runtime::{NO_STACKS, TaskId};
+use crate::runtime::{NO_STACKS, TaskId, Urgency};
 use crate::sync::Mutex;
 use crate::{Error, LoadError, Options, Simulation, Store, Tree};
 
@@ -171,7 +171,7 @@ fn waiters_for_a_worker_that_panics_get_the_cause() {
     let waiting = std::thread::spawn({
         let runtime = Arc::clone(store.runtime());
         move || {
-            runtime.run(|local| {
+            runtime.run(Urgency::Ordinary, |local| {
                 local.worker.park();
                 Ok(())
             })

@@ -149,6 +149,7 @@ impl WorkerState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::Urgency;
     use crate::{Options, Store};
 
     #[test]
@@ -156,7 +157,7 @@ mod tests {
         let store = Store::in_memory(&Options::new().pool_bytes(8 << 20).workers(1)).unwrap();
         let runtime = store.runtime();
         let engine = runtime.engine().unwrap();
-        let attended = runtime.attend().unwrap();
+        let admitted = runtime.admit(Urgency::Ordinary).unwrap();
         let watchdog = Watchdog::default();
         let begin = Instant::now();
         let looks = |from: u64| {
@@ -176,7 +177,7 @@ mod tests {
             "{said}"
         );
         closing.store(false, Ordering::SeqCst);
-        drop(attended);
+        drop(admitted);
         store.create_tree("t").unwrap();
         // The task has answered before it counts as ended.
         while engine.workers.admission.live.load(Ordering::SeqCst) > 0 {

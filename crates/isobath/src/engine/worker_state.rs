@@ -172,6 +172,19 @@ impl WorkerState {
         }))
     }
 
+    /// Calls `work` with the worker on which the caller is a task of `engine`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`] if it is none; those of `work`.
+    #[inline]
+    pub(crate) fn in_task<T>(
+        engine: &Engine,
+        work: impl FnOnce(&WorkerState) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        WorkerState::with_current(engine, |local| local.map_or(Err(Error::Closed), work))
+    }
+
     /// Advances the worker once; see [`Worker::step`].
     pub(crate) fn step(&self, block: bool) -> bool {
         let outer = LOCAL.replace(self);

@@ -12,7 +12,7 @@ use crate::engine::{Engine, Runtime, WorkerState};
 use crate::log::record::Kind;
 use crate::log::{Reader, ReservationClass};
 use crate::page::Lsn;
-use crate::runtime::{TaskId, clock};
+use crate::runtime::{TaskId, Urgency, clock};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::{Durability, Error, Options};
@@ -145,7 +145,10 @@ fn spawn_commits(run: &Stepped, engine: &Arc<Engine>, book: &Arc<Book>, tasks: u
             }
             book.ended.fetch_add(1, Ordering::SeqCst);
         };
-        drop(run.runtime.spawn(Some(task as usize), work));
+        drop(
+            run.runtime
+                .spawn(Urgency::Ordinary, Some(task as usize), work),
+        );
     }
 }
 
@@ -298,7 +301,7 @@ fn buffered_commits_are_written_within_their_window_and_others_with_company() {
                 Ordering::SeqCst,
             )
         };
-        drop(run.runtime.spawn(None, work));
+        drop(run.runtime.spawn(Urgency::Ordinary, None, work));
         run.run_until(|| lsn.load(Ordering::SeqCst) > 0);
         Lsn(lsn.load(Ordering::SeqCst))
     };
@@ -337,7 +340,7 @@ fn too_large_a_transaction_is_refused() {
         );
         *told.lock() = Some((at_limit, beyond));
     };
-    drop(run.runtime.spawn(None, work));
+    drop(run.runtime.spawn(Urgency::Ordinary, None, work));
     run.run_until(|| outcome.lock().is_some());
     let (at_limit, beyond) = outcome.lock().take().unwrap();
     assert!(at_limit.is_ok());
@@ -356,7 +359,7 @@ fn workers_on_threads_answer_every_commit() {
     let tasks: Vec<_> = (0..96)
         .map(|task| {
             let engine = Arc::clone(&engine);
-            runtime.spawn(Some(task), move || {
+            runtime.spawn(Urgency::Ordinary, Some(task), move || {
                 for _ in 0..300 {
                     let lsn = commit(&engine, &[5; 200], Durability::Synced).unwrap();
                     assert!(engine.log.is_durable(lsn));
@@ -458,7 +461,7 @@ fn bench_group_commit() {
         let handles: Vec<_> = (0..tasks)
             .map(|task| {
                 let engine = Arc::clone(&engine);
-                runtime.spawn(Some(task), move || {
+                runtime.spawn(Urgency::Ordinary, Some(task), move || {
                     let mut count = 0u64;
                     while Instant::now() < end {
                         commit(&engine, &[5; 168], Durability::Synced).unwrap();

@@ -69,7 +69,7 @@ impl WaitingWork {
 
     fn push(&mut self, work: Arc<dyn Work>, urgency: Urgency) {
         match urgency {
-            Urgency::Ordinary => self.ordinary.push_back(work),
+            Urgency::Ordinary | Urgency::Closing => self.ordinary.push_back(work),
             Urgency::Urgent => self.urgent.push_back(work),
         }
     }

@@ -18,7 +18,7 @@ pub(crate) trait Work: Send + Sync {
     fn give_up(&self);
 }
 
-/// Which tasks work may take the place of.
+/// What work need not wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Urgency {
     /// It waits until one of the tasks that there may be has ended.
@@ -26,6 +26,9 @@ pub(crate) enum Urgency {
     /// All tasks that there may be could wait for what this does: each worker has a slot that is
     /// kept for such work.
     Urgent,
+    /// Otherwise ordinary, it is accepted while the store is closing: closing waits for what it is
+    /// a part of, or does it.
+    Closing,
 }
 
 /// Work that may wait in an inbox before senders are made to wait.

@@ -30,6 +30,7 @@ use crate::bounds::{self, KeyRange};
 use crate::btree::{self, Direction, Stretch, TreeId};
 use crate::engine::{OperationFuture, Runtime};
 use crate::error::{TransactionError, of_kind};
+use crate::runtime::Urgency;
 use crate::shared::Counters;
 use crate::sync::Mutex;
 use crate::txn::Dead;
@@ -534,7 +535,7 @@ impl Transaction {
         }
         let reads = self.reads.as_mut().map(|reads| &*reads.get_mut());
         let (writes, view, durability) = (&self.writes, &self.view, self.durability);
-        let result = runtime.run(|local| {
+        let result = runtime.run(Urgency::Ordinary, |local| {
             let encoded = writes.changes();
             let changes: Vec<_> = encoded.iter().map(write_set::Encoded::change).collect();
             let context = CommitContext {
@@ -605,7 +606,7 @@ impl Transaction {
         let changes = self.writes.large();
         let result = changes.and_then(|mut changes| {
             let trees = changes.trees();
-            runtime.run(|local| {
+            runtime.run(Urgency::Ordinary, |local| {
                 let mut next = |at| changes.next(at);
                 let transactions = &local.engine.transactions;
                 transactions.commit_large(local, &trees, context, &mut next)
@@ -648,7 +649,7 @@ impl Transaction {
     /// future is dropped: whether it came to its end is known by reading.
     pub fn commit_async(self) -> OperationFuture<(), TransactionError> {
         let runtime = Arc::clone(self.view.runtime());
-        let task = runtime.spawn(None, move || self.commit());
+        let task = runtime.spawn(Urgency::Ordinary, None, move || self.commit());
         task.flat()
     }
 

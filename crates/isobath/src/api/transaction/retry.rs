@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::view::rest;
 use super::{Isolation, Transaction};
 use crate::engine::Runtime;
-use crate::runtime::clock;
+use crate::runtime::{Urgency, clock};
 use crate::{Durability, Error};
 
 /// Attempts that are made unless an option says otherwise.
@@ -126,7 +126,7 @@ fn await_winner(runtime: &Runtime) -> Result<(), Error> {
     if !transactions.is_late() || !transactions.unseen.is_any() {
         return Ok(());
     }
-    runtime.run(|local| transactions.await_durable(local))
+    runtime.run(Urgency::Ordinary, |local| transactions.await_durable(local))
 }
 
 /// Lets the transactions go first that this one was in conflict with. Pauses

@@ -6,6 +6,7 @@ use crate::Error;
 use crate::api::tree::Tree;
 use crate::api::value::Keeper;
 use crate::engine::{Engine, Runtime, WorkerState};
+use crate::runtime::Urgency;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::txn::Transactions;
 use crate::txn::snapshots::Registered;
@@ -109,7 +110,7 @@ impl Drop for View {
         }
         if transactions.has_dead() && !panics {
             // While the store is closing, closing does it.
-            let _ = self.runtime.run(|local| {
+            let _ = self.runtime.run(Urgency::Ordinary, |local| {
                 local.engine.transactions.free_dead(local);
                 Ok(())
             });
