@@ -92,7 +92,7 @@ pub struct Options {
     durability: Durability,
     /// By default as the pool is.
     log_bytes: Option<u64>,
-    log_path: Option<PathBuf>,
+    pub(super) log_path: Option<PathBuf>,
     pub(crate) on_recovery: RecoveryListener,
     publish_stats: bool,
 }
@@ -452,11 +452,6 @@ impl Options {
     pub(crate) fn with_log_on_volume(mut self) -> Options {
         self.log_path = None;
         self
-    }
-
-    /// The path given for the log.
-    pub(crate) fn given_log_path(&self) -> Option<&Path> {
-        self.log_path.as_deref()
     }
 
     pub(crate) fn lock_timeout(&self) -> Duration {

@@ -91,7 +91,7 @@ fn open_at(
     paths: &[PathBuf],
     options: &Options,
 ) -> Result<Store, Error> {
-    let given = options.given_log_path();
+    let given = options.log_path.as_deref();
     checkpoint::open_log(volume, &mut superblock, paths, given)?;
     if superblock.clean {
         let store = Store::open_with(volume.clone(), superblock, paths, options)?;

@@ -180,10 +180,10 @@ impl Store {
     ///
     /// As for [`Store::create`].
     pub fn create_on_volume(volume: Volume, options: &Options) -> Result<Store, OpenError> {
-        if let Some(path) = options.given_log_path() {
+        if let Some(path) = &options.log_path {
             return Err(OpenError::NoSeparateLog {
                 paths: Vec::new(),
-                path: path.to_owned(),
+                path: path.clone(),
             });
         }
         let config = options.config().map_err(of_kind::<OpenError>)?;
@@ -255,7 +255,7 @@ impl Store {
         options: &Options,
     ) -> Result<Store, Error> {
         let mut config = options.config()?;
-        let given = options.given_log_path();
+        let given = options.log_path.as_deref();
         checkpoint::open_log(&volume, &mut superblock, paths, given)?;
         config.sizes = superblock.sizes;
         let policy = options.policy_of(&superblock)?;

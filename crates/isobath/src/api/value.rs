@@ -114,11 +114,7 @@ impl ValueWriter {
     }
 
     /// Ends the value without putting it anywhere.
-    pub(crate) fn finish_apart(mut self) -> Result<Finished, Error> {
-        self.take_finished()
-    }
-
-    fn take_finished(&mut self) -> Result<Finished, Error> {
+    pub(crate) fn take_finished(&mut self) -> Result<Finished, Error> {
         // Dropping the writer frees what it wrote.
         self.tree.alive()?;
         let mut extent = self.extent.take().unwrap_or_default();

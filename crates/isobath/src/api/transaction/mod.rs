@@ -135,7 +135,7 @@ impl Transaction {
             reads: remembers.then(Mutex::default),
             hidden: Mutex::default(),
             pops: None,
-            durability: options.durability_or(default),
+            durability: options.durability.unwrap_or(default),
             read_only: options.is_read_only(),
         })
     }
@@ -478,7 +478,7 @@ impl Transaction {
     /// savepoints was rolled back to.
     pub fn savepoint(&mut self) -> Savepoint {
         Savepoint {
-            transaction: self.view.number(),
+            transaction: self.view.registered().number(),
             number: self.writes.savepoint(),
         }
     }
@@ -491,7 +491,7 @@ impl Transaction {
     /// [`Error::NoSuchSavepoint`] for one of another transaction, or one that was
     /// made after a savepoint that was rolled back since.
     pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<(), Error> {
-        let mine = savepoint.transaction == self.view.number();
+        let mine = savepoint.transaction == self.view.registered().number();
         if !mine || !self.writes.rollback_to(savepoint.number) {
             return Err(Error::NoSuchSavepoint);
         }

@@ -22,7 +22,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TransactionOptions {
     isolation: Isolation,
-    durability: Option<Durability>,
+    pub(super) durability: Option<Durability>,
     read_only: bool,
     attempts: u32,
 }
@@ -82,10 +82,6 @@ impl TransactionOptions {
     pub(super) fn is_read_only(&self) -> bool {
         self.read_only
     }
-
-    pub(super) fn durability_or(&self, default: Durability) -> Durability {
-        self.durability.unwrap_or(default)
-    }
 }
 
 /// Runs `work` in a transaction until that commits, `work` fails permanently, or
@@ -98,7 +94,7 @@ pub(crate) fn transact<T, E: From<Error>>(
     let mut attempt = 1;
     loop {
         let mut transaction = Transaction::begin(runtime, options)?;
-        let number = transaction.view.number();
+        let number = transaction.view.registered().number();
         let (error, may_retry) = match work(&mut transaction) {
             // Whatever error of its own `work` has made of that.
             Err(error) => (error, transaction.view.was_too_old()),

@@ -50,11 +50,6 @@ impl View {
         Keeper::Snapshot(Arc::downgrade(&self.registered))
     }
 
-    /// Tells this transaction from all others of the store.
-    pub(super) fn number(&self) -> u64 {
-        self.registered.number()
-    }
-
     pub(super) fn lsn(&self) -> u64 {
         self.registered.lsn
     }

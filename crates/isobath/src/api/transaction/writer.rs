@@ -66,8 +66,8 @@ impl<'t> TransactionWriter<'t> {
     /// # Errors
     ///
     /// As for [`Transaction::insert`]; the transaction is as before then.
-    pub fn finish(self) -> Result<(), Error> {
-        let write = match self.writer.finish_apart()? {
+    pub fn finish(mut self) -> Result<(), Error> {
+        let write = match self.writer.take_finished()? {
             Finished::Inline(bytes) => Write::Inline(bytes.into()),
             Finished::Extent(extent) => Write::Extent(extent),
         };
