@@ -6,10 +6,12 @@
 
 use super::common;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use common::{Model, Random, assert_sound, bytes_of, image, key, parameter, value};
-use isobath::{Error, OpenError, Options, StorageError, Store, Volume};
+use isobath::Error::OlderFormat;
+use isobath::{Error, OpenError, Options, SalvageOptions, StorageError, Store, Volume};
 use isobath_io::{Fault, FaultDevice, FaultPlan, FaultRule, IoErrorKind, Op, Trigger};
 
 fn options() -> Options {
@@ -204,7 +206,7 @@ fn either_superblock_is_enough_and_none_is_an_error() {
 }
 
 #[test]
-fn truncated_newer_older_and_foreign_volumes_are_distinguished() {
+fn truncated_newer_and_foreign_volumes_are_distinguished() {
     let (device, _) = build();
     let bytes = bytes_of(&device);
     let open = |bytes: &[u8]| {
@@ -242,20 +244,60 @@ fn truncated_newer_older_and_foreign_volumes_are_distinguished() {
         ),
         "{error}"
     );
-    for version in 1..4 {
-        let mut older = bytes.clone();
-        for first in [0, 32768] {
-            older[first + 8] = version;
-            let block = &mut older[first..first + 4096];
-            let sum = crc32c::crc32c_append(crc32c::crc32c(&block[..12]), &block[16..]);
-            block[12..16].copy_from_slice(&sum.to_le_bytes());
-        }
-        let error = open(&older).to_string();
-        let why = format!(
-            "has format version {version}; this engine reads version 4: run `isobath export`"
-        );
-        assert!(error.contains(&why), "{error}");
+}
+
+/// Gives the superblocks at the `places` of them in `bytes` the format version `version`.
+fn give_version(bytes: &mut [u8], places: &[usize], version: u8) {
+    for &place in places {
+        let block = &mut bytes[place..place + 4096];
+        assert!(block.starts_with(b"ISOBATH\0"));
+        block[8] = version;
+        let sum = crc32c::crc32c_append(crc32c::crc32c(&block[..12]), &block[16..]);
+        block[12..16].copy_from_slice(&sum.to_le_bytes());
     }
+}
+
+#[test]
+fn a_store_of_an_older_version_is_left_to_its_release() {
+    let directory = tempfile::tempdir().unwrap();
+    let [path, saved] = ["old", "saved"].map(|name| directory.path().join(name));
+    let options = options().publish_stats(false);
+    Store::create(&path, &options).unwrap().close().unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let places = (0..bytes.len()).step_by(4096);
+    let places: Vec<usize> = places
+        .filter(|&at| bytes[at..].starts_with(b"ISOBATH\0"))
+        .collect();
+    let [_, second] = places[..] else {
+        panic!("{places:?}")
+    };
+    for version in 1..4 {
+        give_version(&mut bytes, &places, version);
+        std::fs::write(&path, &bytes).unwrap();
+        let refused = |error: Error| {
+            let OlderFormat { found, known, .. } = error else {
+                panic!("{error}")
+            };
+            assert_eq!((found, known), (u32::from(version), 4));
+        };
+        let error = Store::open(&path, &options).unwrap_err();
+        let what = format!("has format version {version}; this engine reads version 4: run");
+        assert!(error.to_string().contains(&what), "{error}");
+        refused(error.into());
+        let reads = Store::open(&path, &options.clone().read_only(true));
+        refused(reads.unwrap_err().into());
+        let (how, mut watch) = (SalvageOptions::new(), |_: &_, _, _| {
+            ControlFlow::Continue(())
+        });
+        let salvaged = isobath::salvage(&[&path], &[&saved], &how, &options, &mut watch);
+        refused(salvaged.unwrap_err());
+        assert!(std::fs::read(&path).unwrap() == bytes && !saved.exists());
+    }
+    // One that a crash kept from getting its second superblock of this version.
+    give_version(&mut bytes, &places, 4);
+    give_version(&mut bytes, &[second], 3);
+    std::fs::write(&path, &bytes).unwrap();
+    Store::open(&path, &options).unwrap().close().unwrap();
 }
 
 #[test]
