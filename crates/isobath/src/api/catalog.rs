@@ -328,20 +328,17 @@ pub(crate) fn list_visible(local: &WorkerState) -> Result<Vec<(String, Tree)>, E
         trees.insert(name.to_vec(), tree);
     })?;
     local.worker.preemption_point();
-    let transactions = &local.engine.transactions;
-    if transactions.is_late() && !transactions.is_quiet() {
-        let bounds = (
-            Bound::Included(&[NAME][..]),
-            Bound::Excluded(&[NAME + 1][..]),
-        );
-        let at = transactions.tracker.reported();
-        let all = (at, Direction::Forward, usize::MAX);
-        for (key, old) in transactions.versions.within(CATALOG.id, bounds, all).found {
-            match decode_old(&old)? {
-                Some(tree) => trees.insert(key[1..].to_vec(), tree),
-                None => trees.remove(&key[1..]),
-            };
-        }
+    let bounds = (
+        Bound::Included(&[NAME][..]),
+        Bound::Excluded(&[NAME + 1][..]),
+    );
+    let reader = local.engine.transactions.reader(CATALOG.id, None);
+    let older = reader.older_within(bounds, Direction::Forward, usize::MAX);
+    for (key, old) in older.found {
+        match decode_old(&old)? {
+            Some(tree) => trees.insert(key[1..].to_vec(), tree),
+            None => trees.remove(&key[1..]),
+        };
     }
     let name = |name: Vec<u8>| String::from_utf8_lossy(&name).into_owned();
     Ok(trees

@@ -7,8 +7,8 @@ use crate::api::tree::Tree;
 use crate::btree::{Batch, Lookup, ValueKind};
 use crate::engine::{Job, WorkerState};
 use crate::page::PageId;
-use crate::txn::Verdict;
 use crate::txn::versions::OldValue;
+use crate::txn::visible::Seen;
 
 /// Keys that are looked up before their values are handed out.
 const BATCH_KEYS: usize = 512;
@@ -32,29 +32,23 @@ pub(crate) fn get_each(
             .tree
             .get_many_resident(tree.runtime.pool()?, part, &mut batch);
         missing.clear();
-        let transactions = &engine.transactions;
-        // All leaves were read before this: one look is enough if no commit is beside.
-        let is_quiet = transactions.is_quiet();
+        let reader = engine.transactions.reader(tree.state.tree.id, None);
         for (at, lookup) in batch.lookups().iter().enumerate() {
-            match lookup {
+            let page = match lookup {
                 Lookup::Absent | Lookup::Found(ValueKind::Inline, _) => {
-                    if is_quiet || transactions.shows_leaf(tree.state.tree.id, part[at]) {
-                        each(first + at, batch.value(at).map(|value| value.bytes));
-                        continue;
-                    }
-                    match transactions.judge(tree.state.tree.id, part[at]) {
-                        Verdict::Leaf => each(first + at, batch.value(at).map(|value| value.bytes)),
-                        Verdict::Older(OldValue::Absent) => each(first + at, None),
-                        Verdict::Older(OldValue::Inline(old)) => each(first + at, Some(&old)),
+                    match reader.judge(part[at]) {
+                        Seen::Leaf => each(first + at, batch.value(at).map(|value| value.bytes)),
+                        Seen::Older(OldValue::Absent) => each(first + at, None),
+                        Seen::Older(OldValue::Inline(old)) => each(first + at, Some(&old)),
                         _ => missing.push((first + at, PageId(0))),
                     }
+                    continue;
                 }
-                Lookup::NotResident(page) => missing.push((first + at, *page)),
-                // Large, or being changed: read on its own, as what is partially applied above.
-                Lookup::Found(ValueKind::Extent, _) | Lookup::Contended => {
-                    missing.push((first + at, PageId(0)));
-                }
-            }
+                Lookup::NotResident(page) => *page,
+                // Large, or being changed: read on its own.
+                Lookup::Found(ValueKind::Extent, _) | Lookup::Contended => PageId(0),
+            };
+            missing.push((first + at, page));
         }
         if !missing.is_empty() {
             fetch(tree, keys, &missing, &mut each)?;

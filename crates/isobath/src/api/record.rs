@@ -18,14 +18,12 @@ pub(crate) fn get_in_task(
     value: &mut Vec<u8>,
 ) -> Result<bool, Error> {
     let transactions = &local.engine.transactions;
-    // The result of nearly every lookup: a value in its leaf, or none, and no commit in flight that
-    // changes it.
+    // The result of nearly every lookup: a small value, or none.
     let found = tree.get(&TaskContext { local }, key, value)?;
-    if found != Some(ValueKind::Extent) {
-        local.worker.preemption_point();
-        if transactions.shows_leaf(tree.id, key) {
-            return Ok(found.is_some());
-        }
+    local.worker.preemption_point();
+    let seen = transactions.reader(tree.id, None).seen(key, found, value);
+    if let Some(seen @ (None | Some(ValueKind::Inline))) = seen {
+        return Ok(seen.is_some());
     }
     transactions.read_one(local, tree.id, key, |old| {
         match old.map(|old| old.take(value)) {

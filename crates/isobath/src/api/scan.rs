@@ -132,8 +132,8 @@ impl<'t> Scan<'t> {
         show: &mut impl FnMut(&[u8], ValueRef<'_>) -> Result<bool, Error>,
     ) -> Result<Result<bool, Error>, C::Error> {
         let tree = self.tree;
-        let engine = tree.runtime.engine()?;
-        let transactions = &engine.transactions;
+        let transactions = &tree.runtime.engine()?.transactions;
+        let reader = transactions.reader(tree.state.tree.id, None);
         for _ in 0..leaves {
             tree.runtime.count_operations(1);
             if self.has_shown {
@@ -143,7 +143,7 @@ impl<'t> Scan<'t> {
             let found = self.cursor.next_records(ctx)?;
             // A leaf says what all of it had when it was read, and the range's end says that
             // nothing was behind.
-            if tree.needs_versions()? {
+            if !reader.sees_leaves((Bound::Unbounded, Bound::Unbounded)) {
                 self.needs_versions = true;
                 return Ok(Ok(false));
             }
@@ -151,21 +151,8 @@ impl<'t> Scan<'t> {
                 return Ok(Ok(false));
             }
             self.has_shown = true;
-            // A commit in parts that begins now changes the leaf after it was read.
-            let in_parts = transactions.unseen.is_in_parts();
             let mut failed = Ok(true);
             let goes_on = self.cursor.visit_leaf(ctx, |entry| {
-                if in_parts {
-                    let checked = transactions.check_atomic_visibility(
-                        &engine.shared,
-                        tree.state.tree.id,
-                        entry.key,
-                    );
-                    if let Err(error) = checked {
-                        failed = Err(error);
-                        return false;
-                    }
-                }
                 self.shown += 1;
                 match show(entry.key, entry.value) {
                     Ok(true) => true,

@@ -15,7 +15,8 @@ use crate::error::{LoadError, of_kind};
 use crate::runtime::Urgency;
 use crate::txn::commit::Change;
 use crate::txn::versions::{Bounds, OldValue};
-use crate::txn::{TreeStatus, Verdict, key_hash};
+use crate::txn::visible::Reader;
+use crate::txn::{TreeStatus, key_hash};
 use crate::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, Record};
 
 /// State shared by all handles of one tree.
@@ -125,40 +126,30 @@ impl Tree {
         if let Some(result) = here {
             return self.found(self.map_error(result)?);
         }
-        let found = tree.get(&InlineContext::new(self.runtime.pool()?), key, value);
-        if let Ok(found @ (None | Some(ValueKind::Inline))) = found {
-            let transactions = &engine.transactions;
-            if transactions.shows_leaf(tree.id, key) {
-                return self.found(found.is_some());
-            }
-            match transactions.judge(tree.id, key) {
-                Verdict::Leaf => return self.found(found.is_some()),
-                Verdict::Older(old @ (OldValue::Absent | OldValue::Inline(_))) => {
-                    return self.found(old.take(value).is_some());
-                }
-                _ => (),
-            }
+        let reader = engine.transactions.reader(tree.id, None);
+        let inline = InlineContext::new(self.runtime.pool()?);
+        if let Ok(found) = tree.get(&inline, key, value)
+            && let Some(found @ (None | Some(ValueKind::Inline))) = reader.seen(key, found, value)
+        {
+            return self.found(found.is_some());
         }
         // A page miss, a chunk to read, something to wait for or to report.
         self.found(self.run(|local| get_in_task(local, tree, key, value))?)
     }
 
-    /// As [`Tree::get_into`], for readers that have a snapshot, and ask the version store
-    /// afterwards.
-    pub(crate) fn get_newest(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
-        let engine = self.runtime.engine()?;
-        let transactions = &engine.transactions;
-        if !transactions.is_late() || transactions.unseen.is_in_parts() || self.runtime.is_in_task()
-        {
-            return self.get_into(key, value);
-        }
+    /// What the leaf of `key` has, visible or not: the kind, and the bytes or the descriptor in
+    /// `value`.
+    pub(crate) fn get_leaf(
+        &self,
+        key: &[u8],
+        value: &mut Vec<u8>,
+    ) -> Result<Option<ValueKind>, Error> {
         self.alive()?;
-        let inline = InlineContext::new(self.runtime.pool()?);
-        match self.state.tree.get(&inline, key, value) {
-            Ok(found @ (None | Some(ValueKind::Inline))) if !transactions.unseen.is_in_parts() => {
-                self.found(found.is_some())
-            }
-            _ => self.get_into(key, value),
+        let tree = self.state.tree;
+        self.runtime.count_operations(1);
+        match tree.get(&InlineContext::new(self.runtime.pool()?), key, value) {
+            Ok(found) => self.found(found),
+            Err(_) => self.run(|local| tree.get(&TaskContext { local }, key, value)),
         }
     }
 
@@ -192,23 +183,20 @@ impl Tree {
 
     fn contains_bytes(&self, key: &[u8]) -> Result<bool, Error> {
         check_key(key)?;
-        self.alive()?;
-        let tree = self.state.tree;
         let mut value = Vec::new();
-        let engine = self.runtime.engine()?;
-        self.runtime.count_operations(1);
-        match tree.get(&InlineContext::new(self.runtime.pool()?), key, &mut value) {
-            Ok(found) if engine.transactions.shows_leaf(tree.id, key) => {
-                self.found(found.is_some())
-            }
-            _ => self.found(self.run(|local| {
-                let transactions = &local.engine.transactions;
-                transactions.read_one(local, tree.id, key, |old| match old {
-                    Some(old) => Ok(old != OldValue::Absent),
-                    None => Ok(tree.get(&TaskContext { local }, key, &mut value)?.is_some()),
-                })
-            })?),
+        let found = self.get_leaf(key, &mut value)?;
+        let tree = self.state.tree;
+        let transactions = &self.runtime.engine()?.transactions;
+        let reader = transactions.reader(tree.id, None);
+        if let Some(found) = reader.seen(key, found, &mut value) {
+            return self.found(found.is_some());
         }
+        self.found(self.run(|local| {
+            transactions.read_one(local, tree.id, key, |old| match old {
+                Some(old) => Ok(old != OldValue::Absent),
+                None => Ok(tree.get(&TaskContext { local }, key, &mut value)?.is_some()),
+            })
+        })?)
     }
 
     /// Gives `key` the value `value`, whether it had one or not.
@@ -378,26 +366,12 @@ impl Tree {
         )
     }
 
-    /// Whether leaves alone may tell what is not visible yet. Asked after they were read.
-    #[inline]
-    pub(crate) fn needs_versions(&self) -> Result<bool, Error> {
-        let transactions = &self.runtime.engine()?.transactions;
-        let unseen = &transactions.unseen;
-        Ok(unseen.is_any() && (transactions.is_late() || unseen.is_loading()))
-    }
-
-    /// Ends a scan: waits for the rest of the commits that it may have seen the
-    /// beginning of.
-    pub(crate) fn await_rest(&self) -> Result<(), Error> {
-        self.found(())?;
-        let transactions = &self.runtime.engine()?.transactions;
-        if !transactions.has_rest() {
-            return Ok(());
+    /// Waits for the commits that a scan may have seen a part of.
+    pub(crate) fn await_others(&self, reader: Reader<'_>) -> Result<(), Error> {
+        match reader.has_met_others() {
+            true => self.run(|local| reader.await_others(local)),
+            false => Ok(()),
         }
-        self.run(|local| {
-            transactions.await_rest(local);
-            Ok(())
-        })
     }
 
     /// As [`Tree::scan`], by descending keys.
@@ -485,7 +459,12 @@ impl Tree {
             };
             transaction::scan_seen(self, bounds, direction, wanted, visit)?;
         }
-        self.await_rest()
+        let transactions = &self.runtime.engine()?.transactions;
+        // Where commits are seen late the scan has shown a part of none.
+        if !transactions.is_late() {
+            self.await_others(transactions.reader(self.state.tree.id, None))?;
+        }
+        self.found(())
     }
 
     /// The values of all `keys`, in their order. Cache misses and page faults

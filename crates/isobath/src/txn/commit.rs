@@ -193,7 +193,7 @@ impl Outcome<'_> {
         }
         std::mem::forget(self.noted);
         if let Some(locked) = locked {
-            transactions.mark_partially_applied(locked.numbers().iter().copied());
+            transactions.unseen.fail(locked.numbers().iter().copied());
         }
     }
 }
@@ -383,8 +383,9 @@ impl<'a> Commit<'a, '_> {
     fn has_read_early(&self) -> bool {
         let transactions = self.transactions();
         let unseen = &transactions.unseen;
-        let is_early =
-            |change: &Change<'_>| unseen.has(change.number()) || unseen.is_swapped(change.tree.id);
+        let is_early = |change: &Change<'_>| {
+            unseen.has(change.number()) || unseen.is_rewritten(change.tree.id)
+        };
         transactions.is_late() && self.changes.iter().any(is_early)
     }
 
@@ -750,8 +751,8 @@ impl<'a> Commit<'a, '_> {
         // Where versions hide it from single reads, too, these find what the keys had.
         let is_hidden = self.is_late() && published.is_some();
         if self.changes.len() > 1 && !is_hidden {
-            self.transactions()
-                .mark_partially_applied(self.changes.iter().map(Change::number));
+            let unseen = &self.transactions().unseen;
+            unseen.fail(self.changes.iter().map(Change::number));
         }
         // The versions stay pending, so that no snapshot sees the part that is there.
         slot.abandon();

@@ -436,8 +436,7 @@ impl<'a> LargeCommit<'a> {
         let ending = transactions.tracker.begin_ending(lsn);
         slot.is_applied(lsn);
         if let Err(error) = transactions.wait_for_watermark(local, lsn) {
-            // No reader outside transactions sees it: single reads find the trees noted, scans find
-            // the commit in flight.
+            // No reader outside transactions sees it: they find the trees noted.
             if let Some(swap) = swap {
                 swap.keep();
             }

@@ -17,11 +17,12 @@
 //! - [`commit`]: the protocol.
 //!
 //! - [`unseen`]: changes that are in the leaves and that are not visible yet.
+//! - [`visible`]: what a reader sees of a record that it has read.
 //!
 //! If commits are seen once they are durable ([`Transactions::is_late`]), every commit
 //! adds versions, and operations outside transactions read what is below the
 //! watermark, as snapshots do. Elsewhere they read the pages as they are; what a commit has
-//! changed there only in part they wait for ([`Transactions::read_one`]); and
+//! changed there only in part they wait for ([`visible::Seen::InParts`]); and
 //! while no snapshot is open a commit adds no versions: it is *blind*. A
 //! snapshot that begins waits for the blind commits in flight; the others know
 //! of it.
@@ -39,6 +40,7 @@ mod stamped_map;
 pub(crate) mod tree_status;
 pub(crate) mod unseen;
 pub(crate) mod versions;
+pub(crate) mod visible;
 
 use std::sync::Arc;
 
@@ -49,15 +51,15 @@ use crate::extent::{self, Extent};
 use crate::log::record::Token;
 use crate::log::{Log, Tracker};
 use crate::page::Lsn;
-use crate::shared::{Config, Counters, Durability, Shared};
+use crate::shared::{Config, Counters, Durability};
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{HashSet, Mutex};
 use copies::Copies;
 use locks::Locks;
 use snapshots::{KeptOut, Registered, Snapshots};
 pub(crate) use tree_status::TreeStatus;
-use unseen::{Unseen, UnseenLoad, UnseenSwap};
-use versions::{KeyRef, OldValue, Versions};
+use unseen::{Unseen, UnseenRecords, UnseenTrees};
+use versions::{KeyRef, Versions};
 
 /// Bytes of large values on the volume that snapshots may keep in however small a store.
 const MIN_OLD_VALUES: u64 = 64 << 20;
@@ -83,22 +85,7 @@ pub(crate) struct Transactions {
     has_turn: AtomicBool,
     is_late: bool,
     pub(crate) copies: Copies,
-    /// Numbers of the keys of commits that failed half-way: what the pages have of
-    /// them is for the next recovery to complete.
-    partially_applied: Mutex<HashSet<u64>>,
     pub(crate) counters: TransactionCounters,
-}
-
-/// A verdict on a leaf that was read outside transactions.
-pub(crate) enum Verdict {
-    /// It is the answer.
-    Leaf,
-    /// This is the answer.
-    Older(OldValue),
-    /// It is to be read again once the key is unlocked.
-    InParts,
-    /// It is to be read again once a large commit is visible, whose it may be.
-    Swapped,
 }
 
 /// Until this is dropped no other large commit has a slot. Of two that have one each could wait for
@@ -165,7 +152,6 @@ impl Transactions {
             has_turn: AtomicBool::new(false),
             is_late: config.durability == Durability::Synced && log.is_on(),
             copies: Copies::default(),
-            partially_applied: Mutex::new(HashSet::default()),
             counters: TransactionCounters::default(),
         }
     }
@@ -191,64 +177,24 @@ impl Transactions {
         self.is_late
     }
 
-    /// Whether what was just read of `key` from its leaf is what all readers see; where not, or
-    /// where this cannot decide, [`Transactions::judge`] does.
-    #[inline]
-    pub(crate) fn shows_leaf(&self, tree: TreeId, key: &[u8]) -> bool {
-        self.is_quiet() || self.is_unchanged(key_hash(tree, key))
-    }
-
-    /// Whether what was read from any leaf before this is what all readers see.
-    #[inline]
-    pub(crate) fn is_quiet(&self) -> bool {
-        !self.unseen.is_any()
-    }
-
-    /// Whether no commit that readers have to beware of may change a key of this number.
-    fn is_unchanged(&self, number: u64) -> bool {
-        !self.unseen.has(number) && !self.unseen.is_in_parts() && !self.unseen.is_loading()
-    }
-
-    /// Judges a value of `key` that was just read from its leaf.
-    pub(crate) fn judge(&self, tree: TreeId, key: &[u8]) -> Verdict {
-        if self.is_quiet() {
-            return Verdict::Leaf;
-        }
-        if self.unseen.is_swapped(tree) {
-            return Verdict::Swapped;
-        }
-        let number = key_hash(tree, key);
-        if self.unseen.has(number) {
-            // A commit above the reported watermark is not visible yet, unless its versions have
-            // been collected: then it is.
-            let of = KeyRef { tree, key, number };
-            if let Some(old) = self.versions.find_of(of, self.tracker.reported()) {
-                return Verdict::Older(old);
-            }
-        }
-        if self.unseen.is_loaded(tree, key) {
-            return Verdict::Older(OldValue::Absent);
-        }
-        if self.unseen.is_in_parts()
-            && (self.locks.is_locked(number) || self.is_partially_applied(number))
-        {
-            return Verdict::InParts;
-        }
-        Verdict::Leaf
-    }
-
     /// For a bulk load that is about to link its records, the keys from `from` on: no reader sees
     /// them until what this returns is dropped. `None` if a load is seen before it is durable.
-    pub(crate) fn begin_load(&self, tree: TreeId, from: &[u8]) -> Option<UnseenLoad<'_>> {
-        let is_unseen = self.is_late && !canary::is_on(Canary::ShowEarly);
-        is_unseen.then(|| self.unseen.begin_load(tree, from))
+    pub(crate) fn begin_load(&self, tree: TreeId, from: &[u8]) -> Option<UnseenTrees<'_>> {
+        let records = || UnseenRecords::From(from.into());
+        let hide = || self.unseen.hide(vec![(tree, records())]);
+        (self.is_late && !canary::is_on(Canary::ShowEarly)).then(hide)
     }
 
-    /// For a large commit that is about to give `trees` their new roots: readers wait for what they
-    /// have read there until this is dropped. `None` if single reads may be ahead of snapshots.
-    pub(crate) fn begin_swap(&self, trees: impl Iterator<Item = TreeId>) -> Option<UnseenSwap<'_>> {
-        (self.is_late && !canary::is_on(Canary::ShowRootsEarly))
-            .then(|| self.unseen.begin_swap(trees.collect()))
+    /// For a large commit that is about to give `trees`, which it has closed, their new roots:
+    /// readers wait for what they have read there until this is dropped. `None` if single reads may
+    /// be ahead of snapshots.
+    pub(crate) fn begin_swap(
+        &self,
+        trees: impl Iterator<Item = TreeId>,
+    ) -> Option<UnseenTrees<'_>> {
+        let all = trees.map(|tree| (tree, UnseenRecords::All));
+        let hide = || self.unseen.hide(all.collect());
+        (self.is_late && !canary::is_on(Canary::ShowRootsEarly)).then(hide)
     }
 
     /// Waits until no other large commit has a slot. The caller has none, and no log space.
@@ -264,78 +210,6 @@ impl Transactions {
         Ok(LargeTurn(&self.has_turn))
     }
 
-    fn is_partially_applied(&self, number: u64) -> bool {
-        self.partially_applied.lock().contains(&number)
-    }
-
-    /// A commit of several keys that has left no versions has failed half-way, and will stay so.
-    pub(crate) fn mark_partially_applied(&self, numbers: impl Iterator<Item = u64>) {
-        std::mem::forget(self.unseen.begin_parts());
-        self.partially_applied.lock().extend(numbers);
-    }
-
-    /// Refuses what was read of `key` if a commit that changes it has failed
-    /// half-way.
-    ///
-    /// # Errors
-    ///
-    /// [`crate::Error::Poisoned`].
-    #[inline]
-    pub(crate) fn check_atomic_visibility(
-        &self,
-        shared: &Shared,
-        tree: TreeId,
-        key: &[u8],
-    ) -> Result<(), crate::Error> {
-        if self.unseen.is_in_parts() && self.is_partially_applied(key_hash(tree, key)) {
-            return shared.writable();
-        }
-        Ok(())
-    }
-
-    /// Reads `key` for an operation outside transactions: by `leaf` what its leaf has, and where
-    /// that is not visible yet, by `older` what it had. If a commit changes the key and leaves no
-    /// version, waits for that and reads again while no commit changes it, so that whatever is read
-    /// later sees the whole of that commit, too.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Transactions::check_atomic_visibility`], and those of `leaf` and `older`.
-    pub(crate) fn read_one<T>(
-        &self,
-        local: &TaskWorker,
-        tree: TreeId,
-        key: &[u8],
-        mut read: impl FnMut(Option<OldValue>) -> Result<T, crate::Error>,
-    ) -> Result<T, crate::Error> {
-        let mut locked = None;
-        let mut last = None;
-        // Bound: each round but two has found another version, or waits for a large commit to be
-        // visible.
-        loop {
-            let found = read(None)?;
-            local.worker.preemption_point();
-            match self.judge(tree, key) {
-                Verdict::Older(old) => match read(Some(old.clone())) {
-                    // Its version, and with it a large value, may have gone in between.
-                    Err(_) if last.as_ref() != Some(&old) => last = Some(old),
-                    other => return other,
-                },
-                Verdict::InParts if locked.is_none() => {
-                    locked = Some(self.locks.one(&local.worker, key_hash(tree, key)));
-                    self.check_atomic_visibility(&local.parts.shared, tree, key)?;
-                }
-                Verdict::Swapped => {
-                    // Where a write has failed it may stay so.
-                    local.parts.shared.writable()?;
-                    local.worker.yield_now();
-                }
-                // It is this reader that has locked it.
-                Verdict::InParts | Verdict::Leaf => return Ok(found),
-            }
-        }
-    }
-
     /// Waits until all that is in the log now is durable, and seen.
     pub(crate) fn await_durable(&self, local: &TaskWorker) -> Result<(), crate::Error> {
         let log = &local.parts.log;
@@ -349,34 +223,6 @@ impl Transactions {
             local.worker.yield_now();
         }
         Ok(())
-    }
-
-    /// Whether an operation that has read many keys may have seen a part of a commit.
-    #[inline]
-    pub(crate) fn has_rest(&self) -> bool {
-        self.unseen.is_any() && self.unseen.is_in_parts()
-    }
-
-    /// For an operation outside transactions that has read many keys: waits for
-    /// the rest of the commits whose changes it may have seen.
-    pub(crate) fn await_rest(&self, local: &TaskWorker) {
-        if self.unseen.is_in_parts() {
-            // In a store that is poisoned before that the commit stays as it is, partially applied.
-            let _ = self.await_parts(local);
-        }
-    }
-
-    /// Waits for the commits in flight.
-    ///
-    /// # Errors
-    ///
-    /// [`crate::Error::Poisoned`] if one of them may never end.
-    pub(crate) fn await_parts(&self, local: &TaskWorker) -> Result<(), crate::Error> {
-        self.tracker.drain(false, || {
-            local.parts.shared.writable()?;
-            local.worker.yield_now();
-            Ok(())
-        })
     }
 
     /// The commit at `lsn`, which has changed `keys`, is to be seen: drops its versions unless a

@@ -1,13 +1,13 @@
 //! Changes that are in the leaves, or about to be, and not visible yet.
 //!
-//! A commit notes its keys here before it changes a leaf, and takes the note back
-//! once the watermark has passed it. A bulk load notes its tree and the bound above which
-//! it alone has records, and takes that back once it is durable. A large commit notes its trees
-//! before they get their new roots. Readers read the leaf first and look here afterwards: what they
-//! find nothing noted of is visible.
+//! A commit that leaves versions notes its keys here before it changes a leaf, and takes the note
+//! back once the watermark has passed it. A commit in parts counts itself. A bulk load notes its
+//! tree and the key from which on all records are its own, before it links them. A large commit
+//! notes its trees before they get their new roots. Readers read the leaf first and look here
+//! afterwards: if nothing is noted of what they have read, it is visible ([`super::visible`]).
 
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{HashSet, Mutex};
 use crate::types::TreeId;
 
 /// Counters of keys; keys that share one cost a look into the version store.
@@ -18,16 +18,19 @@ const COUNTERS: usize = 4096;
 pub(crate) struct Unseen {
     /// How many there are of any kind.
     any: AtomicU64,
-    /// Of these, those that leave no versions while their changes are applied one by
-    /// one: their keys stay locked until then.
+    /// Of these, commits whose changes are applied one by one, and may be seen so: their keys stay
+    /// locked until then.
     parts: AtomicU64,
-    /// Of these, bulk loads, with their trees and the keys from which on all records are theirs.
-    loads: AtomicU64,
-    loaded_from: Mutex<Vec<(TreeId, Box<[u8]>)>>,
-    /// Trees of large commits, which count as in parts.
-    swapped: Mutex<Vec<TreeId>>,
+    /// Entries of `trees`.
+    hidden: AtomicU64,
+    /// Of each tree at most one: a load and a large commit have it to themselves.
+    trees: Mutex<Vec<(TreeId, UnseenRecords)>>,
     /// For key numbers: how many commits that are not to be seen change such a key.
     keys: Box<[AtomicU32]>,
+    has_failed: AtomicBool,
+    /// Numbers of the keys of commits in parts that failed half-way: what the pages have of them is
+    /// for the next recovery to complete.
+    failed: Mutex<HashSet<u64>>,
 }
 
 /// A commit in parts, until this is dropped.
@@ -40,50 +43,44 @@ impl Drop for InParts<'_> {
     }
 }
 
-/// A large commit whose trees get their new roots, and which is not visible until this is dropped.
-pub(crate) struct UnseenSwap<'u> {
+/// The records of a tree that are not visible yet.
+pub(crate) enum UnseenRecords {
+    /// A bulk load's: all from this key on.
+    From(Box<[u8]>),
+    /// A large commit's: any of them.
+    All,
+}
+
+impl UnseenRecords {
+    /// The key from which on all records are a bulk load's.
+    pub(crate) fn from(&self) -> Option<&[u8]> {
+        match self {
+            UnseenRecords::From(from) => Some(from),
+            UnseenRecords::All => None,
+        }
+    }
+}
+
+/// Trees of which records are not visible, until this is dropped.
+pub(crate) struct UnseenTrees<'u> {
     unseen: &'u Unseen,
     trees: Vec<TreeId>,
 }
 
-impl UnseenSwap<'_> {
-    /// It may never be visible.
+impl UnseenTrees<'_> {
+    /// They may never be visible.
     pub(crate) fn keep(self) {
         std::mem::forget(self);
     }
 }
 
-impl Drop for UnseenSwap<'_> {
+impl Drop for UnseenTrees<'_> {
     fn drop(&mut self) {
-        // No other commit has any of them: they are closed.
-        let mut swapped = self.unseen.swapped.lock();
-        swapped.retain(|tree| !self.trees.contains(tree));
-        drop(swapped);
-        self.unseen.parts.fetch_sub(1, Ordering::SeqCst);
-        self.unseen.any.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// A bulk load that no reader sees, until this is dropped.
-pub(crate) struct UnseenLoad<'u> {
-    unseen: &'u Unseen,
-    tree: TreeId,
-}
-
-impl UnseenLoad<'_> {
-    /// The load may never be durable, so it stays as it is.
-    pub(crate) fn keep(self) {
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for UnseenLoad<'_> {
-    fn drop(&mut self) {
-        self.unseen
-            .loaded_from
-            .lock()
-            .retain(|(tree, _)| *tree != self.tree);
-        self.unseen.loads.fetch_sub(1, Ordering::SeqCst);
+        let mut trees = self.unseen.trees.lock();
+        trees.retain(|(tree, _)| !self.trees.contains(tree));
+        drop(trees);
+        let count = self.trees.len() as u64;
+        self.unseen.hidden.fetch_sub(count, Ordering::SeqCst);
         self.unseen.any.fetch_sub(1, Ordering::SeqCst);
     }
 }
@@ -122,10 +119,11 @@ impl Unseen {
         Unseen {
             any: AtomicU64::new(0),
             parts: AtomicU64::new(0),
-            loads: AtomicU64::new(0),
-            loaded_from: Mutex::default(),
-            swapped: Mutex::default(),
+            hidden: AtomicU64::new(0),
+            trees: Mutex::default(),
             keys: (0..COUNTERS).map(|_| AtomicU32::new(0)).collect(),
+            has_failed: AtomicBool::new(false),
+            failed: Mutex::default(),
         }
     }
 
@@ -142,30 +140,35 @@ impl Unseen {
         self.parts.load(Ordering::SeqCst) > 0
     }
 
-    /// Whether there is a bulk load.
+    /// What `look` makes of the records of `tree` that are not visible, if there are any.
     #[inline]
-    pub(crate) fn is_loading(&self) -> bool {
-        self.loads.load(Ordering::SeqCst) > 0
-    }
-
-    /// The key from which on all records of `tree` are a bulk load's.
-    pub(crate) fn loaded_from(&self, tree: TreeId) -> Option<Box<[u8]>> {
-        if !self.is_loading() {
+    pub(crate) fn records<R>(
+        &self,
+        tree: TreeId,
+        look: impl FnOnce(&UnseenRecords) -> R,
+    ) -> Option<R> {
+        if self.hidden.load(Ordering::SeqCst) == 0 {
             return None;
         }
-        let loads = self.loaded_from.lock();
-        let load = loads.iter().find(|load| load.0 == tree);
-        load.map(|(_, from)| from.clone())
+        let trees = self.trees.lock();
+        let records = trees.iter().find(|(of, _)| *of == tree);
+        records.map(|(_, records)| look(records))
     }
 
-    /// Whether the record of `key` is a bulk load's.
-    pub(crate) fn is_loaded(&self, tree: TreeId, key: &[u8]) -> bool {
-        self.is_loading()
-            && self
-                .loaded_from
-                .lock()
-                .iter()
-                .any(|(of, from)| *of == tree && **from <= *key)
+    /// Whether what was read of `tree` may be of a large commit that is not visible yet.
+    pub(crate) fn is_rewritten(&self, tree: TreeId) -> bool {
+        self.records(tree, |records| records.from().is_none()) == Some(true)
+    }
+
+    /// Whether a commit in parts has failed half-way.
+    #[inline]
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::SeqCst)
+    }
+
+    /// Whether one that has failed half-way changes a key of this number.
+    pub(crate) fn has_failed_at(&self, number: u64) -> bool {
+        self.has_failed() && self.failed.lock().contains(&number)
     }
 
     /// Whether some commit changes a key of this number.
@@ -186,29 +189,25 @@ impl Unseen {
         InParts(self)
     }
 
-    /// A large commit is about to give `trees`, which it has closed, their new roots.
-    pub(crate) fn begin_swap(&self, trees: Vec<TreeId>) -> UnseenSwap<'_> {
-        self.swapped.lock().extend(&trees);
+    /// A commit of these keys that no version hides has failed half-way, and stays so. Its locks go
+    /// later.
+    pub(crate) fn fail(&self, numbers: impl Iterator<Item = u64>) {
+        std::mem::forget(self.begin_parts());
+        self.failed.lock().extend(numbers);
+        self.has_failed.store(true, Ordering::SeqCst);
+    }
+
+    /// Records of these trees are about to be in the leaves: each tree at most once until the
+    /// result is dropped.
+    pub(crate) fn hide(&self, of: Vec<(TreeId, UnseenRecords)>) -> UnseenTrees<'_> {
+        let trees: Vec<TreeId> = of.iter().map(|(tree, _)| *tree).collect();
+        self.trees.lock().extend(of);
         self.any.fetch_add(1, Ordering::SeqCst);
-        self.parts.fetch_add(1, Ordering::SeqCst);
-        UnseenSwap {
+        self.hidden.fetch_add(trees.len() as u64, Ordering::SeqCst);
+        UnseenTrees {
             unseen: self,
             trees,
         }
-    }
-
-    /// Whether what was read of `tree` may be of a large commit that is not visible yet.
-    pub(crate) fn is_swapped(&self, tree: TreeId) -> bool {
-        self.is_in_parts() && self.swapped.lock().contains(&tree)
-    }
-
-    /// A bulk load is about to link records to `tree`, which has none from the key `from` on. At
-    /// most one of a tree.
-    pub(crate) fn begin_load(&self, tree: TreeId, from: &[u8]) -> UnseenLoad<'_> {
-        self.loaded_from.lock().push((tree, from.into()));
-        self.any.fetch_add(1, Ordering::SeqCst);
-        self.loads.fetch_add(1, Ordering::SeqCst);
-        UnseenLoad { unseen: self, tree }
     }
 
     /// Notes the keys of a commit that is about to be applied.
@@ -255,33 +254,31 @@ mod tests {
     }
 
     #[test]
-    fn trees_are_noted_while_their_roots_are_swapped() {
-        let (unseen, trees) = (Unseen::new(), [TreeId(5), TreeId(6), TreeId(7)]);
-        let first = unseen.begin_swap(trees[..2].to_vec());
-        let second = unseen.begin_swap(trees[2..].to_vec());
-        assert!(unseen.is_any() && trees.iter().all(|&tree| unseen.is_swapped(tree)));
-        drop(first);
-        assert!(
-            trees
-                .iter()
-                .map(|&tree| unseen.is_swapped(tree))
-                .eq([false, false, true])
-        );
-        drop(second);
-        assert!(!unseen.is_any() && !unseen.is_in_parts() && !unseen.is_swapped(trees[2]));
+    fn trees_are_noted_while_a_large_commit_or_a_load_is_not_visible() {
+        let (unseen, [a, b, c]) = (Unseen::new(), [TreeId(5), TreeId(6), TreeId(7)]);
+        let rewritten = || [a, b, c].map(|tree| unseen.is_rewritten(tree));
+        let from = |tree| unseen.records(tree, |records| records.from().map(<[u8]>::to_vec));
+        let two = unseen.hide(vec![(a, UnseenRecords::All), (b, UnseenRecords::All)]);
+        let load = unseen.hide(vec![(c, UnseenRecords::From(b"k"[..].into()))]);
+        assert!(unseen.is_any() && rewritten() == [true, true, false]);
+        assert_eq!((from(a), from(c)), (Some(None), Some(Some(b"k".to_vec()))));
+        drop(two);
+        assert!(unseen.is_any() && rewritten() == [false; 3] && from(a).is_none());
+        drop(load);
+        assert!(!unseen.is_any() && from(c).is_none());
+        unseen.hide(vec![(c, UnseenRecords::All)]).keep();
+        assert!(unseen.is_any() && unseen.is_rewritten(c));
     }
 
     #[test]
-    fn loads_are_noted_with_their_bound() {
-        let (unseen, tree, other) = (Unseen::new(), TreeId(5), TreeId(6));
-        let load = unseen.begin_load(tree, b"k");
-        assert!(unseen.is_any() && unseen.is_loaded(tree, b"k") && unseen.is_loaded(tree, b"ka"));
-        assert!(!unseen.is_loaded(tree, b"j") && !unseen.is_loaded(other, b"k"));
-        assert_eq!(unseen.loaded_from(tree).as_deref(), Some(&b"k"[..]));
-        drop(load);
-        assert!(!unseen.is_any() && !unseen.is_loaded(tree, b"k"));
-        assert_eq!(unseen.loaded_from(tree), None);
-        unseen.begin_load(tree, b"").keep();
-        assert!(unseen.is_any() && unseen.is_loaded(tree, b""));
+    fn keys_stay_noted_of_a_commit_that_has_failed_half_way() {
+        let unseen = Unseen::new();
+        assert!(!unseen.has_failed() && !unseen.has_failed_at(7));
+        unseen.fail([7, 9].into_iter());
+        assert!(unseen.is_any() && unseen.is_in_parts() && unseen.has_failed());
+        assert_eq!(
+            [7, 8, 9].map(|n| unseen.has_failed_at(n)),
+            [true, false, true]
+        );
     }
 }

@@ -136,7 +136,6 @@ impl MergeCursor {
                 Step::Leaf => {
                     let next = self.leaves.next_in_leaf(source.tree.runtime.pool()?);
                     if let Some(entry) = source.tree.map_error(next)? {
-                        source.check_atomic_visibility(entry.key)?;
                         return Ok(Some((entry.key.to_vec(), Found::of(entry.value)?)));
                     }
                     self.sees_leaf = false;
@@ -180,7 +179,6 @@ impl MergeCursor {
                 self.sees_leaf = false;
                 break;
             };
-            source.check_atomic_visibility(entry.key)?;
             if !visit(entry.key, entry.value)? {
                 return Ok(false);
             }
@@ -196,7 +194,7 @@ impl MergeCursor {
         if !by_leaf || !self.enter_leaf(source)? {
             self.merge(source)?;
         }
-        source.await_rest()
+        Ok(())
     }
 
     /// Reads the next leaf, if it is in memory or this is a task; whether it has what is to be
@@ -254,13 +252,11 @@ impl MergeCursor {
         let id = source.tree.state.tree.id;
         let mut older = Older::default();
         if !self.is_removed {
-            source.interrupted();
-            source.await_parts()?;
+            let reader = source.judge();
+            source.tree.await_others(reader)?;
             let part = self.until(last.as_deref().map(Bound::Included));
-            let wanted = (source.at(), self.direction, self.left.unwrap_or(self.size));
-            if source.needs_versions()? {
-                older = source.versions().within(id, part, wanted);
-            }
+            let most = self.left.unwrap_or(self.size);
+            older = reader.older_within(part, self.direction, most);
             source.check()?;
             if let Some(cut) = &older.cut {
                 // What others have changed is much: the batch ends with the last of it that was
@@ -271,12 +267,11 @@ impl MergeCursor {
                 last = Some(cut.to_vec());
             }
             source.note_range(self.until(last.as_deref().map(Bound::Included)));
-            if let Some(from) = source.unseen().loaded_from(id) {
+            if let Some(from) = reader.loaded_from() {
                 records.retain(|(key, _)| **key < *from);
             }
-            for (key, _) in &records {
-                source.check_atomic_visibility(key)?;
-            }
+            let mut keys = records.iter().map(|(key, _)| key);
+            keys.try_for_each(|key| reader.check(&source.engine.shared, key))?;
         }
         let part = self.until(last.as_deref().map(Bound::Included));
         let hidden = source.hidden.filter(|_| records.len() >= FIRST_BATCH);

@@ -17,8 +17,8 @@ use crate::engine::{Engine, WorkerState};
 use crate::extent::{self, Extent};
 use crate::sync::Mutex;
 use crate::txn::serializable::{ReadSet, TreeRead};
-use crate::txn::unseen::Unseen;
-use crate::txn::versions::{Bounds, OldValue, Versions};
+use crate::txn::versions::Bounds;
+use crate::txn::visible::{Reader, Seen};
 
 /// Leaves that a task counts at a time for a caller elsewhere, where some are missing.
 const COUNTED_AT_ONCE: usize = 256;
@@ -117,89 +117,34 @@ impl<'s> Source<'s> {
         }
     }
 
-    pub(super) fn versions(&self) -> &Versions {
-        &self.engine.transactions.versions
-    }
-
-    /// What is at or above this is not to be seen. Asked after the leaf was read.
-    pub(super) fn at(&self) -> u64 {
-        let tracker = &self.engine.transactions.tracker;
-        self.view.map_or_else(|| tracker.reported(), View::lsn)
-    }
-
-    pub(super) fn interrupted(&self) {
+    /// Lets others run between a look at a leaf and the one at what may be newer in it.
+    pub(super) fn judge(&self) -> Reader<'_> {
         WorkerState::with_current(self.engine, |local| {
             if let Some(local) = local {
                 local.worker.preemption_point();
             }
         });
-    }
-
-    /// Whether versions may tell what the leaves, which were read before this is asked, do not.
-    pub(super) fn needs_versions(&self) -> Result<bool, Error> {
-        Ok(self.view.is_some() || self.tree.needs_versions()?)
+        let snapshot = self.view.map(View::lsn);
+        let transactions = &self.engine.transactions;
+        transactions.reader(self.tree.state.tree.id, snapshot)
     }
 
     /// Whether the leaves, which were read for `bounds` before this is asked, have there what is to
     /// be seen, but for the transaction's own changes.
     pub(super) fn sees_leaves(&self, bounds: Bounds<'_>) -> Result<bool, Error> {
-        self.interrupted();
-        if self.view.is_none() {
-            return Ok(!self.tree.needs_versions()?);
-        }
-        let id = self.tree.state.tree.id;
-        let is_changed = self.versions().is_changed_within(id, bounds, self.at());
+        let reader = self.judge();
+        self.tree.await_others(reader)?;
+        let sees_leaves = reader.sees_leaves(bounds);
         self.check()?;
-        Ok(!is_changed && self.unseen().loaded_from(id).is_none())
-    }
-
-    /// Refuses a record that is of a commit which has failed half-way.
-    #[inline]
-    pub(super) fn check_atomic_visibility(&self, key: &[u8]) -> Result<(), Error> {
-        if self.view.is_some() {
-            return Ok(());
-        }
-        let (engine, id) = (self.engine, self.tree.state.tree.id);
-        let transactions = &engine.transactions;
-        transactions.check_atomic_visibility(&engine.shared, id, key)
-    }
-
-    /// Outside transactions: waits for the rest of the commits that what was read may have the
-    /// beginning of.
-    pub(super) fn await_rest(&self) -> Result<(), Error> {
-        self.view.map_or_else(|| self.tree.await_rest(), |_| Ok(()))
-    }
-
-    /// Outside transactions: waits for the commits that leave no versions and may be in what was
-    /// read.
-    pub(super) fn await_parts(&self) -> Result<(), Error> {
-        let transactions = &self.engine.transactions;
-        if self.view.is_some() || !transactions.unseen.is_in_parts() {
-            return Ok(());
-        }
-        self.tree.run(|local| transactions.await_parts(local))
+        Ok(sees_leaves)
     }
 
     /// To be asked when leaf and versions were read: whether both were complete.
     pub(super) fn check(&self) -> Result<(), Error> {
-        self.view.map_or(Ok(()), |view| view.check(self.tree))
-    }
-
-    /// What `key` had, if what is in the leaf, which was read before this is called, may be newer.
-    fn older(&self, key: &[u8]) -> Option<OldValue> {
-        self.interrupted();
-        self.versions()
-            .find(self.tree.state.tree.id, key, self.at())
-    }
-
-    pub(super) fn unseen(&self) -> &Unseen {
-        &self.engine.transactions.unseen
-    }
-
-    /// Whether what the leaf has for `key` is of a bulk load that is not to be seen. Asked after
-    /// [`Source::check`], which lets a view pass before a load begins, and after it has ended.
-    fn is_unseen(&self, key: &[u8]) -> bool {
-        self.unseen().is_loaded(self.tree.state.tree.id, key)
+        match self.view {
+            Some(view) => view.check(self.tree),
+            None => self.tree.found(()),
+        }
     }
 
     fn own(&self, key: &[u8]) -> Result<Option<Cow<'_, Write>>, Error> {
@@ -216,9 +161,29 @@ impl<'s> Source<'s> {
             return self.take_own(&write, value);
         }
         self.note(key);
+        let kind = self.seen(key, value)?;
+        self.read_seen(kind, value)
+    }
+
+    /// Makes the value of its descriptor, if it is a large one; whether there is one. The snapshot
+    /// keeps large values, unless it has failed.
+    fn read_seen(&self, kind: Option<ValueKind>, value: &mut Vec<u8>) -> Result<bool, Error> {
+        if kind == Some(ValueKind::Extent) {
+            let descriptor = std::mem::take(value);
+            self.read_large(extent::decode(&descriptor)?, value)?;
+        }
+        Ok(kind.is_some())
+    }
+
+    /// What `key` has for the snapshot, but for the transaction's own changes: the kind, and the
+    /// bytes or the descriptor in `value`.
+    fn seen(&self, key: &[u8], value: &mut Vec<u8>) -> Result<Option<ValueKind>, Error> {
         // Whatever happens to the key, its version is there afterwards.
-        let found = self.tree.get_newest(key, value)?;
-        self.replace_by_older(key, found, value)
+        let found = self.tree.get_leaf(key, value)?;
+        let seen = self.judge().seen(key, found, value);
+        self.check()?;
+        // Only readers outside transactions may have to read it again.
+        Ok(seen.unwrap_or(found))
     }
 
     fn take_own(&self, write: &Write, value: &mut Vec<u8>) -> Result<bool, Error> {
@@ -231,58 +196,29 @@ impl<'s> Source<'s> {
         Ok(true)
     }
 
-    /// Makes what the leaf has into what the snapshot has.
-    fn replace_by_older(
-        &self,
-        key: &[u8],
-        found: bool,
-        value: &mut Vec<u8>,
-    ) -> Result<bool, Error> {
-        let older = self.older(key);
-        self.check()?;
-        match older {
-            None => Ok(found && !self.is_unseen(key)),
-            Some(OldValue::Absent) => Ok(false),
-            Some(OldValue::Inline(bytes)) => {
-                value.clear();
-                value.extend_from_slice(&bytes);
-                Ok(true)
-            }
-            Some(OldValue::Extent(descriptor)) => {
-                let read = extent::decode(descriptor.bytes())
-                    .and_then(|extent| self.read_extent(extent, value));
-                // A snapshot that has failed keeps no large values either.
-                self.check()?;
-                read.map(|()| true)
-            }
-        }
-    }
-
     pub(super) fn contains(&self, key: &[u8]) -> Result<bool, Error> {
         if let Some(write) = self.own(key)? {
             return Ok(*write != Write::Removed);
         }
         self.note(key);
-        let found = self.tree.contains(key)?;
-        let older = self.older(key);
-        self.check()?;
-        Ok(match older {
-            Some(older) => older != OldValue::Absent,
-            None => found && !self.is_unseen(key),
-        })
+        Ok(self.seen(key, &mut Vec::new())?.is_some())
     }
 
     pub(super) fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, Error> {
         keys.iter().for_each(|key| self.note(key));
         let mut values = self.tree.get_many(keys)?;
         for (key, slot) in keys.iter().zip(&mut values) {
-            let found = slot.is_some();
-            let mut value = slot.take().unwrap_or_default();
-            let found = match self.own(key)? {
-                Some(write) => self.take_own(&write, &mut value)?,
-                None => self.replace_by_older(key, found, &mut value)?,
-            };
-            *slot = found.then_some(value);
+            let mut value = Vec::new();
+            if let Some(write) = self.own(key)? {
+                *slot = self.take_own(&write, &mut value)?.then_some(value);
+                continue;
+            }
+            let seen = self.judge().judge(key);
+            self.check()?;
+            if let Seen::Older(old) = seen {
+                let kind = old.take(&mut value);
+                *slot = self.read_seen(kind, &mut value)?.then_some(value);
+            }
         }
         Ok(values)
     }
@@ -371,11 +307,7 @@ impl<'s> Source<'s> {
             let boundary = cursor.boundary().map(<[u8]>::to_vec);
             let upper = boundary.as_deref().map_or(bounds.1, Bound::Excluded);
             let part = (as_slice(&lower), upper);
-            // A commit in parts changes leaves that are counted already, and those that are not.
-            let counts = self.writes.is_empty()
-                && self.sees_leaves(part)?
-                && (self.view.is_some() || !self.unseen().is_in_parts());
-            count += if counts {
+            count += if self.writes.is_empty() && self.sees_leaves(part)? {
                 self.note_range(part);
                 of_leaves
             } else {
@@ -386,7 +318,6 @@ impl<'s> Source<'s> {
                 None => break,
             }
         }
-        self.await_rest()?;
         Ok(count)
     }
 
