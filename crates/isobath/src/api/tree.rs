@@ -461,7 +461,7 @@ impl Tree {
         }
         let transactions = &self.runtime.engine()?.transactions;
         // Where commits are seen late the scan has shown a part of none.
-        if !transactions.is_late() {
+        if !transactions.is_late {
             self.await_others(transactions.reader(self.state.tree.id, None))?;
         }
         self.found(())

@@ -103,28 +103,20 @@ impl Transactions {
         }
         let changes = [change];
         let mut precondition = |_, old: Option<ValueRef<'_>>| Ok(precondition(old));
-        let commit = Commit {
-            transactions: self,
+        let context = CommitContext::default();
+        self.commit(
             local,
-            changes: &changes,
-            context: CommitContext::default(),
+            &changes,
+            context,
             durability,
-            precondition: &mut precondition,
-            has_met_snapshots: false,
-            is_too_much: false,
-        };
-        let outcome = commit.run()?;
-        self.finish(local, &changes, locked, outcome, durability)
+            &mut precondition,
+            locked,
+        )
     }
 
     /// Where commits that are not visible yet fill the version store, waits for them.
     fn await_version_space(&self, local: &TaskWorker) -> Result<(), Error> {
-        if self.is_late()
-            && self
-                .versions
-                .is_full(self.old_values_limit(local.parts.pagestore.allocated_bytes()))
-            && self.unseen.is_any()
-        {
+        if self.is_late && self.lacks_room(&local.parts) && self.unseen.is_any() {
             self.await_durable(local)?;
             self.collect_recent();
             self.gc_versions(COLLECT_STEP);
@@ -146,7 +138,20 @@ impl Transactions {
         self.await_version_space(local)?;
         let numbers = changes.iter().map(Change::number).collect();
         let locked = self.locks.all(&local.worker, numbers);
-        let outcome = Commit {
+        self.commit(local, changes, context, durability, precondition, locked)
+    }
+
+    /// Changes the keys that are `locked`.
+    fn commit(
+        &self,
+        local: &TaskWorker,
+        changes: &[Change<'_>],
+        context: CommitContext<'_>,
+        durability: Durability,
+        precondition: &mut Precondition<'_>,
+        locked: Locked<'_>,
+    ) -> Result<bool, Error> {
+        let commit = Commit {
             transactions: self,
             local,
             changes,
@@ -155,8 +160,8 @@ impl Transactions {
             precondition,
             has_met_snapshots: false,
             is_too_much: false,
-        }
-        .run()?;
+        };
+        let outcome = commit.run()?;
         self.finish(local, changes, locked, outcome, durability)
     }
 }
@@ -234,7 +239,7 @@ impl Transactions {
         mut outcome: Outcome<'_>,
         durability: Durability,
     ) -> Result<bool, Error> {
-        let is_late = self.is_late();
+        let is_late = self.is_late;
         let locked = outcome.in_parts.is_some().then_some(locked);
         for dead in &outcome.dead {
             self.free_large(local, dead);
@@ -290,7 +295,7 @@ impl Transactions {
         durability: Durability,
     ) -> Result<(), Error> {
         let waits = durability != Durability::Synced
-            && self.is_late()
+            && self.is_late
             && self.watermark(&local.parts.log) <= lsn
             && !canary::is_on(Canary::AcknowledgeEarly);
         if waits {
@@ -360,33 +365,26 @@ struct Commit<'a, 'g> {
 }
 
 impl<'a> Commit<'a, '_> {
-    fn transactions(&self) -> &'a Transactions {
-        self.transactions
-    }
-
-    fn is_late(&self) -> bool {
-        self.transactions().is_late()
-    }
-
     /// Whether single reads need versions, or some snapshot beside the transaction's own.
     fn must_publish(&self) -> bool {
-        !self.is_too_much && (self.is_late() || self.has_met_snapshots || self.has_others())
+        !self.is_too_much
+            && (self.transactions.is_late || self.has_met_snapshots || self.has_others())
     }
 
     /// Whether a snapshot beside the transaction's own is open or being opened.
     fn has_others(&self) -> bool {
-        self.transactions().snapshots.others(self.context.snapshot)
+        self.transactions.snapshots.others(self.context.snapshot)
     }
 
     /// Whether a key's newest state is of a commit that is not visible yet. Asked after the keys
     /// were read, as by every reader: a commit is noted before its changes are in the leaves.
     fn has_read_early(&self) -> bool {
-        let transactions = self.transactions();
+        let transactions = self.transactions;
         let unseen = &transactions.unseen;
         let is_early = |change: &Change<'_>| {
             unseen.has(change.number()) || unseen.is_rewritten(change.tree.id)
         };
-        transactions.is_late() && self.changes.iter().any(is_early)
+        transactions.is_late && self.changes.iter().any(is_early)
     }
 
     fn run(mut self) -> Result<Outcome<'a>, Error> {
@@ -421,7 +419,7 @@ impl<'a> Commit<'a, '_> {
         let Some(snapshot) = self.context.snapshot else {
             return Ok(());
         };
-        let versions = &self.transactions().versions;
+        let versions = &self.transactions.versions;
         for change in self.changes {
             let (tree, key) = (change.tree.id, change.key);
             if change.value.is_none() && canary::is_on(Canary::SkipDeleteValidation) {
@@ -474,7 +472,7 @@ impl<'a> Commit<'a, '_> {
             }
             let length = old.map_or(0, |old| old.bytes.len());
             kept += (change.key.len() + length) as u64;
-            if publish && kept > self.transactions().versions.limit() {
+            if publish && kept > self.transactions.versions.limit() {
                 return Ok(CurrentValues::TooMuch);
             }
             let old = match kind {
@@ -549,11 +547,11 @@ impl<'a> Commit<'a, '_> {
         parts.shared.writable()?;
         let own = self.context.snapshot;
         let kept_out = match self.is_too_much {
-            true => Some(self.transactions().keep_snapshots_out(local, own)?),
+            true => Some(self.transactions.keep_snapshots_out(local, own)?),
             false => None,
         };
         let slot = self
-            .transactions()
+            .transactions
             .tracker
             .register(local.worker.index, &parts.log);
         local.worker.preemption_point();
@@ -574,7 +572,7 @@ impl<'a> Commit<'a, '_> {
         };
         let published = publish.then(|| self.publish(&slot, peeked, &record));
         local.worker.preemption_point();
-        let tracker = &self.transactions().tracker;
+        let tracker = &self.transactions.tracker;
         // Those that validate from here on see these versions.
         while publish && tracker.is_validating() && !canary::is_on(Canary::PassValidating) {
             local.worker.yield_now();
@@ -582,13 +580,13 @@ impl<'a> Commit<'a, '_> {
         let validating = self.context.reads.map(|_| tracker.begin_validating());
         // Single reads could see one of several changes and not the others, or what
         // came behind a serializable commit and not that.
-        let is_late = self.is_late();
+        let is_late = self.transactions.is_late;
         let in_parts = if is_late {
             !publish
         } else {
             self.changes.len() > 1 || self.context.reads.is_some()
         };
-        let unseen = &self.transactions().unseen;
+        let unseen = &self.transactions.unseen;
         let in_parts = in_parts.then(|| unseen.begin_parts());
         if let Err(error) = self.validate_reads(validation.as_deref(), published) {
             self.cancel(published);
@@ -665,14 +663,14 @@ impl<'a> Commit<'a, '_> {
 
     /// The published versions are those of the commit at `lsn`.
     fn stamp_commit_lsn(&self, number: CommitNumber, lsn: Lsn) {
-        let versions = &self.transactions().versions;
+        let versions = &self.transactions.versions;
         for change in self.changes {
             versions.stamp_commit_lsn(change.at(), number, lsn.0);
         }
     }
 
     fn publish(&self, slot: &Slot<'_>, peeked: Vec<CurrentValue>, record: &Record) -> CommitNumber {
-        let versions = &self.transactions().versions;
+        let versions = &self.transactions.versions;
         let number = versions.commit_number();
         let mut replaced = record.replaced.iter().peekable();
         for (at, (change, peeked)) in self.changes.iter().zip(peeked).enumerate() {
@@ -687,7 +685,7 @@ impl<'a> Commit<'a, '_> {
     }
 
     fn cancel(&self, published: Option<CommitNumber>) {
-        let versions = &self.transactions().versions;
+        let versions = &self.transactions.versions;
         if let Some(number) = published {
             for change in self.changes {
                 versions.cancel(change.at(), number);
@@ -697,7 +695,7 @@ impl<'a> Commit<'a, '_> {
 
     /// Validates what it has read beside the commits of others.
     fn advance(&self, validation: Option<&mut Validation<'_>>) -> Result<(), Error> {
-        let versions = &self.transactions().versions;
+        let versions = &self.transactions.versions;
         validation.map_or(Ok(()), |validation| {
             validation.advance(self.local, versions, &[])
         })
@@ -709,7 +707,7 @@ impl<'a> Commit<'a, '_> {
         own: Option<CommitNumber>,
     ) -> Result<(), Error> {
         if let Some(validation) = validation {
-            validation.run(&self.transactions().versions, own, &[])?;
+            validation.run(&self.transactions.versions, own, &[])?;
         }
         // Versions that would have shown a conflict may be gone.
         self.context.snapshot.map_or(Ok(()), Registered::check)
@@ -749,9 +747,9 @@ impl<'a> Commit<'a, '_> {
             return;
         }
         // Where versions hide it from single reads, too, these find what the keys had.
-        let is_hidden = self.is_late() && published.is_some();
+        let is_hidden = self.transactions.is_late && published.is_some();
         if self.changes.len() > 1 && !is_hidden {
-            let unseen = &self.transactions().unseen;
+            let unseen = &self.transactions.unseen;
             unseen.fail(self.changes.iter().map(Change::number));
         }
         // The versions stay pending, so that no snapshot sees the part that is there.

@@ -83,7 +83,8 @@ pub(crate) struct Transactions {
     pub(crate) unseen: Unseen,
     /// A large commit is between its slot and its visibility.
     has_turn: AtomicBool,
-    is_late: bool,
+    /// Others see a commit once it is durable; otherwise they see it once it is applied.
+    pub(crate) is_late: bool,
     pub(crate) copies: Copies,
     pub(crate) counters: TransactionCounters,
 }
@@ -156,25 +157,9 @@ impl Transactions {
         }
     }
 
-    /// Opens a snapshot; `wait` is called while blind commits end, and says when to
-    /// give up.
-    pub(crate) fn begin<E>(
-        &self,
-        log: &Log,
-        wait: impl FnMut() -> Result<(), E>,
-    ) -> Result<Arc<Registered>, E> {
-        self.snapshots.begin(log, &self.tracker, wait)
-    }
-
     /// Everything below this is committed and applied.
     pub(crate) fn watermark(&self, log: &Log) -> Lsn {
         Lsn(self.tracker.watermark(log))
-    }
-
-    /// Whether others see a commit once it is durable; otherwise they see it once it is applied.
-    #[inline]
-    pub(crate) fn is_late(&self) -> bool {
-        self.is_late
     }
 
     /// For a bulk load that is about to link its records, the keys from `from` on: no reader sees
@@ -278,20 +263,19 @@ impl Transactions {
     /// oldest snapshots.
     pub(crate) fn make_room(&self, parts: &TaskParts) {
         // Bound: each round fails a snapshot or is the last.
-        while self
-            .versions
-            .is_full(self.old_values_limit(parts.pagestore.allocated_bytes()))
-        {
+        while self.lacks_room(parts) {
             self.watermark(&parts.log);
             self.collect_all();
-            if !self
-                .versions
-                .is_full(self.old_values_limit(parts.pagestore.allocated_bytes()))
-                || !self.abort_oldest()
-            {
+            if !self.lacks_room(parts) || !self.abort_oldest() {
                 return;
             }
         }
+    }
+
+    /// Whether the version store is full.
+    fn lacks_room(&self, parts: &TaskParts) -> bool {
+        let allocated = parts.pagestore.allocated_bytes();
+        self.versions.is_full(self.old_values_limit(allocated))
     }
 
     fn abort_oldest(&self) -> bool {

@@ -116,7 +116,7 @@ impl Snapshots {
 
     /// Opens a snapshot at the watermark; `wait` lets commits go on, and says when
     /// to give up.
-    pub(super) fn begin<E>(
+    pub(crate) fn begin<E>(
         &self,
         log: &Log,
         tracker: &Tracker,

@@ -119,7 +119,7 @@ pub(crate) fn transact<T, E: From<Error>>(
 /// that the next attempt would meet it again.
 fn await_winner(runtime: &Runtime) -> Result<(), Error> {
     let transactions = &runtime.engine()?.transactions;
-    if !transactions.is_late() || !transactions.unseen.is_any() {
+    if !transactions.is_late || !transactions.unseen.is_any() {
         return Ok(());
     }
     runtime.run(Urgency::Ordinary, |local| transactions.await_durable(local))

@@ -24,7 +24,9 @@ impl View {
     pub(super) fn open(runtime: &Arc<Runtime>) -> Result<View, Error> {
         runtime.check_open()?;
         let engine = runtime.engine()?;
-        let registered = engine.transactions.begin(&engine.log, || {
+        let transactions = &engine.transactions;
+        let (log, tracker) = (&engine.log, &transactions.tracker);
+        let registered = transactions.snapshots.begin(log, tracker, || {
             // A commit that failed half-way never ends.
             engine.shared.writable()?;
             rest(engine);
