@@ -25,6 +25,20 @@ fn length(path: &Path) -> u64 {
     path.metadata().unwrap().len()
 }
 
+/// Stores records of 400 bytes, some to a transaction: their key's number, and their value's.
+fn insert_all(store: &Store, tree: &Tree, records: impl Iterator<Item = (u64, u64)>) {
+    let records: Vec<_> = records.collect();
+    for some in records.chunks(100) {
+        let mut transaction = store.begin().unwrap();
+        for &(n, version) in some {
+            transaction
+                .insert(tree, key(n), value(version, 400))
+                .unwrap();
+        }
+        transaction.commit().unwrap();
+    }
+}
+
 #[test]
 fn the_first_file_is_short_and_grows_with_the_data() {
     let dir = tempfile::tempdir().unwrap();
@@ -38,14 +52,13 @@ fn the_first_file_is_short_and_grows_with_the_data() {
     for round in 0..12u64 {
         let store = Store::open(&[&path], &options()).unwrap();
         let tree = store.tree("t").unwrap();
-        for n in round * 4000..(round + 1) * 4000 {
-            tree.insert(&key(n), &value(n, 400)).unwrap();
-        }
-        for n in (0..round * 4000).step_by(7) {
+        let first = round * 4000;
+        insert_all(&store, &tree, (first..first + 4000).map(|n| (n, n)));
+        for n in (0..first).step_by(7) {
             let wanted = value(n, 400);
             assert_eq!(tree.get(&key(n)).unwrap().as_ref(), Some(&wanted), "{n}");
-            tree.insert(&key(n), &wanted).unwrap();
         }
+        insert_all(&store, &tree, (0..first).step_by(7).map(|n| (n, n)));
         assert_sound(&store, None);
         let stats = store.stats();
         let outgrown = stats.volume_bytes > SMALL;
@@ -146,11 +159,9 @@ fn compaction_gives_back_what_outgrown_segments_take() {
     let store = Store::create(&[&path], &options()).unwrap();
     let kept = store.create_tree("kept").unwrap();
     let tree = store.create_tree("t").unwrap();
-    for n in 0..40_000 {
-        tree.insert(&key(n), &value(n, 400)).unwrap();
-        if n % 100 == 0 {
-            kept.insert(&key(n), &value(n, 400)).unwrap();
-        }
+    for first in (0..40_000).step_by(100) {
+        insert_all(&store, &tree, (first..first + 100).map(|n| (n, n)));
+        kept.insert(key(first), value(first, 400)).unwrap();
     }
     store.drop_tree("t").unwrap();
     for n in (0..40_000).step_by(100) {
@@ -166,9 +177,7 @@ fn compaction_gives_back_what_outgrown_segments_take() {
         length(&path)
     );
     // It goes on with them empty.
-    for n in 0..40_000 {
-        kept.insert(&key(n), &value(n + 2, 400)).unwrap();
-    }
+    insert_all(&store, &kept, (0..40_000).map(|n| (n, n + 2)));
     assert_sound(&store, None);
     store.close().unwrap();
     let store = Store::open(&[&path], &options()).unwrap();
