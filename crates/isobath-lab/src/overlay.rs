@@ -136,6 +136,11 @@ pub fn sweep(
             }));
         }
     }
+    for point in &points {
+        point
+            .validate()
+            .map_err(|error| LabError::Request(error.to_string()))?;
+    }
     monitor.begin(Stage {
         name: "simulating",
         total: Some(points.len() as u64 * PARTS),

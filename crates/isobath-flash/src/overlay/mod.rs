@@ -55,6 +55,8 @@ const SCAN_EVERY: u64 = 64;
 /// Parts of a run, and the share of it after which cleaning begins.
 const PARTS: u64 = 100;
 const UPDATING: f64 = 0.75;
+/// Upserts among which lookups of a growing mix choose, as a share of the records: one in so many.
+const RECENT_SHARE: u32 = 8;
 /// Records per scan.
 const SCAN_RECORDS: u32 = 100;
 
@@ -266,11 +268,20 @@ impl Keys {
     }
 }
 
+/// Which keys are looked up.
+enum Lookups {
+    /// Keys of the upserts' own law, which has no memory.
+    Law,
+    /// Any: lookups by the law of keys in order would take some of that order.
+    Uniform,
+    /// Keys among the last that were upserted: those of a mix that grows.
+    Recent(Vec<u32>),
+}
+
 /// A design under way.
 struct Run {
     keys: Keys,
-    /// Of keys in order: lookups are uniform, or they would take every second key of that order.
-    uniform_lookups: bool,
+    lookups: Lookups,
     lookups_per_update: f64,
     model: Box<dyn Model>,
     io: Io,
@@ -294,6 +305,13 @@ impl Run {
             }
             RecordLaw::OrderMix => Keys::Mix(Mix::new(shape.records, params.seed)),
         };
+        let lookups = match params.law {
+            RecordLaw::Law(WorkloadKind::Sequential { .. }) => Lookups::Uniform,
+            RecordLaw::Law(_) => Lookups::Law,
+            RecordLaw::OrderMix => {
+                Lookups::Recent(vec![0; shape.records.div_ceil(RECENT_SHARE) as usize])
+            }
+        };
         let frames = (params.memory(shape).cache / f64::from(params.page_bytes)) as usize;
         let mut io = Io::new(params, frames);
         let model: Box<dyn Model> = match params.design {
@@ -307,7 +325,7 @@ impl Run {
         };
         Ok(Run {
             keys,
-            uniform_lookups: matches!(params.law, RecordLaw::Law(WorkloadKind::Sequential { .. })),
+            lookups,
             lookups_per_update: params.lookups_per_update,
             model,
             io,
@@ -337,6 +355,10 @@ impl Run {
             self.version += 1;
             let version = self.version;
             self.newest[key as usize] = version;
+            if let Lookups::Recent(keys) = &mut self.lookups {
+                let at = version as usize % keys.len();
+                keys[at] = key;
+            }
             let reads = self.io.reads;
             self.model.update(key, version, is_new, &mut self.io);
             self.done.update_reads += self.io.reads - reads;
@@ -351,9 +373,10 @@ impl Run {
     }
 
     fn read_key(&mut self) -> u32 {
-        match self.uniform_lookups {
-            true => self.rng.below(self.newest.len() as u32),
-            false => self.keys.next().0,
+        match &self.lookups {
+            Lookups::Law => self.keys.next().0,
+            Lookups::Uniform => self.rng.below(self.newest.len() as u32),
+            Lookups::Recent(keys) => keys[self.rng.below(keys.len() as u32) as usize],
         }
     }
 

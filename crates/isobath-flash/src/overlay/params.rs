@@ -198,7 +198,15 @@ pub(super) struct Memory {
 }
 
 impl OverlayParams {
-    /// Checks the numbers against each other.
+    /// Checks the numbers, and against each other those of memory. Whether the data fits its volume
+    /// shows in a simulation.
+    ///
+    /// # Errors
+    /// [`OverlayError::Parameter`]: the first that is out of range.
+    pub fn validate(&self) -> Result<(), OverlayError> {
+        self.check().map(|_| ())
+    }
+
     pub(super) fn check(&self) -> Result<Shape, OverlayError> {
         let per_leaf = self.page_bytes.checked_div(self.record_bytes).unwrap_or(0);
         let is_page = self.page_bytes.is_multiple_of(super::io::DELTA_UNIT);
@@ -215,9 +223,9 @@ impl OverlayParams {
                 "1,000 to 67,108,864",
             ),
             (
-                self.overlay > 0.0 && self.overlay <= self.memory && self.memory < 1.0,
+                self.overlay > 0.0 && self.overlay < 1.0 && self.memory > 0.0 && self.memory < 1.0,
                 "memory and overlay",
-                "shares of the data, the overlay's the smaller",
+                "shares of the data",
             ),
             (
                 (1.0..=64.0).contains(&self.filter_bits),
@@ -248,11 +256,18 @@ impl OverlayParams {
         if let Some(&(_, what, range)) = checks.iter().find(|check| !check.0) {
             return Err(OverlayError::Parameter { what, range });
         }
-        Ok(Shape {
+        let shape = Shape {
             records: self.records,
             per_leaf,
             leaves: self.records.div_ceil(per_leaf),
-        })
+        };
+        if self.memory(shape).cache < 0.0 {
+            return Err(OverlayError::Parameter {
+                what: "memory",
+                range: "enough for the overlay, whose nodes are 69% full, and the filters",
+            });
+        }
+        Ok(shape)
     }
 
     /// Records that the memory overlay takes.
@@ -287,7 +302,7 @@ impl OverlayParams {
         Memory {
             overlay,
             filters,
-            cache: (all - overlay - filters).max(0.0),
+            cache: all - overlay - filters,
         }
     }
 }

@@ -184,6 +184,7 @@ fn designs_parse_back_and_wrong_parameters_are_named() {
     assert!(error(&|p| p.record_bytes = 5000).contains("page"));
     assert!(error(&|p| p.records = 10).contains("records"));
     assert!(error(&|p| p.overlay = 0.2).contains("overlay"));
+    assert!(error(&|p| p.overlay = 0.08).contains("69% full"));
     assert!(error(&|p| p.space = 0.9).contains("volume"));
     assert!(error(&|p| p.updates_per_record = -1.0).contains("upserts"));
     assert!(error(&|p| p.filter_bits = 0.0).contains("filter"));
