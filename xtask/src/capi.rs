@@ -118,7 +118,10 @@ impl Install {
 
     /// Builds the libraries; the directory that they are in.
     fn build(&self, root: &Path) -> io::Result<PathBuf> {
-        let mut cargo = Command::new(env!("CARGO"));
+        // The one that runs this, or the one of the path: it chooses the toolchain, which dependencies
+        // in folders of their own would choose otherwise.
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut cargo = Command::new(cargo);
         cargo
             .current_dir(root)
             .args(["build", "--profile", &self.profile, "-p", "isobath-capi"]);
