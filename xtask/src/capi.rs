@@ -118,8 +118,8 @@ impl Install {
 
     /// Builds the libraries; the directory that they are in.
     fn build(&self, root: &Path) -> io::Result<PathBuf> {
-        // The one that runs this, or the one of the path: it chooses the toolchain, which dependencies
-        // in folders of their own would choose otherwise.
+        // The one that runs this, or that of the path: it chooses one toolchain. The compiler's own
+        // leaves that to the folder of each dependency.
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut cargo = Command::new(cargo);
         cargo

@@ -16,8 +16,8 @@
 /// Every function for C asks the program to keep what its `# Safety` section says: a pointer to an
 /// object is NULL or one that the library gave and that was not freed; bytes, texts and lists can
 /// be read as far as their lengths say, and results can be written, unless the pointer is NULL. An
-/// object that is changed or freed is in no other call, and what an asynchronous request names stays
-/// until its completion.
+/// object that is changed or freed is in no other call, and what an asynchronous request names
+/// stays until its completion.
 /// Helpers (`object`, `bytes_of`, `not_null` and their kind) refuse NULL before anything is read or
 /// written; the library cannot check the rest. Code that relies on more than this has an `unsafe`
 /// block of its own with its reason.

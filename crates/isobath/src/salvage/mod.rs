@@ -104,9 +104,9 @@ impl SalvageReport {
 /// # Errors
 ///
 /// [`Error::Volume`] if `from` is no volume, or in use; [`Error::NotAStore`] if nothing of a
-/// store is on it; [`Error::OlderFormat`]; as for [`Store::create`] and [`Tree::insert`]; [`Error::Interrupted`]. There is
-/// no new store then, but a complete one that has no name yet. That something cannot be read is no
-/// error.
+/// store is on it; [`Error::OlderFormat`]; as for [`Store::create`] and [`Tree::insert`];
+/// [`Error::Interrupted`]. There is no new store then, but a complete one that has no name yet.
+/// That something cannot be read is no error.
 pub fn salvage<P: AsRef<Path>, Q: AsRef<Path>>(
     from: &[P],
     to: &[Q],

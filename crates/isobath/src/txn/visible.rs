@@ -1,4 +1,4 @@
-//! What a reader sees of records whose leaf it has read: the one judgement, for all ways of reading.
+//! What a reader sees of records whose leaf it has read: one judgement, for all ways of reading.
 //!
 //! Leaves have the newest state. A commit that readers must not see yet leaves behind what its keys
 //! had. Writers and readers keep to these orders, so that a reader that has met a change in a leaf
