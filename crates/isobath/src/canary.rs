@@ -143,6 +143,8 @@ canaries! {
     CheckpointWaitsForItself,
     /// The last space in the log is kept from the pages that a checkpoint waits for.
     KeepLastSpace,
+    /// Pages that a checkpoint waits for get no segment of the cleaner's reserve.
+    KeepReserve,
     /// A structure modification waits behind a record that lacks the area, which commits in flight
     /// hold.
     HoldStructuresUp,
@@ -150,8 +152,6 @@ canaries! {
     SplitBeyondLog,
     /// Merges take space in a log that is full.
     MergeInFullLog,
-    /// Cleaning goes on in a log that is nearly full, and pages wait for what that frees.
-    CleanInFullLog,
     /// The record that gives trees their new roots does not wait for the pages below them.
     SwapRootsEarly,
     /// Recovery repeats commits over trees that were rewritten after them.

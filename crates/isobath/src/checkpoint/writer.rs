@@ -570,9 +570,11 @@ impl Checkpoints {
             // While the log is held, what is left would be used up before it can be freed.
             if !self.lower.log_tasks.is_held() {
                 self.lower.log.give_last_space();
+                self.pagestore.lend_reserve(true);
             }
         } else if written.is_ok() {
             self.lower.log.set_start(start);
+            self.pagestore.lend_reserve(false);
             let number = current.superblock.checkpoint;
             trace::tell!(
                 debug,

@@ -13,9 +13,8 @@
 //! A checkpoint waits for pages. A page waits for log space for its mapping record, and for a
 //! segment. The records take a small part of the area, since few pages are dirty
 //! (`buffer/dirty_limits.rs`). Cleaning, which frees segments, logs as much for each page that it
-//! moves, and would fill the area: where it is nearly full the volume grows instead, which waits
-//! for the drive alone. A volume that may not grow is cleaned nevertheless, into the last of the
-//! area.
+//! moves, and may fill the area. Once a checkpoint could free nothing, pages get the last of the
+//! area, and a part of the cleaner's reserve, until one frees something.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -299,17 +298,8 @@ impl Log {
 
     /// Whether a merge finds space in the area, which no commit has reserved for it.
     pub(crate) fn has_space_to_merge(&self) -> bool {
-        self.leaves_last_space() || canary::is_on(Canary::MergeInFullLog)
-    }
-
-    /// Whether cleaning finds space in the area beside what pages need that a checkpoint waits for.
-    pub(crate) fn has_space_to_clean(&self) -> bool {
-        self.leaves_last_space() || canary::is_on(Canary::CleanInFullLog)
-    }
-
-    /// Whether no more of the area is taken than structure modifications may fill.
-    fn leaves_last_space(&self) -> bool {
-        self.area_use() < ReservationClass::Structure.area_percent() * 100
+        let most = ReservationClass::Structure.area_percent() * 100;
+        self.area_use() < most || canary::is_on(Canary::MergeInFullLog)
     }
 
     /// Most bytes of one record, once the log has grown: that of a transaction which was written beside its trees may be larger than

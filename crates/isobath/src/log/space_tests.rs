@@ -238,9 +238,9 @@ fn written_without_cleaning() -> Result<u64, Stuck> {
 }
 
 #[test]
-fn pages_that_a_checkpoint_waits_for_need_no_cleaning() {
+fn pages_that_a_checkpoint_waits_for_get_a_part_of_the_reserve() {
     written_without_cleaning().unwrap();
-    Canary::CleanInFullLog.switch_on();
+    Canary::KeepReserve.switch_on();
     written_without_cleaning().expect_err("the pages waited for cleaning");
 }
 

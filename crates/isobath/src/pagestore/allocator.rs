@@ -139,6 +139,8 @@ pub(crate) struct SegmentAllocator {
     checkpoint: u32,
     /// A checkpoint may be written at any time: what it may need is kept free.
     keeps_checkpoint: bool,
+    /// User writes may take a part of the reserve.
+    lends_reserve: bool,
     /// Streams beyond this many share the segments of others.
     open_limit: u32,
     live_bytes: u64,
@@ -199,6 +201,7 @@ impl SegmentAllocator {
             reserve: 0,
             checkpoint: 0,
             keeps_checkpoint: true,
+            lends_reserve: false,
             open_limit: 0,
             live_bytes: 0,
             live_chunk_bytes: 0,
@@ -262,11 +265,22 @@ impl SegmentAllocator {
         self.keeps_checkpoint = keeps;
     }
 
+    /// Says whether user writes may take half of what cleaning has of the reserve, beyond what the
+    /// victims under way may need.
+    pub(crate) fn lend_reserve(&mut self, lends: bool) {
+        self.lends_reserve = lends && !canary::is_on(Canary::KeepReserve);
+    }
+
     /// Free segments that user writes leave to cleaning and to checkpoints now.
     fn kept(&self) -> u32 {
-        match self.keeps_checkpoint {
+        let cleaning = self.reserve - self.checkpoint;
+        let kept = match self.keeps_checkpoint {
             true => self.reserve,
-            false => (self.reserve - self.checkpoint).max(1),
+            false => cleaning.max(1),
+        };
+        match self.lends_reserve {
+            true => (kept - cleaning / 2).max(self.cleaning),
+            false => kept,
         }
     }
 

@@ -191,12 +191,12 @@ impl PageStore {
     }
 
     /// Whether the volume should grow instead of being cleaned: live data fills it beyond the fill
-    /// factor, or the log has no space for what cleaning moves.
+    /// factor.
     pub(crate) fn prefers_growth(&self, space: &SegmentAllocator) -> bool {
         if self.growth_was_refused() {
             return false;
         }
-        if space.grows_for_readers() || !self.lower.log.has_space_to_clean() {
+        if space.grows_for_readers() {
             return true;
         }
         let room = u64::from(space.usable_segments() - space.system_segments());

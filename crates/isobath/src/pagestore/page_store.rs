@@ -450,6 +450,11 @@ impl PageStore {
         self.space.lock().summary_offset(segment)
     }
 
+    /// Says whether changed pages may take a part of the cleaner's reserve.
+    pub(crate) fn lend_reserve(&self, lends: bool) {
+        self.space.lock().lend_reserve(lends);
+    }
+
     /// The allocator of segments.
     #[cfg(test)]
     pub(crate) fn space(&self) -> &Space {
