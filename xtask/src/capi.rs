@@ -39,9 +39,9 @@ struct Install {
     /// Where the files go if not there: below this directory, for packages
     #[arg(long)]
     destdir: Option<PathBuf>,
-    /// How they are built: release, checked or dev
-    #[arg(long, default_value = "release")]
-    profile: String,
+    /// Takes them from this directory, where cargo has built the workspace, and builds nothing
+    #[arg(long, value_name = "DIR")]
+    built: Option<PathBuf>,
     /// The command `isobath` too, into bin/
     #[arg(long)]
     command: bool,
@@ -65,7 +65,10 @@ pub(crate) fn run(args: &Args) -> bool {
 impl Install {
     fn run(&self) -> io::Result<PathBuf> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let built = self.build(&root)?;
+        let built = match &self.built {
+            Some(built) => built.clone(),
+            None => self.build(&root)?,
+        };
         let prefix = std::path::absolute(&self.prefix)?;
         let to = match &self.destdir {
             None => prefix.clone(),
@@ -124,7 +127,7 @@ impl Install {
         let mut cargo = Command::new(cargo);
         cargo
             .current_dir(root)
-            .args(["build", "--profile", &self.profile, "-p", "isobath-capi"]);
+            .args(["build", "--release", "-p", "isobath-capi"]);
         match self.command {
             true => cargo.args(["-p", "isobath-cli"]),
             false => cargo.arg("--lib"),
@@ -135,11 +138,7 @@ impl Install {
         }
         let target =
             std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-        let directory = match self.profile.as_str() {
-            "dev" => "debug",
-            other => other,
-        };
-        Ok(target.join(directory))
+        Ok(target.join("release"))
     }
 }
 
