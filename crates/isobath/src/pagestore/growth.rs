@@ -114,6 +114,17 @@ impl PageStore {
         at != NEVER && cleaned < at.saturating_add(ASK_AGAIN)
     }
 
+    /// Pages that cleaning a segment gains on average, if the volume cannot grow.
+    pub(crate) fn pages_gained_by_cleaning(&self) -> Option<u64> {
+        if self.growth.refused_at.load(Ordering::Relaxed) == NEVER {
+            return None;
+        }
+        let room = (self.capacity_bytes() * 100 / FULL_PERCENT).max(1);
+        let free = room.saturating_sub(self.allocated_bytes());
+        let pages = u64::from(self.used_segment_bytes()) / PAGE_SIZE as u64;
+        Some(pages * free / room)
+    }
+
     fn segments_cleaned(&self) -> u64 {
         let counters = &self.lower.shared.counters;
         counters.segments_cleaned.load(Ordering::Relaxed)
@@ -457,6 +468,7 @@ impl PageStore {
             to = before + step
         );
         self.use_grown(before + step);
+        self.lower.buffer.dirty_limits_rise();
         Ok(())
     }
 

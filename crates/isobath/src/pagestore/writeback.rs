@@ -51,6 +51,7 @@ impl PageStore {
         Stored {
             allocated_bytes: self.allocated_bytes(),
             segment_bytes: self.used_segment_bytes(),
+            gained_pages: self.pages_gained_by_cleaning(),
         }
     }
 
