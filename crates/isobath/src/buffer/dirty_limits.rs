@@ -106,11 +106,6 @@ impl Buffer {
         }
     }
 
-    /// More pages may be dirty than before: the volume or the log has grown.
-    pub(crate) fn dirty_limits_rise(&self) {
-        self.dirty_waiters.wake_all();
-    }
-
     /// `count` frames are no longer dirty nor being written: changes that wait
     /// for fewer dirty pages may go on. What is stored is asked for after they count no longer: a
     /// change that came to wait before that saw no higher limit.

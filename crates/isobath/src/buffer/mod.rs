@@ -315,6 +315,12 @@ impl Buffer {
         &self.read_buffers
     }
 
+    /// Whether tasks wait for fewer dirty pages.
+    #[inline]
+    pub(crate) fn awaits_fewer_dirty(&self) -> bool {
+        self.dirty_waiters.has_waiters()
+    }
+
     /// Has the task wait for fewer dirty pages, unless `is_over`; whether it has waited.
     pub(crate) fn wait_for_fewer_dirty(&self, worker: &Worker, is_over: impl Fn() -> bool) -> bool {
         self.dirty_waiters.wait(worker, 0, is_over)

@@ -270,7 +270,6 @@ impl Checkpoints {
             }
         }
         trace::tell!(info, "the log has other extents", bytes = log.area_bytes());
-        self.lower.buffer.dirty_limits_rise();
         self.lower.workers.notify_all();
         Ok(Relaid::Done)
     }

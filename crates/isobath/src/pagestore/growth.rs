@@ -114,7 +114,8 @@ impl PageStore {
         at != NEVER && cleaned < at.saturating_add(ASK_AGAIN)
     }
 
-    /// Pages that cleaning a segment gains on average, if the volume cannot grow.
+    /// Pages that cleaning a segment gains on average, if the volume could not grow when that was
+    /// last tried.
     pub(crate) fn pages_gained_by_cleaning(&self) -> Option<u64> {
         if self.growth.refused_at.load(Ordering::Relaxed) == NEVER {
             return None;
@@ -468,7 +469,6 @@ impl PageStore {
             to = before + step
         );
         self.use_grown(before + step);
-        self.lower.buffer.dirty_limits_rise();
         Ok(())
     }
 

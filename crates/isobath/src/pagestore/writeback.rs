@@ -55,11 +55,13 @@ impl PageStore {
         }
     }
 
-    /// Whether writers have something to do.
+    /// Whether writers have something to do. While a task waits for fewer dirty pages they have,
+    /// also if the limit has risen since: the end of a write wakes it.
     pub(super) fn writes_wanted(&self) -> bool {
         let unwritten = self.lower.buffer.pool.dirty.unwritten();
         self.lower.buffer.pool.dirty.queued() > 0
             && (unwritten > self.lower.buffer.dirty_target(self.stored())
+                || self.lower.buffer.awaits_fewer_dirty()
                 || self.flush_all.load(Relaxed)
                 || self.lower.buffer.changes.wants_pages_written())
             && !self.lower.shared.is_poisoned()
