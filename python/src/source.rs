@@ -1,0 +1,147 @@
+//! A tree as its newest state, or as a transaction sees it, behind one interface. All of it is
+//! called without the GIL.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use isobath::{Error, TransactionRange, Tree};
+
+use crate::bytes::Keys;
+use crate::errors::Failure;
+use crate::transaction::Open;
+
+#[derive(Clone)]
+pub(crate) struct Source {
+    pub(crate) tree: Tree,
+    pub(crate) open: Option<Arc<Open>>,
+}
+
+/// How far a visit goes.
+#[derive(Clone, Copy)]
+pub(crate) struct Extent {
+    pub(crate) is_reverse: bool,
+    /// Large values are not read; the others may be.
+    pub(crate) keys_only: bool,
+    pub(crate) records: usize,
+    /// Bytes of keys and values after which it ends.
+    pub(crate) bytes: usize,
+}
+
+impl Source {
+    pub(crate) fn read<T>(
+        &self,
+        plain: impl FnOnce(&Tree) -> Result<T, Error>,
+        within: impl FnOnce(&isobath::Transaction, &Tree) -> Result<T, Error>,
+    ) -> Result<T, Failure> {
+        Ok(match &self.open {
+            None => plain(&self.tree)?,
+            Some(open) => within(open.read().as_ref().ok_or(Failure::Ended)?, &self.tree)?,
+        })
+    }
+
+    pub(crate) fn change<T>(
+        &self,
+        plain: impl FnOnce(&Tree) -> Result<T, Error>,
+        within: impl FnOnce(&mut isobath::Transaction, &Tree) -> Result<T, Error>,
+    ) -> Result<T, Failure> {
+        Ok(match &self.open {
+            None => plain(&self.tree)?,
+            Some(open) => within(open.write().as_mut().ok_or(Failure::Ended)?, &self.tree)?,
+        })
+    }
+
+    /// Reads the value of a key; whether it has one.
+    #[inline]
+    pub(crate) fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Failure> {
+        Ok(match &self.open {
+            None => self.tree.get_into(key, value)?,
+            Some(open) => {
+                let open = open.read();
+                let open = open.as_ref().ok_or(Failure::Ended)?;
+                open.get_into(&self.tree, key, value)?
+            }
+        })
+    }
+
+    pub(crate) fn compare_and_swap(
+        &self,
+        key: &[u8],
+        old: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<bool, Failure> {
+        self.change(
+            |tree| Ok(tree.compare_and_swap(key, old, new)?.is_ok()),
+            |open, tree| Ok(open.compare_and_swap(tree, key, old, new)?.is_ok()),
+        )
+    }
+
+    /// Calls `each` with the first records of `keys`, or the last ones, and cuts those keys off
+    /// `keys`; whether nothing is left of them. After an error `keys` is as before.
+    pub(crate) fn visit(
+        &self,
+        keys: &mut Keys,
+        extent: Extent,
+        mut each: impl FnMut(&[u8], &[u8], u64) + Send,
+    ) -> Result<bool, Failure> {
+        let (mut records, mut bytes) = (0, 0);
+        let mut last = Vec::new();
+        let mut visit = |key: &[u8], value: &[u8], length: u64| {
+            each(key, value, length);
+            records += 1;
+            bytes += key.len() + value.len();
+            let goes_on = records < extent.records && bytes < extent.bytes;
+            if !goes_on {
+                last = key.to_vec();
+            }
+            goes_on
+        };
+        let bounds = keys.bounds();
+        let (tree, is_reverse) = (&self.tree, extent.is_reverse);
+        match &self.open {
+            None if extent.keys_only => {
+                tree.visit_keys(bounds, is_reverse, |key, length| visit(key, b"", length))?;
+            }
+            None if is_reverse => tree.scan_reverse(bounds, |key, value| visit(key, value, 0))?,
+            None => tree.scan(bounds, |key, value| visit(key, value, 0))?,
+            Some(open) => {
+                let open = open.read();
+                let open = open.as_ref().ok_or(Failure::Ended)?;
+                if extent.keys_only {
+                    each_key(open.keys(tree, bounds)?, is_reverse, |key, length| {
+                        visit(key, b"", length)
+                    })?;
+                } else if is_reverse {
+                    open.scan_reverse(tree, bounds, |key, value| visit(key, value, 0))?;
+                } else {
+                    open.scan(tree, bounds, |key, value| visit(key, value, 0))?;
+                }
+            }
+        }
+        if records < extent.records && bytes < extent.bytes {
+            return Ok(true);
+        }
+        match extent.is_reverse {
+            false => keys.lower = Bound::Excluded(last),
+            true => keys.upper = Bound::Excluded(last),
+        }
+        Ok(false)
+    }
+}
+
+fn each_key(
+    mut range: TransactionRange<'_, u64>,
+    is_reverse: bool,
+    mut visit: impl FnMut(&[u8], u64) -> bool,
+) -> Result<(), Error> {
+    // Bound: each round passes a record.
+    loop {
+        let next = match is_reverse {
+            false => range.next(),
+            true => range.next_back(),
+        };
+        match next.transpose()? {
+            Some((key, length)) if visit(&key, length) => {}
+            _ => return Ok(()),
+        }
+    }
+}

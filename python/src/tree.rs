@@ -1,0 +1,598 @@
+//! Trees.
+
+use std::cell::RefCell;
+
+use isobath::WriteBatch;
+use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyIterator, PyList};
+
+use crate::bytes::{Buffer, Keys};
+use crate::cursor::{Batch, Cursor, Gives};
+use crate::errors::Failure;
+use crate::operation::{Answer, Operation};
+use crate::source::{Extent, Source};
+use crate::store::{Store, go_on};
+use crate::transaction::Transaction;
+use crate::value::{Reader, Writer};
+use crate::waiting::{Progress, run};
+
+/// Keys that are read, counted or removed between two looks for signals.
+const KEYS_AT_ONCE: usize = 4096;
+const COUNTED_AT_ONCE: usize = 1 << 16;
+/// Records, and bytes of these, that a call takes from an iterable before it releases the GIL.
+const TAKEN_AT_ONCE: usize = 1024;
+const TAKEN_BYTES: usize = 1 << 20;
+/// Bytes of a value that its buffer is kept after, for the thread's next call.
+const KEPT_BYTES: usize = 64 << 10;
+
+thread_local! {
+    static VALUE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A tree, or what a transaction sees of it. `isobath.Tree` adds what needs no native code.
+#[pyclass(subclass, frozen, weakref, mapping, module = "isobath._native")]
+pub(crate) struct Tree {
+    source: Source,
+    owner: Py<PyAny>,
+}
+
+type Value<'py> = Option<Bound<'py, PyBytes>>;
+
+impl Tree {
+    /// The value of a key.
+    #[inline]
+    fn value<'py>(&self, py: Python<'py>, key: &[u8]) -> Result<Value<'py>, Failure> {
+        let mut value = VALUE.take();
+        let found = py.detach(|| self.source.get_into(key, &mut value));
+        let bytes = found.map(|found| found.then(|| PyBytes::new(py, &value)));
+        if value.capacity() <= KEPT_BYTES {
+            VALUE.set(value);
+        }
+        bytes
+    }
+
+    fn remove(&self, py: Python<'_>, key: &[u8]) -> Result<bool, Failure> {
+        py.detach(|| {
+            self.source
+                .change(|tree| tree.remove(key), |open, tree| open.remove(tree, key))
+        })
+    }
+
+    fn record<'py>(
+        py: Python<'py>,
+        record: Option<(Vec<u8>, Vec<u8>)>,
+    ) -> Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
+        record.map(|(key, value)| (PyBytes::new(py, &key), PyBytes::new(py, &value)))
+    }
+
+    /// Starts `work` as a task. In a transaction it might wait for the transaction's lock, and its
+    /// worker with it.
+    fn start(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&isobath::Tree) -> Result<Answer, Failure> + Send + 'static,
+    ) -> PyResult<Operation> {
+        let tree = self.plain()?.clone();
+        let store = self.owner.bind(py).cast::<Store>()?.get().open()?;
+        Ok(Operation::start(py, store, move || work(&tree)))
+    }
+
+    pub(crate) fn plain(&self) -> Result<&isobath::Tree, Failure> {
+        match self.source.open {
+            None => Ok(&self.source.tree),
+            Some(_) => Err(Failure::Value(
+                "this belongs to no transaction: call it on a tree of the store".to_owned(),
+            )),
+        }
+    }
+}
+
+#[pymethods]
+impl Tree {
+    /// A tree of a store by its name; or a tree as a transaction sees it.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        owner: &Bound<'_, PyAny>,
+        tree: &Bound<'_, PyAny>,
+        how: &str,
+    ) -> PyResult<Tree> {
+        let source = if let Ok(transaction) = owner.cast::<Transaction>() {
+            let tree = tree.cast::<Tree>()?.get();
+            Source {
+                tree: tree.source.tree.clone(),
+                open: Some(transaction.get().open()?.clone()),
+            }
+        } else {
+            let store = owner.cast::<Store>()?.get().open()?;
+            let name = tree.extract::<&str>()?;
+            let tree = py.detach(|| match how {
+                "create" => store.create_tree(name),
+                "open_or_create" => store.open_or_create_tree(name),
+                _ => store.tree(name),
+            });
+            Source {
+                tree: tree.map_err(Failure::from)?,
+                open: None,
+            }
+        };
+        Ok(Tree {
+            source,
+            owner: owner.clone().unbind(),
+        })
+    }
+
+    /// The tree's name.
+    #[getter]
+    fn name(&self) -> &str {
+        self.source.tree.name()
+    }
+
+    /// The store, or the transaction that this is a view of.
+    #[getter]
+    fn owner(&self, py: Python<'_>) -> Py<PyAny> {
+        self.owner.clone_ref(py)
+    }
+
+    fn __getitem__<'py>(&self, py: Python<'py>, key: Buffer<'_>) -> PyResult<Bound<'py, PyBytes>> {
+        let value = self.value(py, &key)?;
+        Ok(value.ok_or_else(|| Failure::Missing(key.to_vec()))?)
+    }
+
+    /// The value of a key, or `default`.
+    #[pyo3(signature = (key, default=None, /))]
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        key: Buffer<'_>,
+        default: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let value = self.value(py, &key)?;
+        Ok(value.map(Bound::into_any).or(default))
+    }
+
+    fn __contains__(&self, py: Python<'_>, key: Buffer<'_>) -> PyResult<bool> {
+        let found = py.detach(|| {
+            self.source.read(
+                |tree| tree.contains(&key),
+                |open, tree| open.contains(tree, &key),
+            )
+        });
+        Ok(found?)
+    }
+
+    fn __setitem__(&self, py: Python<'_>, key: Buffer<'_>, value: Buffer<'_>) -> PyResult<()> {
+        let done = py.detach(|| {
+            self.source.change(
+                |tree| tree.insert(&key, &value),
+                |open, tree| open.insert(tree, &key, &value),
+            )
+        });
+        Ok(done?)
+    }
+
+    fn __delitem__(&self, py: Python<'_>, key: Buffer<'_>) -> PyResult<()> {
+        match self.remove(py, &key)? {
+            true => Ok(()),
+            false => Err(Failure::Missing(key.to_vec()).into()),
+        }
+    }
+
+    /// Removes a key; whether it had a value.
+    fn discard(&self, py: Python<'_>, key: Buffer<'_>) -> PyResult<bool> {
+        Ok(self.remove(py, &key)?)
+    }
+
+    /// Takes the value of a key away: the value, or `None`.
+    fn take<'py>(&self, py: Python<'py>, key: Buffer<'_>) -> PyResult<Value<'py>> {
+        // Bound: each round but the last finds that another change of the key has succeeded.
+        loop {
+            let Some(old) = self.value(py, &key)? else {
+                return Ok(None);
+            };
+            let bytes = old.as_bytes();
+            if py.detach(|| self.source.compare_and_swap(&key, Some(bytes), None))? {
+                return Ok(Some(old));
+            }
+            py.check_signals()?;
+        }
+    }
+
+    /// Gives a key the value `new` if it has the value `old`, in one step; `None` stands for no
+    /// value. Whether it had.
+    fn compare_and_swap(
+        &self,
+        py: Python<'_>,
+        key: Buffer<'_>,
+        old: Option<Buffer<'_>>,
+        new: Option<Buffer<'_>>,
+    ) -> PyResult<bool> {
+        let swapped = py.detach(|| {
+            self.source
+                .compare_and_swap(&key, old.as_deref(), new.as_deref())
+        });
+        Ok(swapped?)
+    }
+
+    /// Gives a key the value that a function makes of its value, `None` standing for none.
+    fn modify<'py>(
+        &self,
+        py: Python<'py>,
+        key: Buffer<'_>,
+        function: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        // Bound: as in `take`.
+        loop {
+            let old = self.value(py, &key)?;
+            let result = function.call1((&old,))?;
+            let new: Option<Buffer<'_>> = match result.is_none() {
+                true => None,
+                false => Some(result.extract()?),
+            };
+            let old = old.as_ref().map(|old| old.as_bytes());
+            let swap = || self.source.compare_and_swap(&key, old, new.as_deref());
+            if py.detach(swap)? {
+                return Ok(result);
+            }
+            py.check_signals()?;
+        }
+    }
+
+    /// The values of many keys, in their order.
+    fn get_many<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let values = PyList::empty(py);
+        let mut iterator = keys.try_iter()?;
+        loop {
+            let taken: Vec<Bound<'py, PyAny>> = iterator
+                .by_ref()
+                .take(KEYS_AT_ONCE)
+                .collect::<PyResult<_>>()?;
+            if taken.is_empty() {
+                return Ok(values);
+            }
+            let keys: Vec<Buffer<'_>> = taken
+                .iter()
+                .map(|key| key.extract())
+                .collect::<PyResult<_>>()?;
+            let found = py.detach(|| Found::read(&self.source, &keys))?;
+            for at in 0..keys.len() {
+                values.append(found.value(at).map(|value| PyBytes::new(py, value)))?;
+            }
+            py.check_signals()?;
+        }
+    }
+
+    /// Gives many keys their values, all at once.
+    fn put_many(&self, py: Python<'_>, items: &Bound<'_, PyAny>) -> PyResult<()> {
+        let mut items = Items(items.try_iter()?);
+        let mut batch = WriteBatch::new();
+        let tree = &self.source.tree;
+        items.for_each(py, |records| match &self.source.open {
+            None => {
+                for (key, value) in records {
+                    batch.insert(tree, key, value);
+                }
+                Ok(())
+            }
+            Some(_) => {
+                let nothing = |_: &isobath::Tree| Ok(());
+                self.source.change(nothing, |open, tree| {
+                    let mut records = records.iter();
+                    records.try_for_each(|(key, value)| open.insert(tree, key, value))
+                })
+            }
+        })?;
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let owner = self.owner.bind(py).cast::<Store>()?.get();
+        let store = owner.open()?;
+        Ok(py.detach(|| store.write(&batch)).map_err(Failure::from)?)
+    }
+
+    /// Loads records in any order; how many there are.
+    fn load(
+        &self,
+        py: Python<'_>,
+        items: &Bound<'_, PyAny>,
+        progress: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<u64> {
+        let mut loader = self.plain()?.loader().map_err(Failure::from)?;
+        Items(items.try_iter()?).for_each(py, |records| {
+            for (key, value) in records {
+                loader.push(key, value)?;
+            }
+            Ok(())
+        })?;
+        run(py, Progress::new(progress), true, move |work| {
+            let mut watch = |_: &'static str, done, total| go_on(work.tell(done, total));
+            Ok(loader.finish(&mut watch)?)
+        })
+    }
+
+    /// Iterates over the records of a range.
+    #[pyo3(signature = (gives, start, stop, prefix, reverse))]
+    fn cursor(
+        &self,
+        py: Python<'_>,
+        gives: &str,
+        start: Option<Buffer<'_>>,
+        stop: Option<Buffer<'_>>,
+        prefix: Option<Buffer<'_>>,
+        reverse: bool,
+    ) -> PyResult<Cursor> {
+        let keys = Keys::of(start, stop, prefix);
+        let owner = self.owner.clone_ref(py);
+        Ok(Cursor::new(
+            self.source.clone(),
+            keys,
+            Gives::of(gives),
+            reverse,
+            owner,
+        ))
+    }
+
+    /// The number of keys of a range.
+    #[pyo3(signature = (start=None, stop=None, prefix=None))]
+    fn count(
+        &self,
+        py: Python<'_>,
+        start: Option<Buffer<'_>>,
+        stop: Option<Buffer<'_>>,
+        prefix: Option<Buffer<'_>>,
+    ) -> PyResult<u64> {
+        let mut keys = Keys::of(start, stop, prefix);
+        let mut count = 0;
+        let extent = Extent {
+            is_reverse: false,
+            keys_only: true,
+            records: COUNTED_AT_ONCE,
+            bytes: usize::MAX,
+        };
+        while !py.detach(|| self.source.visit(&mut keys, extent, |_, _, _| count += 1))? {
+            py.check_signals()?;
+        }
+        Ok(count)
+    }
+
+    /// Removes the keys of a range; how many there were.
+    #[pyo3(signature = (start=None, stop=None, prefix=None))]
+    fn remove_range(
+        &self,
+        py: Python<'_>,
+        start: Option<Buffer<'_>>,
+        stop: Option<Buffer<'_>>,
+        prefix: Option<Buffer<'_>>,
+    ) -> PyResult<u64> {
+        let mut keys = Keys::of(start, stop, prefix);
+        let mut removed = 0;
+        let extent = Extent {
+            is_reverse: false,
+            keys_only: true,
+            records: KEYS_AT_ONCE,
+            bytes: usize::MAX,
+        };
+        // Bound: each round removes the first keys that are left of the range.
+        loop {
+            let whole = keys.clone();
+            let (count, is_last) = py.detach(|| -> Result<(u64, bool), Failure> {
+                let is_last = self.source.visit(&mut keys, extent, |_, _, _| {})?;
+                let part = match is_last {
+                    true => whole,
+                    false => whole.up_to(&keys),
+                };
+                let count = self.source.change(
+                    |tree| tree.remove_range(part.bounds()),
+                    |open, tree| open.remove_range(tree, part.bounds()),
+                )?;
+                Ok((count, is_last))
+            })?;
+            removed += count;
+            if is_last {
+                return Ok(removed);
+            }
+            py.check_signals()?;
+        }
+    }
+
+    /// Removes the first record and returns it; `None` if there is none.
+    fn pop_first<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let record = py.detach(|| {
+            self.source
+                .change(isobath::Tree::pop_first, |open, tree| open.pop_first(tree))
+        })?;
+        let record = Tree::record(py, record);
+        record
+            .map(|record| record.into_bound_py_any(py))
+            .transpose()
+    }
+
+    /// Removes the last record and returns it; `None` if there is none.
+    fn pop_last<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let record = py.detach(|| {
+            self.source
+                .change(isobath::Tree::pop_last, |open, tree| open.pop_last(tree))
+        })?;
+        let record = Tree::record(py, record);
+        record
+            .map(|record| record.into_bound_py_any(py))
+            .transpose()
+    }
+
+    /// Reads a value piece by piece.
+    fn reader(&self, py: Python<'_>, key: Buffer<'_>) -> PyResult<Reader> {
+        let reader = py.detach(|| {
+            self.source.read(
+                |tree| tree.reader(&key),
+                |open, tree| open.reader(tree, &key),
+            )
+        })?;
+        let reader = reader.ok_or_else(|| Failure::Missing(key.to_vec()))?;
+        Ok(Reader::new(reader))
+    }
+
+    /// Writes a value piece by piece.
+    fn writer(&self, py: Python<'_>, key: Buffer<'_>) -> PyResult<Writer> {
+        let tree = self.plain()?;
+        let writer = py.detach(|| tree.writer(&key)).map_err(Failure::from)?;
+        Ok(Writer::new(writer))
+    }
+
+    fn start_get(&self, py: Python<'_>, key: Buffer<'_>) -> PyResult<Operation> {
+        let key = key.to_vec();
+        self.start(py, move |tree| Ok(Answer::Value(tree.get(key)?)))
+    }
+
+    fn start_get_many(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Operation> {
+        let mut taken: Vec<Vec<u8>> = Vec::new();
+        for key in keys.try_iter()? {
+            taken.push(key?.extract::<Buffer<'_>>()?.to_vec());
+        }
+        self.start(py, move |tree| Ok(Answer::Values(tree.get_many(&taken)?)))
+    }
+
+    fn start_put(&self, py: Python<'_>, key: Buffer<'_>, value: Buffer<'_>) -> PyResult<Operation> {
+        let (key, value) = (key.to_vec(), value.to_vec());
+        self.start(py, move |tree| {
+            tree.insert(key, value)?;
+            Ok(Answer::Nothing)
+        })
+    }
+
+    fn start_discard(&self, py: Python<'_>, key: Buffer<'_>) -> PyResult<Operation> {
+        let key = key.to_vec();
+        self.start(py, move |tree| Ok(Answer::Whether(tree.remove(key)?)))
+    }
+
+    /// Reads some records of a range; whether these are the last.
+    #[expect(clippy::too_many_arguments, reason = "as `cursor`, and how many")]
+    #[pyo3(signature = (gives, start, stop, prefix, reverse, records))]
+    fn start_range(
+        &self,
+        py: Python<'_>,
+        gives: &str,
+        start: Option<Buffer<'_>>,
+        stop: Option<Buffer<'_>>,
+        prefix: Option<Buffer<'_>>,
+        reverse: bool,
+        records: usize,
+    ) -> PyResult<Operation> {
+        let mut keys = Keys::of(start, stop, prefix);
+        let gives = Gives::of(gives);
+        let source = self.source.clone();
+        self.start(py, move |_| {
+            let (batch, is_last) = Batch::read(&source, &mut keys, gives, reverse, records)?;
+            Ok(Answer::Records(gives, batch, is_last))
+        })
+    }
+
+    /// About how many records there are, from some of the leaves.
+    fn estimate_len(&self, py: Python<'_>) -> PyResult<u64> {
+        let tree = self.plain()?;
+        Ok(py.detach(|| tree.estimate_len()).map_err(Failure::from)?)
+    }
+
+    fn counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let tree = self.plain()?;
+        let stats = py.detach(|| tree.stats()).map_err(Failure::from)?;
+        let dict = PyDict::new(py);
+        dict.set_item("is_exact", stats.is_exact)?;
+        dict.set_item("levels", stats.levels)?;
+        dict.set_item("leaf_pages", stats.leaf_pages)?;
+        dict.set_item("inner_pages", stats.inner_pages)?;
+        dict.set_item("records", stats.records)?;
+        dict.set_item("key_bytes", stats.key_bytes)?;
+        dict.set_item("value_bytes", stats.value_bytes)?;
+        dict.set_item("large_values", stats.large_values)?;
+        dict.set_item("large_value_bytes", stats.large_value_bytes)?;
+        dict.set_item("bytes", stats.bytes)?;
+        dict.set_item("leaf_fill", stats.leaf_fill)?;
+        Ok(dict)
+    }
+}
+
+/// The values of many keys, one after another.
+#[derive(Default)]
+struct Found {
+    bytes: Vec<u8>,
+    /// By the indexes of the keys: where the value begins, and its length.
+    places: Vec<Option<(usize, usize)>>,
+}
+
+impl Found {
+    fn read(source: &Source, keys: &[Buffer<'_>]) -> Result<Found, Failure> {
+        let mut found = Found {
+            bytes: Vec::new(),
+            places: vec![None; keys.len()],
+        };
+        if source.open.is_some() {
+            let nothing = |_: &isobath::Tree| Ok(Vec::new());
+            let values = source.read(nothing, |open, tree| open.get_many(tree, keys))?;
+            for (at, value) in values.iter().enumerate() {
+                found.take(at, value.as_deref());
+            }
+        } else {
+            source
+                .tree
+                .get_each(keys, |at, value| found.take(at, value))?;
+        }
+        Ok(found)
+    }
+
+    fn take(&mut self, at: usize, value: Option<&[u8]>) {
+        self.places[at] = value.map(|value| (self.bytes.len(), value.len()));
+        self.bytes.extend_from_slice(value.unwrap_or_default());
+    }
+
+    fn value(&self, at: usize) -> Option<&[u8]> {
+        let (first, length) = self.places[at]?;
+        Some(&self.bytes[first..first + length])
+    }
+}
+
+/// Pairs of an iterable.
+struct Items<'py>(Bound<'py, PyIterator>);
+
+impl<'py> Items<'py> {
+    /// Calls `take` with some pairs at a time, without the GIL.
+    fn for_each(
+        &mut self,
+        py: Python<'py>,
+        mut take: impl FnMut(&[(Buffer<'_>, Buffer<'_>)]) -> Result<(), Failure> + Send,
+    ) -> PyResult<()> {
+        loop {
+            let pairs = self.some()?;
+            if pairs.is_empty() {
+                return Ok(());
+            }
+            let records: Vec<(Buffer<'_>, Buffer<'_>)> = pairs
+                .iter()
+                .map(|(key, value)| Ok((key.extract()?, value.extract()?)))
+                .collect::<PyResult<_>>()?;
+            py.detach(|| take(&records))?;
+            py.check_signals()?;
+        }
+    }
+
+    fn some(&mut self) -> PyResult<Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
+        let mut pairs = Vec::new();
+        let mut bytes = 0;
+        while pairs.len() < TAKEN_AT_ONCE && bytes < TAKEN_BYTES {
+            let Some(item) = self.0.next().transpose()? else {
+                break;
+            };
+            let (key, value): (Bound<'py, PyAny>, Bound<'py, PyAny>) = item
+                .extract()
+                .map_err(|_| PyTypeError::new_err("each item is a pair (key, value)"))?;
+            bytes += value.len().unwrap_or(0);
+            pairs.push((key, value));
+        }
+        Ok(pairs)
+    }
+}

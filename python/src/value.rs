@@ -1,0 +1,140 @@
+//! Large values as streams.
+
+#![allow(unsafe_code, reason = "buffers of Python are memory by address")]
+
+use std::io::{self, Read};
+
+use isobath::{Error, ValueReader, ValueWriter};
+use parking_lot::Mutex;
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyBufferError;
+use pyo3::prelude::*;
+
+use crate::bytes::Buffer;
+use crate::errors::Failure;
+use crate::waiting::Released;
+
+/// A value that is read piece by piece.
+#[pyclass(frozen, module = "isobath._native")]
+pub(crate) struct Reader {
+    /// Taken without the GIL.
+    reader: Released<Mutex<ValueReader>>,
+    #[pyo3(get)]
+    length: u64,
+}
+
+impl Reader {
+    pub(crate) fn new(reader: ValueReader) -> Reader {
+        Reader {
+            length: reader.len(),
+            reader: Released::new(Mutex::new(reader)),
+        }
+    }
+}
+
+/// The engine's error in one of the standard library's.
+fn engine_error(error: io::Error) -> Failure {
+    let inner = error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<Error>());
+    match inner {
+        Some(error) => Failure::Engine(error.clone()),
+        None => Failure::Python(error.into()),
+    }
+}
+
+/// Memory of a buffer that is exported as long as this is used.
+struct Memory(*mut u8, usize);
+
+// SAFETY: the memory stays where it is during the export; see `Reader::read_into`.
+unsafe impl Send for Memory {}
+
+#[pymethods]
+impl Reader {
+    /// Fills a buffer with the next bytes; how many, 0 at the end.
+    fn read_into(&self, py: Python<'_>, into: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let buffer = PyBuffer::<u8>::get(into)?;
+        if buffer.readonly() || !buffer.is_c_contiguous() {
+            return Err(PyBufferError::new_err(
+                "the buffer is read-only or not contiguous",
+            ));
+        }
+        let memory = Memory(buffer.buf_ptr().cast(), buffer.len_bytes());
+        if memory.1 == 0 {
+            return Ok(0);
+        }
+        let reader = self.reader.get().ok_or(Failure::Ended)?;
+        let read = py.detach(move || {
+            let Memory(first, length) = { memory };
+            // SAFETY: the export keeps the memory in place until `buffer` is dropped. As with a
+            // file's `readinto`, a thread that uses it meanwhile sees the bytes arrive.
+            let mut rest = unsafe { std::slice::from_raw_parts_mut(first, length) };
+            let mut reader = reader.lock();
+            let mut count = 0;
+            // Bound: each round reads some bytes.
+            while !rest.is_empty() {
+                match reader.read(rest) {
+                    Ok(0) => break,
+                    Ok(read) => {
+                        count += read;
+                        rest = &mut rest[read..];
+                    }
+                    Err(error) => return Err(engine_error(error)),
+                }
+            }
+            Ok(count)
+        });
+        Ok(read?)
+    }
+}
+
+/// A value that is written piece by piece.
+#[pyclass(frozen, module = "isobath._native")]
+pub(crate) struct Writer {
+    /// Taken without the GIL; `None` once it has ended.
+    writer: Released<Mutex<Option<ValueWriter>>>,
+}
+
+impl Writer {
+    pub(crate) fn new(writer: ValueWriter) -> Writer {
+        Writer {
+            writer: Released::new(Mutex::new(Some(writer))),
+        }
+    }
+
+    fn ended() -> Failure {
+        Failure::Value("the value was finished or discarded".to_owned())
+    }
+}
+
+#[pymethods]
+impl Writer {
+    /// Appends the bytes of a buffer; how many these are.
+    fn append(&self, py: Python<'_>, bytes: Buffer<'_>) -> PyResult<usize> {
+        let writer = self.writer.get().ok_or_else(Writer::ended)?;
+        let appended = py.detach(|| -> Result<(), Failure> {
+            let mut writer = writer.lock();
+            Ok(writer.as_mut().ok_or_else(Writer::ended)?.append(&bytes)?)
+        });
+        appended?;
+        Ok(bytes.len())
+    }
+
+    /// Makes the value visible under its key.
+    fn finish(&self, py: Python<'_>) -> PyResult<()> {
+        let writer = self.writer.get().ok_or_else(Writer::ended)?;
+        let finished = py.detach(|| -> Result<(), Failure> {
+            let writer = writer.lock().take();
+            Ok(writer.ok_or_else(Writer::ended)?.finish()?)
+        });
+        Ok(finished?)
+    }
+
+    /// Leaves the tree as it was.
+    fn discard(&self, py: Python<'_>) {
+        py.detach(|| {
+            let writer = self.writer.get().and_then(|writer| writer.lock().take());
+            drop(writer);
+        });
+    }
+}

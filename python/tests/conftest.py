@@ -1,0 +1,32 @@
+"""Stores of the tests."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypedDict
+
+import pytest
+from isobath import Store, Tree
+
+
+class Small(TypedDict):
+    pool_bytes: int
+    workers: int
+
+
+SMALL: Small = {"pool_bytes": 8 << 20, "workers": 1}
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store.in_memory(**SMALL) as store:
+        yield store
+
+
+@pytest.fixture
+def tree(store: Store) -> Tree:
+    return store.create_tree("t")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.iso"

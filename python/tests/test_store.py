@@ -1,0 +1,278 @@
+"""Stores: opening, closing, pickling, forking, looking after them."""
+
+import copy
+import dataclasses
+import gc
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import isobath
+import pytest
+from conftest import SMALL
+from isobath import (
+    Closed,
+    Error,
+    Forked,
+    InvalidArgument,
+    NoSuchTree,
+    NotAStore,
+    Poisoned,
+    ReadOnly,
+    Stats,
+    Store,
+    StoreExists,
+    StoreInUse,
+    StoreNotFound,
+    Tree,
+    TreeDropped,
+    TreeExists,
+)
+
+
+def test_opens_and_closes(path: Path) -> None:
+    with Store.create(path, **SMALL) as store:
+        assert store.paths == [path]
+        tree = store.create_tree("t")
+        tree[b"a"] = b"1"
+        assert repr(store) == f"<isobath.Store {path}>" and "'t'" in repr(tree)
+    assert store.closed
+    store.close()
+    uses = (
+        lambda: tree[b"a"],
+        lambda: tree.__setitem__(b"a", b""),
+        lambda: list(tree),
+        lambda: len(tree),
+        lambda: tree.get_many([b"a"]),
+        lambda: tree.put_many({b"a": b""}),
+        lambda: tree.load({b"a": b""}),
+        lambda: tree.open(b"a"),
+        lambda: tree.open(b"a", "wb").close(),
+        lambda: store.tree("t"),
+        lambda: store.trees(),
+        lambda: store.transaction(),
+        lambda: store.snapshot(),
+        lambda: store.check(),
+        lambda: store.sync(),
+    )
+    for use in uses:
+        with pytest.raises(Closed, match="the store is closed"):
+            use()
+    with Store.open(path, **SMALL) as store:
+        assert store.tree("t")[b"a"] == b"1"
+    with Store.open_or_create(path, **SMALL) as store:
+        assert store.trees() == ["t"]
+
+
+def test_a_tree_keeps_its_store_open(path: Path) -> None:
+    tree = Store.create(path, **SMALL).create_tree("t")
+    tree[b"a"] = b"1"
+    keys = tree.keys().__iter__()
+    assert tree.store.trees() == ["t"]
+    del tree
+    gc.collect()
+    assert list(keys) == [b"a"]
+    del keys
+    gc.collect()
+    # Forgetting the last object has closed it.
+    Store.open(path, **SMALL).close()
+
+
+def test_trees(store: Store) -> None:
+    tree = store.create_tree("t")
+    with pytest.raises(TreeExists, match='a tree named "t" exists already'):
+        store.create_tree("t")
+    with pytest.raises(NoSuchTree, match='^there is no tree named "no"; '):
+        store.tree("no")
+    with pytest.raises(KeyError):
+        store.tree("no")
+    with pytest.raises(ValueError, match="a tree's name has 1 to"):
+        store.create_tree("")
+    assert store.open_or_create_tree("u").name == "u"
+    assert store.trees() == ["t", "u"]
+    store.drop_tree("t")
+    with pytest.raises(TreeDropped):
+        tree[b"a"]
+
+
+def test_errors_of_opening(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(StoreNotFound, match="does not exist"):
+        Store.open(path)
+    with pytest.raises(FileNotFoundError):
+        Store.open(path)
+    with Store.create(path, **SMALL):
+        with pytest.raises(StoreInUse, match="is in use by"):
+            Store.open(path, **SMALL)
+    with pytest.raises(StoreExists, match="exists already"):
+        Store.create(path, **SMALL)
+    other = tmp_path / "other"
+    other.write_bytes(b"not a store" * 1000)
+    with pytest.raises(NotAStore, match="is not an Isobath store"):
+        Store.open(other)
+    with pytest.raises(NotAStore, match="is a directory"):
+        Store.open(tmp_path)
+    with pytest.raises(InvalidArgument, match="option workers"):
+        Store.in_memory(workers=1000)
+    with pytest.raises(ValueError, match="'synced', 'none'"):
+        Store.in_memory(durability="often")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="durability"):
+        Store.in_memory(durability=-1.0)
+    with pytest.raises(TypeError, match="no option pool"):
+        Store.in_memory(pool=5)  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        Store.in_memory(workers="many")  # type: ignore[arg-type]
+    assert issubclass(Poisoned, Error) and not issubclass(Error, OSError)
+
+
+def test_read_only(path: Path) -> None:
+    with Store.create(path, **SMALL) as store:
+        store.create_tree("t")[b"a"] = b"1"
+        with Store.open(path, read_only=True, **SMALL) as reader:
+            assert reader.tree("t")[b"a"] == b"1"
+            with pytest.raises(ReadOnly):
+                reader.tree("t")[b"a"] = b"2"
+
+
+def test_durability(path: Path) -> None:
+    with Store.create(path, durability=0.01, **SMALL) as store:
+        tree = store.create_tree("t")
+        tree[b"a"] = b"1"
+        with store.transaction(durability="none") as transaction:
+            transaction[tree][b"b"] = b"2"
+        before = store.stats().checkpoints
+        store.sync()
+        assert store.stats().checkpoints > before
+
+
+def test_statistics(store: Store, tree: Tree) -> None:
+    tree[b"a"] = b"1"
+    stats = store.stats()
+    assert isinstance(stats, Stats) and dataclasses.is_dataclass(stats)
+    assert stats.commits >= 1 and stats.workers == 1
+    # A number that the engine has and the dataclass has not would be a TypeError.
+    assert {field.name for field in dataclasses.fields(Stats)} == set(store.numbers())
+    assert 'isobath_commits_total{store="people"}' in store.openmetrics({"store": "people"})
+    assert tree.stats().records == 1 and tree.stats().is_exact
+    assert tree.estimate_len() == 1
+
+
+def test_looking_after_a_store(path: Path, tmp_path: Path) -> None:
+    first, second, copy_path = (tmp_path / name for name in ("1.backup", "2.backup", "copy.iso"))
+    with Store.create(path, **SMALL) as store:
+        tree = store.create_tree("t")
+        tree.put_many((b"%d" % n, b"v" * 100) for n in range(2000))
+        report = store.check()
+        assert report.is_sound and report.records == 2000
+        assert store.backup(first) == first.stat().st_size
+        tree[b"later"] = b"1"
+        store.backup(second, since=first)
+        with pytest.raises(StoreExists):
+            store.backup(second)
+        tree.clear()
+        assert store.compact().bytes_after > 0
+    Store.restore([first, second], copy_path, **SMALL)
+    with Store.open(copy_path, **SMALL) as store:
+        assert len(store.tree("t")) == 2001
+
+
+def test_pickles_by_path(path: Path) -> None:
+    with Store.create(path, **SMALL) as store:
+        tree = store.create_tree("t")
+        tree[b"a"] = b"1"
+        pickled = pickle.dumps(tree)
+        assert pickle.loads(pickled).store is store
+        assert copy.deepcopy(store) is store
+        with store.transaction() as transaction:
+            for part in (transaction, transaction[tree]):
+                with pytest.raises(TypeError, match="cannot be pickled"):
+                    pickle.dumps(part)
+    again = pickle.loads(pickled)
+    assert again.store is not store and again[b"a"] == b"1"
+    again.store.close()
+    with pytest.raises(TypeError, match="no path"):
+        pickle.dumps(Store.in_memory(**SMALL))
+    conflict = isobath.Conflict("sentence", "t", b"k")
+    assert pickle.loads(pickle.dumps(conflict)).key == b"k"
+
+
+def read(tree: Tree) -> bytes:
+    return tree[b"a"]
+
+
+def test_workers_open_their_own(path: Path) -> None:
+    with Store.create(path, **SMALL) as store:
+        store.create_tree("t")[b"a"] = b"1"
+        with Store.open(path, read_only=True, **SMALL) as reader:
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                assert pool.apply(read, (reader.tree("t"),)) == b"1"
+
+
+def test_a_forked_child_is_refused(path: Path) -> None:
+    with Store.create(path, **SMALL) as store:
+        tree = store.create_tree("t")
+        tree[b"a"] = b"1"
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            answer = "nothing was raised"
+            try:
+                try:
+                    tree[b"a"]
+                except Forked as error:
+                    answer = str(error)
+                    try:
+                        tree[b"a"] = b"2"
+                    except Forked:
+                        answer += "; refused"
+                del store, tree
+                gc.collect()
+            finally:
+                os.write(writer, answer.encode())
+                os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader) as pipe:
+            answer = pipe.read()
+        assert os.waitpid(child, 0)[1] == 0
+        assert answer.startswith("the store was opened before this process was forked")
+        assert answer.endswith("; refused")
+        assert tree[b"a"] == b"1"
+
+
+def test_a_program_that_does_not_close(path: Path) -> None:
+    program = f"""
+import isobath
+store = isobath.Store.create({str(path)!r}, pool_bytes=8 << 20, workers=1)
+tree = store.create_tree("t")
+tree[b"a"] = b"1"
+keep = store, tree
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+    with Store.open(path, **SMALL) as store:
+        assert store.stats().recovered_log_bytes == 0, "the end of the program closed it"
+        assert store.tree("t")[b"a"] == b"1"
+
+
+def test_closing_beside_threads(path: Path) -> None:
+    store = Store.create(path, durability="none", **SMALL)
+    tree = store.create_tree("t")
+    tree.put_many((b"%d" % n, b"") for n in range(100))
+    ended: list[str] = []
+
+    def use() -> None:
+        try:
+            while True:
+                tree[b"%d" % len(list(tree))] = b"v"
+        except Closed as error:
+            ended.append(str(error))
+
+    threads = [threading.Thread(target=use) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    store.close()
+    for thread in threads:
+        thread.join()
+    assert ended == ["the store is closed"] * 4

@@ -1,0 +1,78 @@
+"""Large values, and values as files."""
+
+import gc
+import io
+import shutil
+
+import pytest
+from isobath import Store, Tree, ValueReplaced, ValueWriter
+
+
+def pattern(length: int) -> bytes:
+    return (b"0123456789abcdef" * (length // 16 + 1))[:length]
+
+
+@pytest.mark.parametrize("length", [0, 1, 1000, 4096, 1 << 20, 5_000_001])
+def test_files(tree: Tree, length: int) -> None:
+    value = pattern(length)
+    with tree.open(b"k", "wb") as file:
+        assert isinstance(file, io.IOBase) and file.writable()
+        shutil.copyfileobj(io.BytesIO(value), file)
+        assert b"k" not in tree
+    assert tree[b"k"] == value
+    assert tree.size(b"k") == length
+    with tree.open(b"k") as source:
+        assert source.raw.length == length  # type: ignore[attr-defined]
+        assert source.read(10) == value[:10]
+        rest = bytearray(length)
+        assert source.readinto(rest) == max(length - 10, 0)
+        assert source.read() == b""
+    assert value[10:] == rest[: max(length - 10, 0)]
+    with pytest.raises(ValueError):
+        source.read()
+
+
+def test_writers_that_do_not_finish(tree: Tree) -> None:
+    with pytest.raises(ZeroDivisionError), tree.open(b"k", "wb") as file:
+        file.write(pattern(1 << 20))
+        1 // 0
+    file = tree.open(b"k", "wb")
+    file.write(pattern(1 << 20))
+    del file
+    gc.collect()
+    file = tree.open(b"k", "wb")
+    assert isinstance(file, ValueWriter)
+    file.write(b"1")
+    file.discard()
+    file.close()
+    assert b"k" not in tree
+    with pytest.raises(ValueError, match="closed"):
+        file.write(b"2")
+    with pytest.raises(ValueError, match="mode"):
+        tree.open(b"k", "r+")  # type: ignore[call-overload]
+
+
+def test_in_transactions(store: Store, tree: Tree) -> None:
+    value = pattern(1 << 20)
+    with store.transaction() as transaction:
+        view = transaction[tree]
+        with view.open(b"k", "wb") as file:
+            file.write(value)
+        with view.open(b"k") as source:
+            assert source.read() == value
+        with pytest.raises(ZeroDivisionError), view.open(b"j", "wb") as file:
+            file.write(b"lost")
+            1 // 0
+    assert dict(tree) == {b"k": value}
+    with store.snapshot() as snapshot, snapshot[tree].open(b"k") as source:
+        tree[b"k"] = b"other"
+        assert source.read() == value
+
+
+def test_a_value_that_is_replaced(tree: Tree) -> None:
+    tree[b"k"] = pattern(20 << 20)
+    with tree.open(b"k") as source:
+        source.read(10)
+        tree[b"k"] = b"other"
+        with pytest.raises(ValueReplaced, match="read it again"):
+            source.read()
