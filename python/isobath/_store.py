@@ -353,7 +353,7 @@ class Transaction(_native.Transaction):
 
     async def commit_async(self) -> None:
         """As `commit`; no thread waits for it."""
-        await end(self.start_commit(self.store))
+        await end(self.start_commit())
 
     async def __aenter__(self) -> Self:
         return self

@@ -57,22 +57,11 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
-    /// Starts `work` as a task.
-    pub(crate) fn start(
-        py: Python<'_>,
-        store: &isobath::Store,
-        work: impl FnOnce() -> Result<Answer, Failure> + Send + 'static,
+    pub(crate) fn new(
+        answer: impl Future<Output = Result<Answer, Failure>> + Send + 'static,
     ) -> Operation {
-        // Waits while very much work is queued.
-        let task = py.detach(|| store.spawn(work));
-        let pending: Pending = Box::pin(async move {
-            match task.await {
-                Ok(result) => result,
-                Err(panic) => Err(Failure::Value(panic.to_string())),
-            }
-        });
         Operation {
-            pending: Mutex::new(Some(pending)),
+            pending: Mutex::new(Some(Box::pin(answer))),
         }
     }
 }

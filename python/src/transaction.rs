@@ -72,12 +72,14 @@ impl Transaction {
     }
 
     /// Starts to commit.
-    fn start_commit(&self, py: Python<'_>, store: &Bound<'_, Store>) -> PyResult<Operation> {
+    fn start_commit(&self, py: Python<'_>) -> PyResult<Operation> {
         let open = self.open()?;
-        let transaction = py.detach(|| open.write().take()).ok_or(Failure::Ended)?;
-        let store = store.get().open()?;
-        Ok(Operation::start(py, store, move || {
-            transaction.commit()?;
+        let done = py.detach(|| -> Result<_, Failure> {
+            let transaction = open.write().take().ok_or(Failure::Ended)?;
+            Ok(transaction.commit_async())
+        })?;
+        Ok(Operation::new(async {
+            done.await?;
             Ok(Answer::Nothing)
         }))
     }

@@ -67,18 +67,6 @@ impl Tree {
         record.map(|(key, value)| (PyBytes::new(py, &key), PyBytes::new(py, &value)))
     }
 
-    /// Starts `work` as a task. In a transaction it might wait for the transaction's lock, and its
-    /// worker with it.
-    fn start(
-        &self,
-        py: Python<'_>,
-        work: impl FnOnce(&isobath::Tree) -> Result<Answer, Failure> + Send + 'static,
-    ) -> PyResult<Operation> {
-        let tree = self.plain()?.clone();
-        let store = self.owner.bind(py).cast::<Store>()?.get().open()?;
-        Ok(Operation::start(py, store, move || work(&tree)))
-    }
-
     pub(crate) fn plain(&self) -> Result<&isobath::Tree, Failure> {
         match self.source.open {
             None => Ok(&self.source.tree),
@@ -445,29 +433,36 @@ impl Tree {
     }
 
     fn start_get(&self, py: Python<'_>, key: Buffer<'_>) -> PyResult<Operation> {
-        let key = key.to_vec();
-        self.start(py, move |tree| Ok(Answer::Value(tree.get(key)?)))
+        let tree = self.plain()?;
+        let value = py.detach(|| tree.get_async(&key));
+        Ok(Operation::new(async { Ok(Answer::Value(value.await?)) }))
     }
 
     fn start_get_many(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Operation> {
+        let tree = self.plain()?;
         let mut taken: Vec<Vec<u8>> = Vec::new();
         for key in keys.try_iter()? {
             taken.push(key?.extract::<Buffer<'_>>()?.to_vec());
         }
-        self.start(py, move |tree| Ok(Answer::Values(tree.get_many(&taken)?)))
+        let values = py.detach(|| tree.get_many_async(&taken));
+        Ok(Operation::new(async { Ok(Answer::Values(values.await?)) }))
     }
 
     fn start_put(&self, py: Python<'_>, key: Buffer<'_>, value: Buffer<'_>) -> PyResult<Operation> {
-        let (key, value) = (key.to_vec(), value.to_vec());
-        self.start(py, move |tree| {
-            tree.insert(key, value)?;
+        let tree = self.plain()?;
+        let done = py.detach(|| tree.insert_async(&key, &value));
+        Ok(Operation::new(async {
+            done.await?;
             Ok(Answer::Nothing)
-        })
+        }))
     }
 
     fn start_discard(&self, py: Python<'_>, key: Buffer<'_>) -> PyResult<Operation> {
-        let key = key.to_vec();
-        self.start(py, move |tree| Ok(Answer::Whether(tree.remove(key)?)))
+        let tree = self.plain()?;
+        let removed = py.detach(|| tree.remove_async(&key));
+        Ok(Operation::new(async {
+            Ok(Answer::Whether(removed.await?))
+        }))
     }
 
     /// Reads some records of a range; whether these are the last.
@@ -485,11 +480,23 @@ impl Tree {
     ) -> PyResult<Operation> {
         let mut keys = Keys::of(start, stop, prefix);
         let gives = Gives::of(gives);
+        // A transaction's lock is not for tasks: its worker would wait with one.
+        let tree = self.plain()?.clone();
         let source = self.source.clone();
-        self.start(py, move |_| {
-            let (batch, is_last) = Batch::read(&source, &mut keys, gives, reverse, records)?;
-            Ok(Answer::Records(gives, batch, is_last))
-        })
+        let store = self.owner.bind(py).cast::<Store>()?.get().open()?;
+        let work = move || Batch::read(&source, &mut keys, gives, reverse, records);
+        let task = py.detach(|| store.spawn(work));
+        Ok(Operation::new(async move {
+            match task.await {
+                Ok(read) => read.map(|(batch, is_last)| Answer::Records(gives, batch, is_last)),
+                Err(panic) => {
+                    // It was not run if the store is closed.
+                    tree.contains_async(b"").await?;
+                    let message = panic.to_string();
+                    Err(isobath::Error::TaskPanicked { message }.into())
+                }
+            }
+        }))
     }
 
     /// About how many records there are, from some of the leaves.
