@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 use pyo3::IntoPyObjectExt;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
@@ -66,7 +67,7 @@ pub(crate) struct Cursor {
     /// Taken without the GIL, or at once. No Python code runs while it is held.
     state: Mutex<State>,
     /// Keeps the store open.
-    _owner: Py<PyAny>,
+    owner: Py<PyAny>,
 }
 
 impl Cursor {
@@ -88,7 +89,7 @@ impl Cursor {
                 size: FIRST_BATCH,
                 has_ended: false,
             }),
-            _owner: owner,
+            owner,
         }
     }
 
@@ -131,6 +132,10 @@ impl Cursor {
 
 #[pymethods]
 impl Cursor {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.owner)
+    }
+
     fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
         slf
     }

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use isobath::WriteBatch;
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyIterator, PyList};
 
@@ -110,6 +111,11 @@ impl Tree {
             source,
             owner: owner.clone().unbind(),
         })
+    }
+
+    /// Cycles through a store's attributes, as a subclass may have them, can be collected.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.owner)
     }
 
     /// The tree's name.

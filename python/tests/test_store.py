@@ -16,9 +16,11 @@ import pytest
 from conftest import SMALL
 from isobath import (
     Closed,
+    Corruption,
     Error,
     Forked,
     InvalidArgument,
+    NoSpace,
     NoSuchTree,
     NotAStore,
     Poisoned,
@@ -80,6 +82,47 @@ def test_a_tree_keeps_its_store_open(path: Path) -> None:
     gc.collect()
     # Forgetting the last object has closed it.
     Store.open(path, **SMALL).close()
+
+
+def test_a_cycle_is_collected(path: Path) -> None:
+    class Library(Store):
+        books: Tree
+        cursor: object
+
+    library = Library.create(path, **SMALL)
+    library.books = library.create_tree("books")
+    library.cursor = iter(library.books)
+    del library
+    gc.collect()
+    Store.open(path, **SMALL).close()
+
+
+def test_a_full_store_still_reads(path: Path) -> None:
+    with Store.create(path, volume_limit_bytes=8 << 20, segment_bytes=1 << 16, **SMALL) as store:
+        tree = store.create_tree("t")
+        with pytest.raises(NoSpace, match="no space for a change") as caught:
+            for n in range(1000):
+                tree[b"%04d" % n] = bytes(100_000)
+        assert isinstance(caught.value, OSError)
+        stored = len(tree)
+        assert 0 < stored < 1000 and len(tree[b"0000"]) == 100_000
+        assert b"%04d" % stored not in tree
+        tree.clear()
+        tree[b"again"] = bytes(100_000)
+
+
+def test_corruption_is_named(path: Path) -> None:
+    with Store.create(path, **SMALL) as store:
+        tree = store.create_tree("t")
+        tree.put_many((b"%06d" % n, b"value %d" % n) for n in range(50_000))
+    data = path.read_bytes()
+    assert b"value 25000" in data
+    path.write_bytes(data.replace(b"value 25000", b"VALUE 25000"))
+    with Store.open(path, **SMALL) as store:
+        report = store.check()
+        assert not report.is_sound and "corrupt" in report.problems[0]
+        with pytest.raises(Corruption, match="restore from a backup"):
+            list(store.tree("t").items())
 
 
 def test_trees(store: Store) -> None:
@@ -276,3 +319,21 @@ def test_closing_beside_threads(path: Path) -> None:
     for thread in threads:
         thread.join()
     assert ended == ["the store is closed"] * 4
+
+
+def test_a_thread_that_waits_lets_others_run(path: Path) -> None:
+    store = Store.create(path, **SMALL)
+    opened: list[Store] = []
+    started = threading.Event()
+
+    def wait() -> None:
+        started.set()
+        opened.append(Store.open(path, open_timeout=60, **SMALL))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    started.wait()
+    # Only if this thread runs can the other one end.
+    store.close()
+    thread.join()
+    opened[0].close()
