@@ -7,7 +7,7 @@ use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyIterator, PyList};
+use pyo3::types::{PyBytes, PyDict, PyIterator, PyList, PySequence, PyTuple};
 
 use crate::bytes::{Buffer, Keys};
 use crate::cursor::{Batch, Cursor, Gives};
@@ -52,6 +52,19 @@ impl Tree {
             VALUE.set(value);
         }
         bytes
+    }
+
+    /// The values of some keys.
+    fn values<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let keys = keys.iter_borrowed().map(|key| key.extract());
+        let keys: Vec<Buffer<'_>> = keys.collect::<PyResult<_>>()?;
+        let found = py.detach(|| Found::read(&self.source, &keys))?;
+        let value = |at| found.value(at).map(|value| PyBytes::new(py, value));
+        PyList::new(py, (0..keys.len()).map(value))
     }
 
     fn remove(&self, py: Python<'_>, key: &[u8]) -> Result<bool, Failure> {
@@ -240,25 +253,20 @@ impl Tree {
         py: Python<'py>,
         keys: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let values = PyList::empty(py);
-        let mut iterator = keys.try_iter()?;
+        let mut chunks = Chunks::of(keys)?;
+        let mut values = self.values(py, &chunks.next()?)?;
+        // Bound: an endless iterable ends with ^C.
         loop {
-            let taken: Vec<Bound<'py, PyAny>> = iterator
-                .by_ref()
-                .take(KEYS_AT_ONCE)
-                .collect::<PyResult<_>>()?;
-            if taken.is_empty() {
+            let chunk = chunks.next()?;
+            if chunk.is_empty() {
                 return Ok(values);
             }
-            let keys: Vec<Buffer<'_>> = taken
-                .iter()
-                .map(|key| key.extract())
-                .collect::<PyResult<_>>()?;
-            let found = py.detach(|| Found::read(&self.source, &keys))?;
-            for at in 0..keys.len() {
-                values.append(found.value(at).map(|value| PyBytes::new(py, value)))?;
-            }
             py.check_signals()?;
+            let more = self.values(py, &chunk)?;
+            values = values
+                .as_sequence()
+                .in_place_concat(more.as_sequence())?
+                .cast_into()?;
         }
     }
 
@@ -527,6 +535,38 @@ impl Tree {
         dict.set_item("bytes", stats.bytes)?;
         dict.set_item("leaf_fill", stats.leaf_fill)?;
         Ok(dict)
+    }
+}
+
+/// An iterable of keys, some at a time.
+enum Chunks<'py> {
+    /// A list or tuple, and how many of it were taken.
+    Sequence(Bound<'py, PySequence>, usize),
+    Iterator(Bound<'py, PyIterator>),
+}
+
+impl<'py> Chunks<'py> {
+    fn of(keys: &Bound<'py, PyAny>) -> PyResult<Chunks<'py>> {
+        if keys.is_instance_of::<PyList>() || keys.is_instance_of::<PyTuple>() {
+            return Ok(Chunks::Sequence(keys.cast::<PySequence>()?.clone(), 0));
+        }
+        Ok(Chunks::Iterator(keys.try_iter()?))
+    }
+
+    /// The next keys; none at the end.
+    fn next(&mut self) -> PyResult<Bound<'py, PyTuple>> {
+        match self {
+            Chunks::Sequence(keys, taken) => {
+                let first = *taken;
+                *taken += KEYS_AT_ONCE;
+                keys.get_slice(first, *taken)?.to_tuple()
+            }
+            Chunks::Iterator(keys) => {
+                let py = keys.py();
+                let taken = keys.by_ref().take(KEYS_AT_ONCE);
+                PyTuple::new(py, taken.collect::<PyResult<Vec<_>>>()?)
+            }
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 """Coroutines over the engine's tasks."""
 
 import asyncio
+import contextlib
 
 import pytest
 from isobath import Closed, Conflict, InvalidArgument, Store, Transaction, Tree
@@ -44,7 +45,8 @@ def test_cancelled_changes_go_on(tree: Tree) -> None:
         change = asyncio.create_task(tree.put_async(b"a", bytes(1 << 20)))
         await asyncio.sleep(0)
         change.cancel()
-        with pytest.raises(asyncio.CancelledError):
+        # It may have ended before.
+        with contextlib.suppress(asyncio.CancelledError):
             await change
         while await tree.get_async(b"a") is None:
             await asyncio.sleep(0.001)

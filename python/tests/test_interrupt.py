@@ -6,7 +6,6 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import repeat
 from pathlib import Path
 
@@ -15,13 +14,13 @@ from conftest import SMALL
 from isobath import Store, Tree
 
 
-@contextmanager
-def interrupted() -> Iterator[None]:
-    """Sends SIGINT soon, and again later unless that has ended the call."""
-    ended = threading.Event()
+def is_ended(call: Callable[[], object]) -> bool:
+    """Whether SIGINT ends a call. A second one comes if the first has not."""
+    begun, ended = threading.Event(), threading.Event()
 
     def send() -> None:
-        for seconds in (0.05, 10.0):
+        begun.wait()
+        for seconds in (0.05, 30.0):
             if ended.wait(seconds):
                 return
             os.kill(os.getpid(), signal.SIGINT)
@@ -29,11 +28,14 @@ def interrupted() -> Iterator[None]:
     thread = threading.Thread(target=send)
     thread.start()
     try:
-        with pytest.raises(KeyboardInterrupt):
-            yield
+        begun.set()
+        call()
+    except KeyboardInterrupt:
+        return True
     finally:
         ended.set()
         thread.join()
+    return False
 
 
 def records() -> Iterator[tuple[bytes, bytes]]:
@@ -56,13 +58,11 @@ CALLS: dict[str, Callable[[Tree], object]] = {
 @pytest.mark.parametrize("call", CALLS)
 def test_ends_long_calls(tree: Tree, call: str) -> None:
     tree.put_many((b"%06d" % n, b"v") for n in range(1000))
-    with interrupted():
-        CALLS[call](tree)
+    assert is_ended(lambda: CALLS[call](tree))
     assert len(tree) == 1000
 
 
 def test_ends_waiting_for_a_store(path: Path) -> None:
     with Store.create(path, **SMALL) as store:
-        with interrupted():
-            Store.open(path, open_timeout=60, **SMALL)
+        assert is_ended(lambda: Store.open(path, open_timeout=60, **SMALL))
         assert store.trees() == []
