@@ -36,7 +36,7 @@ mod _native {
     #[pymodule_export]
     use crate::tree::Tree;
     #[pymodule_export]
-    use crate::value::{Reader, Writer};
+    use crate::value::{Content, Reader, Writer};
     #[pymodule_export]
     const MAX_KEY_BYTES: usize = isobath::MAX_KEY_BYTES;
     #[pymodule_export]

@@ -10,6 +10,9 @@ use crate::bytes::Keys;
 use crate::errors::Failure;
 use crate::transaction::Open;
 
+/// Up to so many records are read without more pages than they need.
+const FEW: usize = 64;
+
 #[derive(Clone)]
 pub(crate) struct Source {
     pub(crate) tree: Tree,
@@ -102,6 +105,12 @@ impl Source {
                 tree.visit_keys(bounds, is_reverse, |key, length| visit(key, b"", length))?;
             }
             None if is_reverse => tree.scan_reverse(bounds, |key, value| visit(key, value, 0))?,
+            None if extent.records <= FEW => {
+                tree.scan_first(bounds, extent.records, |key, value| {
+                    // It ends by itself.
+                    let _ = visit(key, value, 0);
+                })?;
+            }
             None => tree.scan(bounds, |key, value| visit(key, value, 0))?,
             Some(open) => {
                 let open = open.read();

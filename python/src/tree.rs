@@ -7,7 +7,7 @@ use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyIterator, PyList, PySequence, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyIterator, PyList, PyMemoryView, PySequence, PyTuple};
 
 use crate::bytes::{Buffer, Keys};
 use crate::cursor::{Batch, Cursor, Gives};
@@ -16,7 +16,7 @@ use crate::operation::{Answer, Operation};
 use crate::source::{Extent, Source};
 use crate::store::{Store, go_on};
 use crate::transaction::Transaction;
-use crate::value::{Reader, Writer};
+use crate::value::{Content, Reader, Writer};
 use crate::waiting::{Progress, run};
 
 /// Keys that are read, counted or removed between two looks for signals.
@@ -158,6 +158,20 @@ impl Tree {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let value = self.value(py, &key)?;
         Ok(value.map(Bound::into_any).or(default))
+    }
+
+    /// The value of a key as a read-only buffer: the engine's own copy. `None` if there is none.
+    fn view<'py>(
+        &self,
+        py: Python<'py>,
+        key: Buffer<'_>,
+    ) -> PyResult<Option<Bound<'py, PyMemoryView>>> {
+        let mut value = Vec::new();
+        if !py.detach(|| self.source.get_into(&key, &mut value))? {
+            return Ok(None);
+        }
+        let content = Bound::new(py, Content(value))?;
+        PyMemoryView::from(&content).map(Some)
     }
 
     fn __contains__(&self, py: Python<'_>, key: Buffer<'_>) -> PyResult<bool> {

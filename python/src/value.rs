@@ -2,17 +2,50 @@
 
 #![allow(unsafe_code, reason = "buffers of Python are memory by address")]
 
+use std::ffi::c_int;
 use std::io::{self, Read};
 
 use isobath::{Error, ValueReader, ValueWriter};
 use parking_lot::Mutex;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::bytes::Buffer;
 use crate::errors::Failure;
 use crate::waiting::Released;
+
+/// The bytes of a value as the engine gave them, for Python's buffers.
+#[pyclass(frozen, module = "isobath._native")]
+pub(crate) struct Content(pub(crate) Vec<u8>);
+
+#[pymethods]
+impl Content {
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let (first, length) = (slf.get().0.as_ptr(), slf.get().0.len());
+        // SAFETY: Python gives a view to be filled, which keeps the object then. Its bytes stay
+        // where they are, and nobody changes them.
+        let filled = unsafe {
+            ffi::PyBuffer_FillInfo(
+                view,
+                slf.as_ptr(),
+                first.cast_mut().cast(),
+                length.cast_signed(),
+                1,
+                flags,
+            )
+        };
+        match filled {
+            0 => Ok(()),
+            _ => Err(PyErr::fetch(slf.py())),
+        }
+    }
+}
 
 /// A value that is read piece by piece.
 #[pyclass(frozen, module = "isobath._native")]

@@ -62,6 +62,11 @@ def test_ends_long_calls(tree: Tree, call: str) -> None:
     assert len(tree) == 1000
 
 
+def test_ends_counting(tree: Tree) -> None:
+    tree.load(itertools.islice(records(), 70_000))
+    assert is_ended(lambda: deque(map(tree.count, repeat(None)), maxlen=0))
+
+
 def test_ends_waiting_for_a_store(path: Path) -> None:
     with Store.create(path, **SMALL) as store:
         assert is_ended(lambda: Store.open(path, open_timeout=60, **SMALL))

@@ -114,14 +114,14 @@ def test_keys_read_no_values(store: Store) -> None:
 
 
 def test_iterating_is_safe_beside_changes(tree: Tree) -> None:
-    fill(tree, 5000)
+    fill(tree, 2000)
     seen = 0
     for key in tree.keys(stop=b"a"):
         del tree[key]
         tree[b"a" + key] = b""
         seen += 1
-    assert seen == 5000
-    fill(tree, 5000)
+    assert seen == 2000
+    fill(tree, 2000)
     iterator = tree.range()
     first = [next(iterator) for _ in range(10)]
     tree.clear()

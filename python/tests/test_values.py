@@ -69,6 +69,25 @@ def test_in_transactions(store: Store, tree: Tree) -> None:
         assert source.read() == value
 
 
+def test_views(store: Store, tree: Tree) -> None:
+    value = pattern(1 << 20)
+    tree.put_many({b"k": value, b"empty": b""})
+    view = tree.view(b"k")
+    assert view is not None and view.readonly and view == value
+    with store.snapshot() as snapshot:
+        empty = snapshot[tree].view(b"empty")
+        assert empty is not None and bytes(empty) == b""
+    assert tree.view(b"no") is None
+    tree[b"k"] = b"other"
+    assert view[5:9] == value[5:9], "a view outlives its value"
+    with pytest.raises(TypeError):
+        view[0] = 1
+    tree[b"copy"] = view
+    del view
+    gc.collect()
+    assert tree[b"copy"] == value
+
+
 def test_a_value_that_is_replaced(tree: Tree) -> None:
     tree[b"k"] = pattern(20 << 20)
     with tree.open(b"k") as source:
