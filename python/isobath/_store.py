@@ -9,7 +9,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack
 
@@ -171,8 +171,8 @@ class Store(_native.Store):
         """Begins a transaction over all trees, for a `with` block.
 
         It commits at the end of the block, and rolls back if the block raises an exception. The
-        commit raises `Conflict` if another transaction was first; `transact` and `attempts` run
-        the work again then.
+        commit raises `Conflict` if another transaction was first; `transact` runs the work again
+        then.
         """
         transaction = Transaction(self, isolation, durability, read_only)
         transaction.store = self
@@ -191,36 +191,19 @@ class Store(_native.Store):
         If another transaction was first, calls it again with a new one. Exceptions of `work` roll
         back and come out unchanged.
         """
-        for transaction in self.attempts(
-            isolation=isolation, durability=durability, attempts=attempts
-        ):
-            with transaction:
-                result = work(transaction)
-        return result
-
-    def attempts(
-        self,
-        *,
-        isolation: Literal["snapshot", "serializable"] = "snapshot",
-        durability: Durability | None = None,
-        attempts: int = _ATTEMPTS,
-    ) -> Iterator[Transaction]:
-        """Transactions for the same work, until one commits:
-
-        >>> for transaction in store.attempts():
-        ...     with transaction:
-        ...         stock = transaction[tree]
-        ...         stock[b"apples"] = stock[b"apples"] + b"!"
-
-        A conflict ends the `with` block quietly unless the attempts are used up.
-        """
-        for attempt in range(1, max(attempts, 1) + 1):
+        attempt = 0
+        while True:
+            attempt += 1
             transaction = self.transaction(isolation=isolation, durability=durability)
-            transaction._retries = attempt < attempts
-            transaction._is_lost = False
-            yield transaction
-            if not transaction._is_lost:
-                return
+            try:
+                result = work(transaction)
+                transaction.commit()
+                return result
+            except Error as error:
+                if not error.retryable or attempt >= attempts:
+                    raise
+            finally:
+                transaction.rollback()
             time.sleep(_pause(attempt))
 
     async def transact_async(
@@ -314,12 +297,10 @@ class Transaction(_native.Transaction):
     changes become visible together when it commits, or not at all.
     """
 
-    __slots__ = ("_is_lost", "_retries", "store")
+    __slots__ = ("store",)
 
     #: The store that it belongs to.
     store: Store
-    _retries: bool
-    _is_lost: bool
 
     def tree(self, tree: Tree | str) -> Tree:
         """A tree as the transaction sees it, to be read and changed as part of it."""
@@ -335,21 +316,11 @@ class Transaction(_native.Transaction):
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> bool:
-        retries = getattr(self, "_retries", False)
-        self._is_lost = False
-        try:
-            if error is None and not self.ended:
-                self.commit()
-            if error is not None:
-                self.rollback()
-        except Error as failure:
-            self._is_lost = retries and failure.retryable
-            if not self._is_lost:
-                raise
-            return True
-        self._is_lost = retries and isinstance(error, Error) and error.retryable
-        return self._is_lost
+    ) -> None:
+        if error is not None:
+            self.rollback()
+        elif not self.ended:
+            self.commit()
 
     async def commit_async(self) -> None:
         """As `commit`; no thread waits for it."""
