@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import isobath
 import pytest
@@ -23,6 +24,7 @@ from isobath import (
     NoSpace,
     NoSuchTree,
     NotAStore,
+    Options,
     Poisoned,
     ReadOnly,
     Stats,
@@ -169,6 +171,14 @@ def test_errors_of_opening(path: Path, tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         Store.in_memory(workers="many")  # type: ignore[arg-type]
     assert issubclass(Poisoned, Error) and not issubclass(Error, OSError)
+
+
+@pytest.mark.parametrize("option", Options.__annotations__)
+def test_options_are_known(option: str) -> None:
+    arguments: Any = {option: object()}
+    with pytest.raises(TypeError) as caught:
+        Store.in_memory(**arguments)
+    assert "there is no option" not in str(caught.value)
 
 
 def test_read_only(path: Path) -> None:
