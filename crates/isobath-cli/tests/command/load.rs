@@ -401,8 +401,7 @@ fn lines_of_csv_are_counted_as_an_editor_counts_them() {
     }
 }
 
-/// A file that is known to outgrow small segments has none of them in front, and free segments are
-/// given back.
+/// Free segments are given back.
 #[test]
 fn a_large_file_is_loaded_into_little_more_space_than_it_needs() {
     let place = Place::new();
@@ -417,7 +416,7 @@ fn a_large_file_is_loaded_into_little_more_space_than_it_needs() {
     // Leaves hold 11 of these records. Beside them: summaries, the log, checkpoints, and what
     // cleaning needs.
     let leaves: u64 = count / 11 * 4096;
-    assert!(length < leaves * 103 / 100 + (54 << 20), "{length}");
+    assert!(length < leaves * 104 / 100 + (16 << 20), "{length}");
     place.run(&["check", "-s", "s.iso"]).ok();
 }
 

@@ -7,7 +7,7 @@
 //! byte 0      label, copy A    (4096 bytes; written in generations 0, 2, 4, ...)
 //! byte 4096   label, copy B    (4096 bytes; written in generations 1, 3, 5, ...)
 //! byte 8192   unused           (a hole in a file)
-//! byte D      data             (D = data offset, 2 MiB: aligned to flash and huge-page units)
+//! byte D      data             (D = data offset: 64 KiB, on block devices 2 MiB, their units of erasure)
 //! ```
 //!
 //! A label's first 512 bytes, so that drives write it atomically; the other 3584 are zero and
@@ -42,8 +42,10 @@ pub(crate) const LABEL_AREA: usize = 8192;
 pub(crate) const LABEL_BLOCK: usize = 4096;
 /// The newest format that this code reads, and the one it writes.
 pub(crate) const VERSION: u32 = 1;
-/// Where the data of new members begins.
-pub(crate) const DATA_OFFSET: u64 = 2 << 20;
+/// Where the data of new members begins, if all of them are files.
+pub(crate) const DATA_OFFSET: u64 = 64 << 10;
+/// Where it begins if one is a block device: aligned to its units of erasure.
+pub(crate) const DEVICE_DATA_OFFSET: u64 = 2 << 20;
 
 const MAGIC: &[u8; 8] = b"ISOBATHV";
 const SUM_AT: usize = 508;

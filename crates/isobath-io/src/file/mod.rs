@@ -27,7 +27,7 @@ use crate::device::{Channel, ChannelOptions, Device, LOG_OFFSET, Layout};
 use crate::error::{IoError, IoErrorKind, VolumeError};
 use crate::io::Op;
 use crate::options::{Access, BackendKind, BackendReport, VolumeOptions};
-use label::{DATA_OFFSET, Label};
+use label::{DATA_OFFSET, DEVICE_DATA_OFFSET, Label};
 use log::LogMember;
 pub(crate) use member::is_member;
 pub use member::is_store_file;
@@ -97,15 +97,19 @@ impl FileDevice {
             index: 0,
             count: members.len() as u32,
             stripe_unit: u64::from(options.stripe_unit),
-            data_offset: DATA_OFFSET,
+            data_offset: match members.iter().any(|member| member.block_device) {
+                true => DEVICE_DATA_OFFSET,
+                false => DATA_OFFSET,
+            },
             len: 0,
             generation: 0,
         };
         for (index, member) in members.iter().enumerate() {
-            if member.block_device && member.size()? < DATA_OFFSET + label.stripe_unit {
+            let needed = label.data_offset + label.stripe_unit;
+            if member.block_device && member.size()? < needed {
                 return Err(VolumeError::NoSpace {
                     path: member.path.clone(),
-                    needed: DATA_OFFSET + label.stripe_unit,
+                    needed,
                 });
             }
             member.write_first_label(&Label {

@@ -17,7 +17,9 @@ use crate::checkpoint::Superblock;
 use crate::log::{Log, MAX_TRANSACTION_BYTES, MIN_AREA_BYTES, TRANSACTION_LIMIT};
 use crate::page::PAGE_SIZE;
 use crate::shared::Durability;
-use crate::shared::{Config, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, SEGMENT_BYTES, SegmentSizes};
+use crate::shared::{
+    Config, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, SEGMENT_BYTES, SegmentSizes, segment_bytes_for,
+};
 use crate::{Error, small};
 use memory::Memory;
 
@@ -34,11 +36,6 @@ const FRAMES_PER_TASK: u64 = 4;
 const VERSION_SHARE: u64 = 16;
 /// Share of the memory that a pool takes by default: one part in this many.
 const MEMORY_SHARE: u64 = 4;
-/// Segments that a limited volume should have: smaller ones leave more of it for data.
-const MIN_SEGMENTS: u64 = 512;
-/// Bytes to be stored at once from which on a store would outgrow its small segments, and more than
-/// a few of its large ones.
-const OUTGROWS_SMALL: u64 = 64 << 20;
 /// Volumes with a lower limit are cleaned by [`PolicyKind::Mdc`] by default:
 /// [`PolicyKind::LifeTable`] keeps more segments open, up to a 32nd of them, which is less room for
 /// data.
@@ -225,10 +222,10 @@ impl Options {
     }
 
     /// Bytes of a segment, the unit of allocation and cleaning: a multiple of
-    /// 4096 from 64 KiB to 64 MiB. Fixed when the store is created; by default 2 MiB, and less
-    /// where the volume is limited to less than 1 GiB: small segments leave more of a small volume
-    /// for data. By default the first 16 MiB of a volume without a limit are segments of 64 KiB, so
-    /// that a small store has a small file; with this option all segments have these bytes.
+    /// 4096 from 64 KiB to 64 MiB. Fixed when the store is created; by default a 512th of the
+    /// volume's limit, at most 2 MiB: small segments leave more of a small volume for data. Without
+    /// a limit 256 KiB, so that a small store has a small file, or up to 2 MiB if
+    /// [`Options::expected_bytes`] are many.
     #[must_use]
     pub fn segment_bytes(mut self, bytes: u32) -> Options {
         self.segment_bytes = Some(bytes);
@@ -236,9 +233,8 @@ impl Options {
     }
 
     /// About how many bytes of keys and values will be stored at once, which a new store may be
-    /// laid out for; by default nothing is known. One that would outgrow its small segments
-    /// ([`Options::segment_bytes`]) begins without them: its file would keep their 16 MiB. Says
-    /// nothing to a store that exists.
+    /// laid out for: without a limit its segments are a 512th of that, from 256 KiB to 2 MiB. By
+    /// default nothing is known. Says nothing to a store that exists.
     #[must_use]
     pub fn expected_bytes(mut self, bytes: u64) -> Options {
         self.expected_bytes = bytes;
@@ -248,8 +244,8 @@ impl Options {
     /// Most bytes that the volume may grow to, rounded down to whole pages; `None` as far as the
     /// file system goes, which is a new store's default. The store keeps its limit, in whole
     /// segments, until it is opened with another one; what it has beyond a lower one stays. In
-    /// front of the volume each of its files has 2 MiB for its labels, of which 8 KiB are written:
-    /// a file is as much longer than its part of the limit.
+    /// front of the volume each of its files has 64 KiB for its labels: a file is as much longer
+    /// than its part of the limit.
     #[must_use]
     pub fn volume_limit_bytes(mut self, bytes: Option<u64>) -> Options {
         self.volume_limit = VolumeLimit::Given(bytes);
@@ -526,25 +522,18 @@ impl Options {
 
     /// Bytes of a segment of a new store.
     fn segment_size(&self) -> u32 {
-        self.segment_bytes.unwrap_or_else(|| {
-            let limit = self.volume_limit().unwrap_or(u64::MAX);
-            let share = (limit / MIN_SEGMENTS).max(u64::from(MIN_SEGMENT_BYTES));
-            (1 << share.ilog2().min(31)).min(SEGMENT_BYTES)
-        })
+        self.segment_bytes
+            .unwrap_or_else(|| match self.volume_limit() {
+                Some(limit) => segment_bytes_for(limit),
+                None => segment_bytes_for(self.expected_bytes).max(SEGMENT_BYTES),
+            })
     }
 
-    /// Bytes of the segments of a new store. One that nothing limits begins with small ones, unless
-    /// it would outgrow them at once.
+    /// Bytes of the segments of a new store.
     fn sizes(&self) -> SegmentSizes {
-        let large = self.segment_size();
-        let is_plain = self.segment_bytes.is_none()
-            && self.volume_limit().is_none()
-            && self.expected_bytes < OUTGROWS_SMALL;
-        // A log of a size that was asked for would not leave the small ones.
-        let log_grows = self.log_bytes.is_none_or(|bytes| bytes == 0);
-        match (is_plain && log_grows) || small::has_first_segments() {
-            true => SegmentSizes::small_first(large),
-            false => SegmentSizes::uniform(large),
+        match small::has_first_segments() {
+            true => SegmentSizes::small_first(self.segment_size()),
+            false => SegmentSizes::uniform(self.segment_size()),
         }
     }
 
@@ -680,6 +669,7 @@ impl Options {
             log_bytes: self.wanted_log_bytes(),
             log_segments: self.log_segments(),
             log_path: PathBuf::new(),
+            segments_fit_volume: self.segment_bytes.is_none() && self.volume_limit().is_none(),
             log_fits_volume: self.log_bytes.is_none(),
             log_grows: self.log_bytes.is_none(),
             limit_bytes: match self.volume_limit {
@@ -735,7 +725,7 @@ mod tests {
     #[test]
     fn segments_of_a_small_volume_are_small() {
         let size = |limit| Options::new().volume_limit_bytes(limit).segment_size();
-        assert_eq!(size(None), 2 << 20);
+        assert_eq!(size(None), SEGMENT_BYTES);
         assert_eq!(size(Some(1 << 40)), 2 << 20);
         assert_eq!(size(Some(100 << 20)), 128 << 10);
         assert_eq!(size(Some(4096)), MIN_SEGMENT_BYTES);
@@ -747,15 +737,11 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_would_outgrow_its_small_segments_has_none() {
-        let large = SegmentSizes::uniform(SEGMENT_BYTES);
-        let expected = |bytes| Options::new().expected_bytes(bytes).sizes();
-        assert_ne!(expected(1 << 20), large);
-        assert_eq!(expected(OUTGROWS_SMALL), large);
+    fn a_store_of_which_much_is_expected_has_large_segments() {
+        let expected = |bytes| Options::new().expected_bytes(bytes).segment_size();
+        assert_eq!(expected(1 << 20), SEGMENT_BYTES);
+        assert_eq!(expected(1 << 30), 2 << 20);
         let limited = Options::new().volume_limit_bytes(Some(100 << 20));
-        assert_eq!(
-            limited.clone().expected_bytes(1 << 30).sizes(),
-            limited.sizes()
-        );
+        assert_eq!(limited.expected_bytes(1 << 30).segment_size(), 128 << 10);
     }
 }

@@ -10,6 +10,7 @@ use isobath_io::open_to_read;
 
 use crate::backup::MapEntry;
 use crate::error::{BackupFileError, Error};
+use crate::log::MIN_AREA_BYTES;
 use crate::output::{OutputFile, failed, unfinished, with_suffix};
 use crate::page::{PAGE_SIZE, get_u32, get_u64, put_u32, put_u64};
 
@@ -23,6 +24,9 @@ const HEADER_BYTES: usize = 24;
 const MAX_PAYLOAD: usize = (1 << 27) + (1 << 16);
 /// Bytes that are read ahead.
 const READ_AHEAD: usize = 1 << 20;
+
+/// Bytes of a restored store's log for each byte of records in it.
+const LOG_PER_RECORD_BYTE: u64 = 4;
 
 /// Entries of a block of the map, but for the last one.
 pub(crate) const MAP_ENTRIES: usize = 16384;
@@ -87,15 +91,16 @@ pub(crate) struct Header {
 const HEADER_PAYLOAD: usize = 80;
 
 impl Header {
-    /// Segments of a restored store's log that has `length` bytes at first. If the log has grown
-    /// after the backup had begun, they may be more than it had then: a recovery needs some of the
-    /// area for itself.
+    /// Segments of a restored store's log that has `length` bytes at first. One that grows begins
+    /// with few, as a new store's, but a recovery needs some of the area for itself.
     pub(super) fn restored_log(&self, length: u64) -> u32 {
-        let bytes = u64::from(self.log_segments) * u64::from(self.segment_bytes);
-        match length > bytes / 2 {
-            true => self.log_segments.max(self.max_log_segments),
-            false => self.log_segments,
+        if self.max_log_segments == 0 {
+            return self.log_segments;
         }
+        let bytes = MIN_AREA_BYTES.max(length.saturating_mul(LOG_PER_RECORD_BYTE));
+        let segments = bytes.div_ceil(u64::from(self.segment_bytes).max(1));
+        let most = self.log_segments.max(self.max_log_segments);
+        u32::try_from(segments).map_or(most, |segments| segments.min(most))
     }
 
     fn encode(&self) -> [u8; HEADER_PAYLOAD] {
@@ -669,7 +674,10 @@ mod tests {
         let grows = header(256);
         assert_eq!(Header::decode(&grows.encode()).unwrap(), grows);
         let after = |header: Header, length| header.restored_log(length);
-        assert_eq!((after(grows, 2 << 20), after(grows, 3 << 20)), (4, 256));
+        assert_eq!(
+            [0, 2 << 20, 1 << 30].map(|length| after(grows, length)),
+            [4, 8, 256]
+        );
         assert_eq!(after(header(0), 4 << 20), 4);
     }
 }

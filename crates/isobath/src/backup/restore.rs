@@ -6,7 +6,7 @@ use std::path::Path;
 
 use isobath_io::{AlignedBuf, Volume};
 
-use super::file::{BackupFile, Blocks, Header, Kind, MAP_ENTRIES, decode_entries};
+use super::file::{BackupFile, Blocks, Kind, MAP_ENTRIES, decode_entries};
 use super::log::RECORD_HEADER;
 use super::take::STATE_BYTES;
 use super::{RestoreReport, Watch};
@@ -16,29 +16,18 @@ use crate::checkpoint::format::{self, Array, Sink, words_per_page};
 use crate::checkpoint::log_area;
 use crate::checkpoint::{ArrayRoot, SUPERBLOCK_OFFSETS, Superblock};
 use crate::error::{BackupFileError, Error};
-use crate::extent;
 use crate::log::record::{self, Body, Copied, Mapped, mapping_body};
 use crate::log::{BLOCK, HEADER_BYTES, LogArea, Rewriter};
 use crate::page::{self, Lsn, PAGE_SIZE, PageId, PageKind, get_u32, get_u64, offset, put_u64};
-use crate::pagestore::{Entry, FIRST_SEGMENTS, summaries};
-use crate::shared::{
-    Address, MAX_LENGTH, MAX_SEGMENTS, MIN_SEGMENT_BYTES, SEGMENT_BYTES, SegmentSizes, uuid,
-};
+use crate::pagestore::{Entry, summaries};
+use crate::shared::{Address, MAX_LENGTH, MAX_SEGMENTS, SegmentSizes, uuid};
 
 /// Says that a word holds an address, and no longer the version that is looked for.
 const PLACED: u64 = 1 << 63;
 /// The number that the pages of the new store's first checkpoint carry.
 const CHECKPOINT: u64 = 1;
-/// Part of the small segments that pages, chunks and their mapping may take, one in so many, for a
-/// restored store to begin with these, as a new one does: the log takes as much, and there is room
-/// to write in.
-const SMALL_SHARE: u64 = 3;
-/// The longest log of a store that is restored so; that of a store whose log was no longer than
-/// twice that and held little is as long.
-const MAX_SMALL_LOG: u64 = 8 << 20;
-const LITTLE_LOG: u64 = 1 << 20;
-/// The longest chunk of small segments.
-const SMALL_CHUNK: u32 = extent::longest_chunk(MIN_SEGMENT_BYTES);
+/// Free segments that a restored store begins with, at least.
+const FREE_SEGMENTS: u32 = 12;
 
 /// Opens backups that follow one another.
 pub(crate) fn open_chain(paths: &[&Path]) -> Result<Vec<BackupFile>, Error> {
@@ -156,9 +145,9 @@ pub(crate) fn build(
         return Ok(RestoreReport::default());
     };
     let state = State::read(last)?;
-    let superblock = superblock_of(last, &state, small_first(chain, volume, &state)?)?;
+    let superblock = superblock_of(last, &state)?;
     let mut image = Image::new(volume.clone(), &superblock, read_map(last)?);
-    image.grow(image.next_segment + FIRST_SEGMENTS)?;
+    image.grow(image.next_segment + FREE_SEGMENTS)?;
     let area = log_area(&superblock);
     if let Some(area) = &area {
         area.fill_with_zeros(volume).map_err(Error::Io)?;
@@ -216,58 +205,6 @@ pub(crate) fn build(
     Ok(report)
 }
 
-/// Bytes of the log of the store to be restored.
-fn log_bytes(header: &Header, state: &State) -> u64 {
-    let segments = header.restored_log(state.log_end.0 - state.log_start.0);
-    u64::from(segments) * u64::from(header.segment_bytes)
-}
-
-/// Small segments first, if the store to be restored begins with them: one with default options
-/// does if what is stored fits into them, and no chunk is longer than they take.
-fn small_first(
-    chain: &[BackupFile],
-    volume: &Volume,
-    state: &State,
-) -> Result<Option<SegmentSizes>, Error> {
-    let Some(last) = chain.last() else {
-        return Ok(None);
-    };
-    let header = &last.header;
-    let sizes = SegmentSizes::small_first(header.segment_bytes);
-    let most = sizes.start_of(sizes.first_large) / SMALL_SHARE;
-    let may_be = header.segment_bytes == SEGMENT_BYTES
-        && header.max_log_segments > 0
-        && volume.limit().is_none()
-        && log_bytes(header, state) <= 2 * MAX_SMALL_LOG
-        && state.log_end.0 - state.log_start.0 <= LITTLE_LOG
-        && 2 * MAX_SMALL_LOG <= sizes.start_of(sizes.first_large);
-    // A word of the mapping for each page id.
-    let mut bytes = last.end.entries.saturating_mul(8);
-    if !may_be || bytes > most {
-        return Ok(None);
-    }
-    let block = u64::from(volume.logical_block());
-    for file in chain {
-        let mut blocks = file.blocks();
-        while let Some(kind) = blocks.next()? {
-            if kind != Kind::Pages {
-                continue;
-            }
-            for length in page_lengths(blocks.payload())
-                .into_iter()
-                .flat_map(|(l, _)| l)
-            {
-                let length = get_u32(length, 0);
-                bytes += u64::from(length).next_multiple_of(block);
-                if length > SMALL_CHUNK || bytes > most {
-                    return Ok(None);
-                }
-            }
-        }
-    }
-    Ok(Some(sizes))
-}
-
 /// The lengths of a block's pages, four bytes each, and the pages; `None` if the block is too
 /// short.
 fn page_lengths(payload: &[u8]) -> Option<(std::slice::ChunksExact<'_, u8>, &[u8])> {
@@ -278,17 +215,11 @@ fn page_lengths(payload: &[u8]) -> Option<(std::slice::ChunksExact<'_, u8>, &[u8
     Some((lengths.chunks_exact(4), pages))
 }
 
-fn superblock_of(
-    file: &BackupFile,
-    state: &State,
-    small_first: Option<SegmentSizes>,
-) -> Result<Superblock, Error> {
+fn superblock_of(file: &BackupFile, state: &State) -> Result<Superblock, Error> {
     let header = &file.header;
-    let log = log_bytes(header, state);
-    let (sizes, log) = match small_first {
-        Some(sizes) => (sizes, log.min(MAX_SMALL_LOG)),
-        None => (SegmentSizes::uniform(header.segment_bytes), log),
-    };
+    let sizes = SegmentSizes::uniform(header.segment_bytes);
+    let log = u64::from(header.restored_log(state.log_end.0 - state.log_start.0));
+    let log = log * u64::from(header.segment_bytes);
     let mut superblock = Superblock::new(uuid(), sizes, 0);
     // Without a log there is nothing to recover, unless something was provisional: its end is
     // recovery's, too.
@@ -395,8 +326,6 @@ struct Image {
     /// The next segment that nothing is in, and how many the volume has.
     next_segment: u32,
     segments: u32,
-    /// Segments that it may have: those of one size.
-    most: u32,
     pages: Filling,
     chunks: Filling,
     /// Four words per segment.
@@ -423,10 +352,6 @@ impl Image {
             segment_bytes,
             next_segment: 1 + superblock.log_segments().len() as u32,
             segments: 0,
-            most: match superblock.sizes.first_large {
-                0 => MAX_SEGMENTS,
-                small => small,
-            },
             pages: filling(),
             chunks: filling(),
             table: Vec::new(),
@@ -439,7 +364,7 @@ impl Image {
 
     /// Has the volume have `segments` segments at least.
     fn grow(&mut self, segments: u32) -> Result<(), Error> {
-        let segments = segments.min(self.most);
+        let segments = segments.min(MAX_SEGMENTS);
         if segments > self.segments {
             self.volume
                 .grow(u64::from(segments) * u64::from(self.segment_bytes))?;
@@ -450,7 +375,7 @@ impl Image {
 
     fn take_segment(&mut self) -> Result<u32, Error> {
         let segment = self.next_segment;
-        if segment >= self.most {
+        if segment >= MAX_SEGMENTS {
             return Err(Error::TooManyPages);
         }
         if segment >= self.segments {
@@ -645,7 +570,7 @@ impl Image {
         // Room to write in; if there is a limit, cleaning will make it.
         let used = self.next_segment;
         // Without it the store grows when it is opened.
-        let _ = self.grow(used + (used / 8).max(FIRST_SEGMENTS / 2));
+        let _ = self.grow(used + (used / 16).max(FREE_SEGMENTS));
         superblock.segments = self.segments;
         superblock.next_segment_seq = seq_of(self.next_segment);
         superblock.page_high_water = (words.len() as u64).max(PageId::FIRST_FREE.0);

@@ -37,12 +37,9 @@ const FILL_BYTES: u64 = 256 << 10;
 /// more.
 const SMALL_LOG: u64 = 16 << 20;
 const DATA_SHARE: u64 = 4;
-/// So little data is worth no log for which the volume would outgrow its small segments.
-const LITTLE_DATA: u64 = 4 << 20;
+/// So little data is worth no longer log than this.
+const LITTLE_DATA: u64 = 1 << 20;
 const LITTLE_LOG: u64 = 8 << 20;
-/// In small segments a log that is longer than the data becomes longer only if a checkpoint is due
-/// so soon after the one before: what is written slowly is worth no room.
-const SOON: Duration = Duration::from_millis(100);
 /// How long the checkpointer waits for the right to write superblocks.
 const RETRY: Duration = Duration::from_millis(1);
 /// Attempts to have the log leave segments: they fail while much of it is in use.
@@ -73,18 +70,15 @@ enum Rest<'a> {
 }
 
 impl Checkpoints {
-    /// A checkpoint was due, `after` the one before: a log twice as long would need fewer, if that
-    /// is worth the room.
-    pub(super) fn request_longer_log(&self, after: Duration) {
+    /// A checkpoint was due: a log twice as long would need fewer, if that is worth the room.
+    pub(super) fn request_longer_log(&self) {
         let double = 2 * self.lower.log.area_bytes();
         let data = self.pagestore.allocated_bytes();
-        let is_small = self.pagestore.used_segment_bytes() < self.lower.shared.config.sizes.large;
-        let is_worth = !is_small || double <= data || after < SOON;
-        let most = match is_small && data < LITTLE_DATA {
+        let most = match data < LITTLE_DATA {
             true => LITTLE_LOG,
             false => SMALL_LOG.max(DATA_SHARE * data),
         };
-        if is_worth && double <= most && !self.pagestore.is_shrinking() {
+        if double <= most && !self.pagestore.is_shrinking() {
             self.lower.log_tasks.request_area(double);
         }
     }

@@ -16,7 +16,7 @@ use crate::runtime::{Worker, clock};
 use crate::{Error, trace};
 
 /// Looks without progress after which a store that is closed stays as long as it is.
-const TRIM_LOOKS: u32 = 100;
+const TRIM_LOOKS: u32 = 1_000;
 /// Attempts to empty the volume's end: writers that need the space lift the fence.
 const MAX_ROUNDS: u32 = 4;
 

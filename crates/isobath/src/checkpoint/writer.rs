@@ -489,7 +489,7 @@ impl Checkpoints {
 
     /// The checkpointer's life: writes checkpoints while the log grows.
     pub(crate) fn run_checkpointer(&self, worker: &Worker) {
-        let (mut addition, mut last) = (None, clock::now());
+        let mut addition = None;
         while !self.lower.workers.is_stopping() {
             if !self.is_due() {
                 if self.lengthen_log(worker, &mut addition) {
@@ -506,8 +506,7 @@ impl Checkpoints {
             match self.checkpoint(worker, before) {
                 Ok(Outcome::Written | Outcome::WrittenInPart) => {
                     self.checkpointed_at.store(next.0, Ordering::Relaxed);
-                    let now = clock::now();
-                    self.request_longer_log(now - std::mem::replace(&mut last, now));
+                    self.request_longer_log();
                 }
                 // A backup has the right to write checkpoints, for a moment, or the log is full and held.
                 Ok(Outcome::NotWritten) => worker.sleep_until(clock::now() + RETRY),

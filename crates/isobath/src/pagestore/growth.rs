@@ -8,6 +8,7 @@ use isobath_io::{AlignedBuf, VolumeError};
 use crate::canary::{self, Canary};
 use crate::page::PAGE_SIZE;
 use crate::pagestore::resize::{Resize, Turn};
+use crate::pagestore::writeback::SPARE_ENOUGH;
 use crate::pagestore::{PageStore, SegmentAllocator, worst_case_bytes};
 use crate::runtime::{Worker, clock};
 use crate::shared::{Counters, Durability, MAX_SEGMENTS, Run};
@@ -15,14 +16,18 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::{Error, trace};
 
-/// Segments of a new volume.
+/// Segments of a volume with a limit, at least.
 pub(crate) const FIRST_SEGMENTS: u32 = 24;
+/// Segments of one that grows.
+const FIRST_GROWING: u32 = 15;
 /// Share of the volume that live pages may fill at the very most, in percent.
 /// The rest lets the cleaner find segments with obsolete pages in them.
 pub(crate) const FULL_PERCENT: u64 = 92;
-/// Segments that the volume grows by at least and at most.
+/// Segments that the volume grows by at least.
 const MIN_GROW: u32 = 8;
-const MAX_GROW: u32 = 256;
+/// Bytes up to which it grows by a quarter, and those that it grows by at most.
+const QUARTER_BYTES: u64 = 16 << 20;
+const MAX_GROW_BYTES: u64 = 512 << 20;
 /// Segments cleaned after which a volume that had no room is asked again: the file system may
 /// have some by then, and cleaning a volume that is too full costs much more than asking.
 const ASK_AGAIN: u64 = 64;
@@ -85,6 +90,15 @@ impl Growth {
         self.most < MAX_SEGMENTS
     }
 
+    /// Spare segments that a volume which uses `segments` keeps for the cleaner to work towards. One
+    /// that grows needs few while it is short: then few pages are dirty.
+    pub(crate) fn spare_of(&self, segments: u32) -> u32 {
+        match self.is_limited() {
+            true => SPARE_ENOUGH,
+            false => (1 + segments / 32).min(SPARE_ENOUGH),
+        }
+    }
+
     /// Whether a cleaner is to have the volume grow ahead of need.
     #[inline]
     pub(crate) fn is_requested(&self) -> bool {
@@ -94,16 +108,29 @@ impl Growth {
     /// The volume has `segments` usable segments of `payload` bytes, and so room for `capacity` bytes.
     pub(crate) fn set_capacity(&self, capacity: u64, segments: u32, payload: u64) {
         let at = match self.goes_on.load(Ordering::Relaxed) {
-            true => capacity.saturating_sub(u64::from(step_of(segments) / AHEAD_SHARE) * payload),
+            true => capacity
+                .saturating_sub(u64::from(step_of(segments, payload) / AHEAD_SHARE) * payload),
             false => NEVER,
         };
         self.ahead_at.store(at, Ordering::Relaxed);
     }
 }
 
-/// Segments by which a volume grows that uses `segments`.
-fn step_of(segments: u32) -> u32 {
-    (segments / 16).clamp(MIN_GROW, MAX_GROW)
+/// Segments of a new volume, beside the log's.
+pub(crate) fn first_segments(is_limited: bool) -> u32 {
+    match is_limited {
+        true => FIRST_SEGMENTS,
+        false => FIRST_GROWING,
+    }
+}
+
+/// Segments by which a volume grows that uses `segments`, of some `bytes` bytes each: a sixteenth,
+/// or a quarter of a short one, since each step costs flushes.
+fn step_of(segments: u32, bytes: u64) -> u32 {
+    let most = |limit: u64| u32::try_from(limit / bytes.max(1)).unwrap_or(u32::MAX);
+    let short = (segments / 4).min(most(QUARTER_BYTES));
+    let step = (segments / 16).max(short).min(most(MAX_GROW_BYTES));
+    step.max(MIN_GROW)
 }
 
 impl PageStore {
@@ -146,7 +173,7 @@ impl PageStore {
         let segment_bytes = u64::from(sizes.used_by(before));
         let needed = (bytes * 100 / FULL_PERCENT).div_ceil(segment_bytes) as u32 + 1;
         let step = match sizes.are_outgrown_by(before) {
-            true => step_of(sizes.usable_of(before)),
+            true => step_of(sizes.usable_of(before), segment_bytes),
             // Each step costs flushes, and the volume has outgrown them soon.
             false => (before / 4).max(MIN_GROW).min(sizes.first_large - before),
         };

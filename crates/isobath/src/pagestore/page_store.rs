@@ -14,9 +14,7 @@ use super::shrink::Shrinking;
 use super::space::Space;
 use super::stall::Stall;
 use super::worker_tasks::Own;
-use super::{
-    PageIds, PageTrace, SealedSegment, SegmentAllocator, page_payload, worst_case_bytes, writeback,
-};
+use super::{PageIds, PageTrace, SealedSegment, SegmentAllocator, page_payload, worst_case_bytes};
 use crate::Error;
 use crate::buffer::{Buffer, MappingTable};
 use crate::log::{Log, LogTasks};
@@ -153,8 +151,8 @@ impl PageStore {
         let segments = space.usable_segments();
         let checkpoints = segments / 250 + 2;
         let log = self.lower.log_tasks.segments(space.segments());
-        let kept =
-            1 + log + checkpoints + space.reserve() + space.streams() + writeback::SPARE_ENOUGH;
+        let spare = self.growth.spare_of(segments);
+        let kept = 1 + log + checkpoints + space.reserve() + space.streams() + spare;
         let usable = u64::from(segments.saturating_sub(kept));
         let bytes = usable * page_payload(space.segment_bytes()) * FULL_PERCENT / 100;
         self.capacity_bytes.store(bytes, Ordering::Release);

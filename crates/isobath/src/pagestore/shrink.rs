@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use crate::Error;
-use crate::pagestore::growth::{FIRST_SEGMENTS, FULL_PERCENT};
-use crate::pagestore::{PageStore, SegmentAllocator, page_payload, writeback};
+use crate::log::MIN_AREA_BYTES;
+use crate::pagestore::growth::{FULL_PERCENT, first_segments};
+use crate::pagestore::{PageStore, SegmentAllocator, page_payload};
 use crate::runtime::{Worker, clock};
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -20,9 +21,8 @@ const MARGIN: u32 = 2;
 /// cost moving everything.
 const PACKED_PERCENT: u64 = 97;
 
-/// Bytes that the volume of a small store may have beside its data, and a quarter of that: more
-/// than an empty one with the shortest log.
-const SHORT_BYTES: u64 = 6 << 20;
+/// Beside so much data it is not worth the wait to move some when a store is closed.
+const MOVED_BYTES: u64 = 192 << 20;
 
 /// Whether the volume is being shortened.
 #[derive(Default)]
@@ -97,7 +97,8 @@ impl PageStore {
         let reserved = self.reserved_bytes.load(Ordering::Acquire);
         let payload = page_payload(space.segment_bytes());
         // Bound: the present length.
-        let mut segments = FIRST_SEGMENTS + log;
+        let is_limited = self.growth.is_limited();
+        let mut segments = first_segments(is_limited) + log;
         if sizes.are_outgrown_by(space.segments()) {
             segments += sizes.first_large;
         }
@@ -105,10 +106,11 @@ impl PageStore {
             let shares = space.shares(segments);
             let used = sizes.usable_of(segments);
             let system = 1 + log + used / 250 + 2;
-            let kept = system + shares.reserve + shares.open + writeback::SPARE_ENOUGH;
+            let spare = self.growth.spare_of(used);
+            let kept = system + shares.reserve + shares.open + spare;
             let usable = u64::from(used.saturating_sub(kept));
             let room = u64::from(used.saturating_sub(system)) * segment;
-            let holds = match self.growth.is_limited() {
+            let holds = match is_limited {
                 true => {
                     usable * payload * FULL_PERCENT / 100 >= reserved
                         && self.lower.shared.config.fill_factor * room as f64 >= live as f64
@@ -124,15 +126,16 @@ impl PageStore {
         segments.max(space.end_of_bad())
     }
 
-    /// Whether a volume of small segments is so much longer than its data that it is worth moving
+    /// Whether a volume without a limit is so much longer than its data that it is worth moving
     /// some. Not while a reader in another process needs what is obsolete.
     pub(crate) fn is_long_for_its_data(&self) -> bool {
         let space = self.space.lock();
-        let sizes = space.sizes();
         let data = self.allocated_bytes();
-        let most = SHORT_BYTES + data + data / 4;
-        !sizes.are_outgrown_by(space.segments())
-            && sizes.start_of(space.segments()) > most
+        let first = u64::from(first_segments(false)) * u64::from(space.segment_bytes());
+        let most = MIN_AREA_BYTES + first + data + data / 4;
+        !self.growth.is_limited()
+            && data <= MOVED_BYTES
+            && space.sizes().start_of(space.segments()) > most
             && !space.has_readers()
     }
 

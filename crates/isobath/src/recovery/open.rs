@@ -20,9 +20,13 @@ use crate::log::{
     BLOCK, Log, LogArea, LogConfig, LogEnd, MAX_TRANSACTION_BYTES, MIN_AREA_BYTES, next_epoch,
 };
 use crate::page::{Lsn, PAGE_SIZE, PageCorruption, PageId};
-use crate::pagestore::{Entry, FIRST_SEGMENTS, PageIds, SegmentAllocator, worst_case_bytes};
+use crate::pagestore::{
+    Entry, FIRST_SEGMENTS, PageIds, SegmentAllocator, first_segments, worst_case_bytes,
+};
 use crate::recovery::scan::{Base, Plan, Scan};
-use crate::shared::{Address, Config, MAX_SEGMENTS, ReservedWords, SegmentSizes};
+use crate::shared::{
+    Address, Config, MAX_SEGMENTS, ReservedWords, SegmentSizes, segment_bytes_for,
+};
 use crate::sync::HashMap;
 
 /// The first position of a new log.
@@ -97,9 +101,14 @@ pub(crate) fn create(
         .limit()
         .into_iter()
         .chain(config.limit_bytes.flatten());
-    if volume.limit().is_some() && !crate::small::has_first_segments() {
+    if let Some(bytes) = volume.limit()
+        && config.segments_fit_volume
+        && !crate::small::has_first_segments()
+    {
         // All of its room is there already: a device.
-        config.sizes = SegmentSizes::uniform(config.sizes.large);
+        let log = u64::from(config.log_segments) * u64::from(config.sizes.large);
+        config.sizes = SegmentSizes::uniform(segment_bytes_for(bytes));
+        config.log_segments = log.div_ceil(u64::from(config.sizes.large)) as u32;
     }
     let most = limits.min().unwrap_or(u64::MAX);
     if config.log_fits_volume && config.log_segments > 0 {
@@ -109,7 +118,7 @@ pub(crate) fn create(
     }
     let max_log_segments = begin_log_small(&mut config);
     let sizes = config.sizes;
-    let first = FIRST_SEGMENTS + config.log_segments;
+    let first = first_segments(most < u64::MAX) + config.log_segments;
     if most < sizes.start_of(first) {
         return Err(Error::BadOption {
             option: "volume_limit_bytes",
@@ -225,7 +234,7 @@ fn begin_log_small(config: &mut Config) -> u32 {
         false => u64::from(config.log_segments) * large,
     };
     let small = bytes.div_ceil(u64::from(config.sizes.used_by(1))) as u32;
-    match config.sizes.are_outgrown_by(FIRST_SEGMENTS + small) {
+    match config.sizes.are_outgrown_by(first_segments(false) + small) {
         true => config.sizes = SegmentSizes::uniform(config.sizes.large),
         false => config.log_segments = small,
     }

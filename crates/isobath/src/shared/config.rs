@@ -31,6 +31,8 @@ pub(crate) struct Config {
     pub(crate) log_segments: u32,
     /// The path of a separate log device, as the superblock has it.
     pub(crate) log_path: PathBuf,
+    /// A new store's segments are as long as fits a volume whose size is known.
+    pub(crate) segments_fit_volume: bool,
     /// A new store's log takes at most a sixteenth of its volume.
     pub(crate) log_fits_volume: bool,
     /// A new store's log begins small and grows to the size that is given.

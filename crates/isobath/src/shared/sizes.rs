@@ -4,8 +4,18 @@
 use crate::page::PAGE_SIZE;
 use crate::shared::{MAX_SEGMENT_BYTES, MAX_SEGMENTS, MIN_SEGMENT_BYTES};
 
-/// Bytes of a segment by default.
-pub(crate) const SEGMENT_BYTES: u32 = 2 << 20;
+/// Bytes of a segment that nothing else is known about: a small store has a small file.
+pub(crate) const SEGMENT_BYTES: u32 = 256 << 10;
+/// Most bytes of a segment that was not asked for.
+const LARGE_SEGMENT_BYTES: u32 = 2 << 20;
+/// Segments that a volume of known size should have: smaller ones leave more of it for data.
+const MIN_SEGMENTS: u64 = 512;
+
+/// Bytes of a segment of a volume of about so many bytes.
+pub(crate) fn segment_bytes_for(volume: u64) -> u32 {
+    let share = (volume / MIN_SEGMENTS).max(u64::from(MIN_SEGMENT_BYTES));
+    (1 << share.ilog2().min(31)).min(LARGE_SEGMENT_BYTES)
+}
 /// Small segments that a volume begins with if nothing else is said: 16 MiB of them.
 const SMALL_SEGMENTS: u32 = 256;
 

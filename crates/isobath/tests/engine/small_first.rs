@@ -1,4 +1,4 @@
-//! A store without a limit begins with small segments, and outgrows them.
+//! A store without a limit has a file that is short for its data, whatever came before.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::big_endian_bytes)]
 
@@ -9,10 +9,8 @@ use super::common;
 use common::{Random, assert_sound, key, value};
 use isobath::{BackupOptions, Durability, Error, Options, Store, Tree, Volume};
 
-/// Bytes of small segments that a volume begins with.
-const SMALL: u64 = 16 << 20;
 /// Bytes before the first segment, in files.
-const LABELS: u64 = 2 << 20;
+const LABELS: u64 = 64 << 10;
 
 fn options() -> Options {
     Options::new()
@@ -48,7 +46,6 @@ fn the_first_file_is_short_and_grows_with_the_data() {
     tree.insert(b"key", b"value").unwrap();
     store.close().unwrap();
     assert!(length(&path) <= 8 << 20, "{}", length(&path));
-    // Opened again and again: before, while and after it outgrows its small segments.
     for round in 0..12u64 {
         let store = Store::open(&[&path], &options()).unwrap();
         let tree = store.tree("t").unwrap();
@@ -60,23 +57,11 @@ fn the_first_file_is_short_and_grows_with_the_data() {
         }
         insert_all(&store, &tree, (0..first).step_by(7).map(|n| (n, n)));
         assert_sound(&store, None);
-        let stats = store.stats();
-        let outgrown = stats.volume_bytes > SMALL;
-        assert_eq!(
-            stats.segment_bytes,
-            if outgrown { 2 << 20 } else { 64 << 10 }
-        );
-        assert!(stats.segments * stats.segment_bytes <= stats.volume_bytes);
         store.close().unwrap();
-        // Twice the data, or what a volume of large segments begins with.
         let data = (round + 1) * 4000 * 408;
-        let most = match length(&path) > SMALL + LABELS {
-            false => (8 << 20) + 2 * data,
-            true => SMALL + (80 << 20) + 4 * data,
-        };
+        let most = (8 << 20) + 2 * data;
         assert!(length(&path) <= most, "{} for {data}", length(&path));
     }
-    assert!(length(&path) > SMALL + (48 << 20));
     let store = Store::open(&[&path], &options().read_only(true)).unwrap();
     assert_sound(&store, Some(48_001));
     store.close().unwrap();
@@ -90,7 +75,7 @@ fn the_first_file_is_short_and_grows_with_the_data() {
 }
 
 #[test]
-fn values_of_all_lengths_survive_outgrowing() {
+fn values_of_all_lengths_survive() {
     let volume = Volume::in_memory(0, None);
     let store = Store::create_on_volume(volume.clone(), &options()).unwrap();
     let tree = store.create_tree("t").unwrap();
@@ -117,12 +102,8 @@ fn values_of_all_lengths_survive_outgrowing() {
     for (n, &length) in (0u64..).zip(&lengths) {
         put(n, length);
     }
-    assert_eq!(store.stats().segment_bytes, 64 << 10);
     for (n, &length) in (100u64..).zip(&long) {
         put(n, length);
-        // Its chunks are long ones.
-        assert_eq!(store.stats().segment_bytes, 2 << 20);
-        // Just after it has outgrown the small ones there may be nothing to give back.
         store.compact().unwrap();
     }
     for (n, &length) in (200u64..).zip(&lengths) {
@@ -150,45 +131,6 @@ fn values_of_all_lengths_survive_outgrowing() {
     store.close().unwrap();
 }
 
-#[test]
-fn compaction_gives_back_what_outgrown_segments_take() {
-    use std::os::unix::fs::MetadataExt;
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("s.iso");
-    let taken = || path.metadata().unwrap().blocks() * 512;
-    let store = Store::create(&[&path], &options()).unwrap();
-    let kept = store.create_tree("kept").unwrap();
-    let tree = store.create_tree("t").unwrap();
-    for first in (0..40_000).step_by(100) {
-        insert_all(&store, &tree, (first..first + 100).map(|n| (n, n)));
-        kept.insert(key(first), value(first, 400)).unwrap();
-    }
-    store.drop_tree("t").unwrap();
-    for n in (0..40_000).step_by(100) {
-        kept.insert(&key(n), &value(n + 1, 400)).unwrap();
-    }
-    store.checkpoint().unwrap();
-    let gained = store.compact().unwrap();
-    assert!(gained.bytes_discarded > SMALL / 2, "{gained:?}");
-    assert!(
-        taken() + SMALL / 2 < length(&path),
-        "{} of {}",
-        taken(),
-        length(&path)
-    );
-    // It goes on with them empty.
-    insert_all(&store, &kept, (0..40_000).map(|n| (n, n + 2)));
-    assert_sound(&store, None);
-    store.close().unwrap();
-    let store = Store::open(&[&path], &options()).unwrap();
-    assert_sound(&store, Some(40_000));
-    let kept = store.tree("kept").unwrap();
-    for n in 0..40_000 {
-        assert_eq!(kept.get(&key(n)).unwrap(), Some(value(n + 2, 400)), "{n}");
-    }
-    store.close().unwrap();
-}
-
 /// The log of a store with a limit takes a small part of it, also if the limit came later than the
 /// store.
 #[test]
@@ -209,7 +151,7 @@ fn a_limit_that_comes_later_is_for_data_first() {
         }
     };
     assert!(matches!(full, Error::VolumeFull { .. }), "{full}");
-    assert!(records * 300 > 4 << 20, "{} bytes", records * 300);
+    assert!(records * 300 > 3_000_000, "{} bytes", records * 300);
     assert_sound(&store, Some(records));
     store.close().unwrap();
     assert!(length(&path) <= (14 << 20) + LABELS);
@@ -300,16 +242,77 @@ fn removals(store: &Store, tree: &Tree, records: &Records) {
     single(store, tree, records);
 }
 
-/// Whatever the pattern of commits, the file of a closed store with few MiB of data has at most 8
-/// MiB and twice the data; so has a restored one.
-#[test]
-fn a_file_is_short_whatever_the_pattern_of_commits() {
-    let of = |count, length, in_order| Records {
+/// A pattern of commits, its name, and the records that it leaves.
+type Case = (&'static str, Pattern, Records);
+
+/// Bytes beside the labels that a volume may have beside this part of its data, in percent.
+struct Bound(u64, u64);
+
+impl Bound {
+    fn most(&self, records: &Records) -> u64 {
+        (self.0 << 20) - LABELS + records.bytes() * self.1 / 100
+    }
+}
+
+/// Where a closed store, a restored one and, within `compacted`, a compacted one are longer than they may be.
+fn long_files(cases: impl IntoIterator<Item = Case>, compacted: &Bound) -> Vec<String> {
+    let dir = tempfile::tempdir().unwrap();
+    let backup = dir.path().join("b");
+    let mut on = |_: &str, _: u64, _: u64| ControlFlow::Continue(());
+    let mut problems = Vec::new();
+    for (name, pattern, records) in cases {
+        let volume = Volume::in_memory(0, None);
+        let store = Store::create_on_volume(volume.clone(), &options()).unwrap();
+        let tree = store.create_tree("t").unwrap();
+        let closed = Bound(8, 200);
+        pattern(&store, &tree, &records);
+        let mut check = |what: &str, volume: &Volume, bound: &Bound| {
+            let (is, most) = (volume.len() >> 10, bound.most(&records) >> 10);
+            if is > most {
+                problems.push(format!("{name}, {what}: {is} of {most} KiB"));
+            }
+        };
+        store
+            .backup(&backup, &BackupOptions::new(), &mut on)
+            .unwrap();
+        store.close().unwrap();
+        check("closed", &volume, &closed);
+        let copy = Volume::in_memory(0, None);
+        Store::restore_on_volume(&[&backup], copy.clone(), &options(), &mut on).unwrap();
+        check("restored", &copy, &closed);
+        std::fs::remove_file(&backup).unwrap();
+        for (volume, compacts) in [(volume, true), (copy, false)] {
+            let store = Store::open_on_volume(volume.clone(), &options()).unwrap();
+            if compacts {
+                store.compact().unwrap();
+                check("compacted", &volume, compacted);
+            }
+            assert_sound(&store, Some(records.count));
+            let tree = store.tree("t").unwrap();
+            for n in (0..records.count).step_by(records.count.div_ceil(1000) as usize) {
+                let (key, value) = records.get(n);
+                assert!(tree.get(key).unwrap() == Some(value), "{name}: {n}");
+            }
+            store.close().unwrap();
+            check("closed again", &volume, &closed);
+        }
+    }
+    problems
+}
+
+fn of(count: u64, length: usize, in_order: bool) -> Records {
+    Records {
         count,
         length,
         in_order,
-    };
-    let patterns: [(&str, Pattern, Records); 11] = [
+    }
+}
+
+/// Whatever the pattern of commits, the file of a closed store has at most 8 MiB and twice the
+/// data; so has a restored one.
+#[test]
+fn a_file_is_short_whatever_the_pattern_of_commits() {
+    let patterns: [Case; 11] = [
         ("single", single, of(1_000, 300, true)),
         ("single, in any order", single, of(1_000, 300, false)),
         ("single, more of them", single, of(6_000, 300, false)),
@@ -322,43 +325,33 @@ fn a_file_is_short_whatever_the_pattern_of_commits() {
         ("removals", removals, of(2_000, 300, false)),
         ("values of 20 KB", single, of(200, 20_000, false)),
     ];
-    let dir = tempfile::tempdir().unwrap();
-    let backup = dir.path().join("b");
-    let mut on = |_: &str, _: u64, _: u64| ControlFlow::Continue(());
-    let mut problems = Vec::new();
-    for (name, pattern, records) in patterns {
-        let volume = Volume::in_memory(0, None);
-        let store = Store::create_on_volume(volume.clone(), &options()).unwrap();
-        let tree = store.create_tree("t").unwrap();
-        // Beside the labels in front.
-        let most = (8 << 20) - LABELS + 2 * records.bytes();
-        pattern(&store, &tree, &records);
-        let before = volume.len();
-        store
-            .backup(&backup, &BackupOptions::new(), &mut on)
-            .unwrap();
-        store.close().unwrap();
-        let copy = Volume::in_memory(0, None);
-        Store::restore_on_volume(&[&backup], copy.clone(), &options(), &mut on).unwrap();
-        std::fs::remove_file(&backup).unwrap();
-        for (volume, what) in [(volume, "closed"), (copy, "restored")] {
-            if volume.len() > most {
-                let (is, limit) = (volume.len() >> 10, most >> 10);
-                problems.push(format!(
-                    "{name}, {what}: {is} of {limit} KiB, {}",
-                    before >> 10
-                ));
-            }
-            let store = Store::open_on_volume(volume.clone(), &options()).unwrap();
-            assert_sound(&store, Some(records.count));
-            let tree = store.tree("t").unwrap();
-            for n in (0..records.count).step_by(7) {
-                let (key, value) = records.get(n);
-                assert!(tree.get(key).unwrap() == Some(value), "{name}: {n}");
-            }
-            store.close().unwrap();
-        }
-    }
+    assert_eq!(long_files(patterns, &Bound(8, 200)), Vec::<String>::new());
+}
+
+/// The same for 3 to 100 MiB of data.
+#[test]
+fn a_file_of_many_mib_is_short_whatever_the_pattern_of_commits() {
+    let patterns: [Case; 8] = [
+        ("3 MiB, updates", updates, of(1_000, 3_000, false)),
+        ("3 MiB, values of 300 KB", single, of(10, 300_000, false)),
+        ("10 MiB, single", single, of(10_000, 1_000, false)),
+        ("10 MiB, removals", removals, of(500, 20_000, false)),
+        (
+            "10 MiB, one transaction",
+            batches::<30_000>,
+            of(10_000, 1_000, false),
+        ),
+        ("30 MiB, batches", batches::<100>, of(6_000, 5_000, false)),
+        ("30 MiB, values of 1 MB", threads, of(30, 1_000_000, false)),
+        ("100 MiB, eight threads", threads, of(5_000, 20_000, false)),
+    ];
+    let loads: [Case; 2] = [
+        ("3 MiB, a load", load, of(5_000, 600, true)),
+        ("30 MiB, a load", load, of(45_000, 600, false)),
+    ];
+    let mut problems = long_files(patterns, &Bound(8, 200));
+    // Its leaves are full.
+    problems.extend(long_files(loads, &Bound(8, 125)));
     assert_eq!(problems, Vec::<String>::new());
 }
 
