@@ -267,7 +267,7 @@ typedef struct isobath_compaction {
   uint64_t bytes_before;
   // The volume's length after.
   uint64_t bytes_after;
-  // Bytes that block devices were asked to discard, and file systems to take back inside files.
+  // Bytes that block devices were asked to discard.
   uint64_t bytes_discarded;
 } isobath_compaction;
 

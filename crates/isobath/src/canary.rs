@@ -58,8 +58,6 @@ canaries! {
     /// The unused part of a segment that was sealed before it was full counts as live: no cleaning
     /// wins it back.
     CountUnusedAsLive,
-    /// Small segments are cleaned in a volume that has outgrown them.
-    CleanSmallSegments,
     /// Cleaning goes on although it gains nothing.
     CleanForNothing,
     /// A backup holds the log until it has verified what it wrote.

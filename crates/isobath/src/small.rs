@@ -10,8 +10,6 @@ pub struct Small {
     pub words_per_page: Option<u64>,
     /// Bytes of log from one checkpoint to the next, at most.
     pub checkpoint_bytes: Option<u64>,
-    /// Small segments that a new store begins with, whatever its options say.
-    pub first_segments: Option<u32>,
     /// Bytes from which on a transaction's changes go to a temporary file.
     pub spill_bytes: Option<u64>,
 }
@@ -22,7 +20,6 @@ thread_local! {
         std::cell::Cell::new(Small {
             words_per_page: None,
             checkpoint_bytes: None,
-            first_segments: None,
             spill_bytes: None,
         })
     };
@@ -114,20 +111,6 @@ pub(crate) fn checkpoint_bytes() -> Option<u64> {
     return CHOSEN.get().checkpoint_bytes;
     #[cfg(not(any(test, feature = "simulation")))]
     None
-}
-
-/// Small segments that a simulated store begins with, if that was chosen.
-#[inline(always)]
-pub(crate) fn first_segments() -> Option<u32> {
-    #[cfg(any(test, feature = "simulation"))]
-    return CHOSEN.get().first_segments;
-    #[cfg(not(any(test, feature = "simulation")))]
-    None
-}
-
-/// Whether small segments were chosen for a simulated store.
-pub(crate) fn has_first_segments() -> bool {
-    first_segments().is_some()
 }
 
 /// Bytes from which on a transaction's changes go to a temporary file, if they are `full`

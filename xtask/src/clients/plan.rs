@@ -190,7 +190,6 @@ impl Default for More {
             small: Small {
                 words_per_page: None,
                 checkpoint_bytes: None,
-                first_segments: None,
                 spill_bytes: None,
             },
             visits: 0,
@@ -223,7 +222,6 @@ impl More {
                     Some(16 << 10),
                     Some(64 << 10),
                 ]),
-                first_segments: None,
                 spill_bytes: None,
             },
             visits: random.one_of(&[0, 10, 30]),
@@ -338,12 +336,6 @@ impl Scenario {
             // A log grows when checkpoints are due.
             let bytes = self.more.small.checkpoint_bytes.unwrap_or(64 << 10);
             self.more.small.checkpoint_bytes = Some(bytes.max(16 << 10));
-        }
-        if self.limit_bytes.is_none() && !self.faults.full && self.seed.is_multiple_of(3) {
-            // What a store begins with, and a few more.
-            let log = if self.separate_log { 0 } else { LOG / SEGMENT };
-            let more = Random::new(self.seed ^ 0x736d_616c).below(40);
-            self.more.small.first_segments = Some((24 + log + more) as u32);
         }
         // A load is a task of its own, which its caller's task waits for; and there is one more for
         // looks and backups.
@@ -545,10 +537,7 @@ impl Scenario {
             .tasks_per_worker(self.tasks)
             .depth_per_worker(16)
             .cleaning_policy(self.policy)
-            .segment_bytes(match self.more.small.first_segments {
-                Some(_) => 2 * SEGMENT as u32,
-                None => SEGMENT as u32,
-            })
+            .segment_bytes(SEGMENT as u32)
             .volume_limit_bytes(self.limit_bytes);
         match self.log {
             true if self.more.grows_log => options,

@@ -100,7 +100,7 @@ pub(super) struct Plan {
     pub(super) log: LogPlace,
     /// Whether the volume has hardly more space than the data needs.
     pub(super) full: bool,
-    /// Whether it begins with small segments and a small log, which becomes longer.
+    /// Whether it begins with a small log, which becomes longer.
     pub(super) small: bool,
     pub(super) threads: u64,
     /// Whether transactions spill, and so rewrite their trees.
@@ -183,7 +183,7 @@ impl Plan {
             return Err("--mode: threads are 1 to 64, files 1 to 16".to_owned());
         }
         fixed.policy()?;
-        // A store with a limit, or with a log of its own, begins with large segments.
+        // The log of a store with a limit, or a log of its own, does not.
         fixed.small &= !fixed.full && fixed.log == LogPlace::Volume;
         Ok(fixed)
     }
@@ -247,7 +247,6 @@ impl Plan {
         scenario.more.small = Small {
             words_per_page: None,
             checkpoint_bytes: self.small.then_some(1 << 20),
-            first_segments: None,
             spill_bytes: self.spills.then_some(2000),
         };
         scenario

@@ -31,7 +31,6 @@ fn script(seed: u64) -> Scenario {
     scenario.more.small = Small {
         words_per_page: Some(32),
         checkpoint_bytes: Some(4 << 10),
-        first_segments: None,
         spill_bytes: [None, Some(0), Some(300)][seed as usize % 3],
     };
     scenario.tasks = scenario.tasks.max(7);

@@ -51,7 +51,7 @@ pub struct isobath_compaction {
     pub bytes_before: u64,
     /// The volume's length after.
     pub bytes_after: u64,
-    /// Bytes that block devices were asked to discard, and file systems to take back inside files.
+    /// Bytes that block devices were asked to discard.
     pub bytes_discarded: u64,
 }
 

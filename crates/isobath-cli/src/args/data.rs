@@ -289,7 +289,7 @@ pub(crate) enum StatsFormat {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Packs what is stored towards the beginning of the files and cuts off what is \
-behind it. Files keep 24 segments at least, and a store with a limit a fifth \
+behind it. Files keep some segments at least, and a store with a limit a fifth \
 of what its records take. A crash leaves every record as it was.
 
 Example:

@@ -99,7 +99,7 @@ fn what_is_left_of_a_corrupt_store() {
 
     // Both superblocks, and a leaf.
     let mut bytes = std::fs::read(place.path("s.iso")).unwrap();
-    let data = 2 << 20;
+    let data = 64 << 10;
     bytes[data + 100] ^= 1;
     bytes[data + 32768 + 100] ^= 1;
     let leaf = bytes

@@ -492,8 +492,8 @@ fn a_limit_in_which_no_store_has_space() {
         }
     }
     assert_eq!(place.names(), ["s.iso"]);
-    // One below what a store has keeps it from growing, which is no mistake.
-    let put = ["put", "-s", "s.iso", "--limit", "7MiB", "b", "2"];
+    // One that leaves no room to grow is no mistake.
+    let put = ["put", "-s", "s.iso", "--limit", "8MiB", "b", "2"];
     place.run(&put).ok();
     assert_eq!(place.run(&["scan", "s.iso"]).ok().text(), "a\t1\nb\t2\n");
 }

@@ -332,7 +332,6 @@ fn compacting_gives_the_space_of_removed_records_back() {
         )
         .ok();
     // A load into a new store leaves it compact.
-    // The first small segments may be discarded; the file has nothing to give back.
     let loaded = &place.run(&["compact", "-s", "s.iso", "--json"]).ok().json()[0];
     assert_eq!(loaded["bytes_before"], loaded["bytes_after"], "{loaded}");
     place

@@ -156,12 +156,6 @@ impl SegmentTable {
         self.segment_bytes
     }
 
-    /// Segments are larger from now on; those in use, which are smaller, have the rest empty.
-    pub fn enlarge_segments(&mut self, bytes: u32) {
-        debug_assert!(bytes >= self.segment_bytes);
-        self.segment_bytes = bytes;
-    }
-
     /// Bytes of current pages in `segment`.
     #[inline]
     pub fn live_bytes(&self, segment: SegmentId) -> u32 {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use isobath_flash::policy::{CleaningPolicy, PolicyKind};
 use isobath_io::{Access, Backend, ByteSize, DirectMode, VolumeOptions};
 
+use crate::Error;
 use crate::buffer::FRAME_COST;
 use crate::checkpoint::Superblock;
 use crate::log::{Log, MAX_TRANSACTION_BYTES, MIN_AREA_BYTES, TRANSACTION_LIMIT};
@@ -20,7 +21,6 @@ use crate::shared::Durability;
 use crate::shared::{
     Config, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, SEGMENT_BYTES, SegmentSizes, segment_bytes_for,
 };
-use crate::{Error, small};
 use memory::Memory;
 
 /// Frames that a pool needs at least, and more for each worker.
@@ -529,15 +529,7 @@ impl Options {
             })
     }
 
-    /// Bytes of the segments of a new store.
-    fn sizes(&self) -> SegmentSizes {
-        match small::has_first_segments() {
-            true => SegmentSizes::small_first(self.segment_size()),
-            false => SegmentSizes::uniform(self.segment_size()),
-        }
-    }
-
-    /// Large segments of the log.
+    /// Segments of the log.
     fn log_segments(&self) -> u32 {
         let bytes = self.wanted_log_bytes();
         bytes.div_ceil(u64::from(self.segment_size())) as u32
@@ -659,7 +651,7 @@ impl Options {
             depth: self.depth,
             stack_bytes: self.stack_bytes,
             transaction_bytes: self.transaction_bytes,
-            sizes: self.sizes(),
+            sizes: SegmentSizes::of(segment),
             block_bytes: 0,
             fill_factor: self.fill_factor,
             read_only: self.read_only,

@@ -108,11 +108,11 @@ stats! {
     recovery_ns: Gauge,
     /// Pages that left the pool.
     evictions: Counter,
-    /// Segments of the volume that are in use: without the small ones that it has outgrown.
+    /// Segments of the volume.
     segments: Gauge,
     /// Segments that hold nothing.
     free_segments: Gauge,
-    /// Bytes of one of these segments.
+    /// Bytes of a segment.
     segment_bytes: Gauge,
     /// Bytes on the volume of pages and chunks that are current.
     live_bytes: Gauge,

@@ -11,8 +11,7 @@ pub struct Compaction {
     pub bytes_before: u64,
     /// The volume's length after.
     pub bytes_after: u64,
-    /// Bytes that block devices, which keep their length, were asked to discard; and bytes inside
-    /// files that their file systems were asked to take back.
+    /// Bytes that block devices, which keep their length, were asked to discard.
     pub bytes_discarded: u64,
 }
 
@@ -36,12 +35,10 @@ impl Store {
     /// Packs what is stored towards the beginning of the volume and gives the space behind it back
     /// to the file system: after much was removed, the files become small. A log that has grown
     /// becomes small again, too. The store can be used during that; writes that need the space end
-    /// it early, without an error. What stays is what the records take and 24 segments, and in a
-    /// store with a limit the share that [`Options::fill_factor`](crate::Options::fill_factor)
-    /// keeps free for cleaning. Without a limit the next writes make the files grow again. The
-    /// first 16 MiB of a store that has grown are not used again once their records were written
-    /// again: file systems that can are asked to take back what these take on the drive, while no
-    /// other process reads the store; the length of the file stays.
+    /// it early, without an error. What stays is what the records take, 4 MiB of log and 14
+    /// segments or more, and in a store with a limit the share that
+    /// [`Options::fill_factor`](crate::Options::fill_factor) keeps free for cleaning. Without a limit
+    /// the next writes make the files grow again.
     ///
     /// A crash at any moment leaves all records as they were, in a volume of the one length or the
     /// other. Block devices keep their length; they are asked to discard segments that hold

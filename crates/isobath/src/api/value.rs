@@ -84,14 +84,7 @@ impl ValueWriter {
         let (whole, rest) = rest.split_at((rest.len() - 1) / self.payload * self.payload);
         let chunks = std::iter::once(&self.buffer[..]).chain(whole.chunks(self.payload));
         let extent = self.extent.get_or_insert_default();
-        let (payload, is_first) = (self.payload, extent.length() == 0);
-        let result = self.tree.run(|local| {
-            if is_first {
-                // The buffer is as long as a chunk of a large segment.
-                extent.expect_length(local, payload as u64 + 1)?;
-            }
-            extent.write_full(local, chunks)
-        });
+        let result = self.tree.run(|local| extent.write_full(local, chunks));
         let kept = if result.is_ok() { 0 } else { before };
         self.buffer.truncate(kept);
         result.map(|()| rest)

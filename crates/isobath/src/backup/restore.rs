@@ -217,7 +217,7 @@ fn page_lengths(payload: &[u8]) -> Option<(std::slice::ChunksExact<'_, u8>, &[u8
 
 fn superblock_of(file: &BackupFile, state: &State) -> Result<Superblock, Error> {
     let header = &file.header;
-    let sizes = SegmentSizes::uniform(header.segment_bytes);
+    let sizes = SegmentSizes::of(header.segment_bytes);
     let log = u64::from(header.restored_log(state.log_end.0 - state.log_start.0));
     let log = log * u64::from(header.segment_bytes);
     let mut superblock = Superblock::new(uuid(), sizes, 0);
@@ -228,7 +228,7 @@ fn superblock_of(file: &BackupFile, state: &State) -> Result<Superblock, Error> 
     superblock.next_lsn = state.log_end.0;
     superblock.tick = state.tick;
     superblock.checkpoint = CHECKPOINT;
-    superblock.log = LogArea::new(0, [(u64::from(sizes.used_by(1)), log)]);
+    superblock.log = LogArea::new(0, [(u64::from(sizes.bytes), log)]);
     superblock.max_log_segments = header.max_log_segments;
     superblock.open_epoch = state.open_epoch;
     superblock.log_start = state.log_start.0;
@@ -339,7 +339,7 @@ struct Image {
 
 impl Image {
     fn new(volume: Volume, superblock: &Superblock, words: Vec<u64>) -> Image {
-        let segment_bytes = superblock.sizes.used_by(1);
+        let segment_bytes = superblock.sizes.bytes;
         let filling = || Filling {
             segment: None,
             cursor: 0,

@@ -164,11 +164,11 @@ fn header(engine: &Engine, pass: &RoundStart, base: Option<&BackupFile>) -> Resu
         id: uuid(),
         base: [0; 16],
         generation: 0,
-        segment_bytes: engine.shared.config.sizes.large,
+        segment_bytes: engine.shared.config.sizes.bytes,
         // As many as hold the log, also if it has a device of its own.
         log_segments: pass
             .log_bytes
-            .div_ceil(u64::from(engine.shared.config.sizes.large)) as u32,
+            .div_ceil(u64::from(engine.shared.config.sizes.bytes)) as u32,
         max_log_segments: pass.max_log_segments,
         created: now.map_or(0, |now| now.as_secs()),
     };

@@ -238,7 +238,7 @@ impl Reader<'_> {
         let offset = self.sizes.start_of(at.segment()) + u64::from(at.offset());
         let inside = at.segment() > 0
             && at.segment() < self.segments
-            && at.offset() + PAGE_SIZE as u32 <= self.sizes.bytes_of(at.segment());
+            && at.offset() + PAGE_SIZE as u32 <= self.sizes.bytes;
         if inside {
             Ok(offset)
         } else {
@@ -291,7 +291,7 @@ mod tests {
         #[test]
         fn arrays_of_any_length_read_back(words in prop_oneof![0u64..3, 500u64..1100, 254_000u64..255_000], gaps in 1u32..4) {
             let volume = Volume::in_memory(64 << 20, None);
-            let sizes = SegmentSizes::uniform(1 << 20);
+            let sizes = SegmentSizes::of(1 << 20);
             let values: Vec<u64> = (0..words).map(|i| i * 3).collect();
             let mut sink = ToVolume { volume: &volume, next: 256, gaps };
             let root = write(&mut sink, Array::Segments, &values).expect("memory");

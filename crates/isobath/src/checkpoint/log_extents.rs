@@ -303,14 +303,12 @@ impl Checkpoints {
     /// Those of the log's segments, in ascending order, that make it as long as it has to be; all
     /// of them if their number may not change.
     pub(super) fn min_log<'s>(&self, segments: &'s [u32], changes: bool) -> &'s [u32] {
-        let sizes = self.lower.shared.config.sizes;
-        let mut bytes = 0;
-        let is_needed = |&&segment: &&u32| {
-            let is_needed = !changes || bytes < MIN_AREA_BYTES;
-            bytes += u64::from(sizes.bytes_of(segment));
-            is_needed
-        };
-        &segments[..segments.iter().take_while(is_needed).count()]
+        let segment = u64::from(self.lower.shared.config.sizes.bytes);
+        let least = MIN_AREA_BYTES.div_ceil(segment) as usize;
+        match changes {
+            true => &segments[..segments.len().min(least)],
+            false => segments,
+        }
     }
 
     /// Has the log leave all segments but `kept`. Those of them that it `leaves`, too, are replaced

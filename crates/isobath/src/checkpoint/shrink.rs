@@ -80,7 +80,7 @@ impl Checkpoints {
                     break;
                 }
             }
-            self.pagestore.discard_outgrown(worker)?
+            0
         } else {
             self.pagestore.pack(worker)?;
             self.pagestore.discard_free(worker)?
@@ -93,16 +93,22 @@ impl Checkpoints {
     }
 
     /// Gives back what the file of a small store has beyond what its data needs, when the store is
-    /// closed: whatever the pattern of commits was, it is short then.
+    /// closed: whatever the pattern of commits was, it is short then. Cleaners and the log have it
+    /// grow no more.
     pub(crate) fn trim(&self, worker: &Worker) {
+        let Some(turn) = self.pagestore.begin_shrinking() else {
+            return;
+        };
+        turn.until_closed();
         let can_shrink = |volume: Volume| volume.can_shrink();
         let is_wanted = self.lower.log.is_on()
             && self.pagestore.is_long_for_its_data()
             && self.lower.shared.volume().is_ok_and(can_shrink);
-        if is_wanted && let Some(_turn) = self.pagestore.begin_shrinking() {
+        if is_wanted {
             // One attempt, which does not wait for a reader that comes meanwhile. A failure has
             // poisoned the store, which closing says.
             let _ = self.shrink_once(worker, &|| (), TRIM_LOOKS);
+            self.pagestore.lift_fence();
         }
     }
 
@@ -125,7 +131,6 @@ impl Checkpoints {
         match self.pagestore.fence(worker, tail, spare)? {
             Fence::Stands(tail) => Ok(self.empty_fenced(worker, tail, looks)? && self.cut(worker)?),
             Fence::NotNeeded => Ok(true),
-            Fence::Refused => Ok(false),
         }
     }
 

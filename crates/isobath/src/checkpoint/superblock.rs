@@ -11,11 +11,10 @@ use crate::page::{PAGE_SIZE, PageId, get_u32, get_u64, put_u32, put_u64};
 use crate::shared::{Address, SegmentSizes};
 
 /// The on-disk format that this engine reads and writes.
-pub(crate) const FORMAT_VERSION: u32 = 4;
+pub(crate) const FORMAT_VERSION: u32 = 5;
 const MAGIC: &[u8; 8] = b"ISOBATH\0";
 
-/// Byte offsets of the two superblocks in the volume, both in segment 0 however
-/// small segments are.
+/// Byte offsets of the two superblocks in the volume, both in segment 0.
 pub(crate) const OFFSETS: [u64; 2] = [0, 32768];
 const _: () = assert!(OFFSETS[1] + PAGE_SIZE as u64 <= crate::shared::MIN_SEGMENT_BYTES as u64);
 
@@ -69,7 +68,7 @@ pub(crate) struct Superblock {
     pub(crate) provisional: ArrayRoot,
     /// The log's area on the volume; none if nothing is logged, or elsewhere.
     pub(crate) log: Option<LogArea>,
-    /// Large segments that the log may grow to; 0 if it does not.
+    /// Segments that the log may grow to; 0 if it does not.
     pub(crate) max_log_segments: u32,
     /// Writers that have opened the store, this one included; what its log records carry.
     pub(crate) open_epoch: u32,
@@ -175,7 +174,7 @@ impl Superblock {
         put_u64(&mut bytes, 16, self.sequence);
         bytes[24..40].copy_from_slice(&self.store_id);
         put_u32(&mut bytes, 40, PAGE_SIZE as u32);
-        put_u32(&mut bytes, 44, self.sizes.large);
+        put_u32(&mut bytes, 44, self.sizes.bytes);
         put_u32(&mut bytes, 48, self.segments);
         put_u32(&mut bytes, 52, u32::from(self.clean));
         put_u64(&mut bytes, 56, self.next_lsn);
@@ -192,8 +191,6 @@ impl Superblock {
         put_u32(&mut bytes, 148, self.open_epoch);
         put_u64(&mut bytes, 152, self.log_start);
         put_u32(&mut bytes, 160, self.log_epoch);
-        let (small, small_segments) = self.sizes.small_words();
-        put_u32(&mut bytes, 164, small);
         put_u64(&mut bytes, 168, self.log_durable);
         put_u64(&mut bytes, 176, self.log_device_bytes);
         let path = self.log_path.as_os_str().as_bytes();
@@ -201,7 +198,6 @@ impl Superblock {
         put_u32(&mut bytes, 188, self.limit_segments);
         bytes[LOG_PATH..LOG_PATH + path.len()].copy_from_slice(path);
         put_u32(&mut bytes, LOG_PLACE + 4, self.max_log_segments);
-        put_u32(&mut bytes, LOG_PLACE + 24, small_segments);
         if let Some(log) = &self.log {
             put_u32(&mut bytes, LOG_PLACE, log.extents().len() as u32);
             put_u64(&mut bytes, LOG_PLACE + 8, log.base());
@@ -230,8 +226,7 @@ impl Superblock {
             (Ordering::Greater, false) => return Err(Unreadable::MaybeNewer(version)),
             (_, false) => return Err(Unreadable::Corrupt),
         }
-        let small = (get_u32(bytes, 164), get_u32(bytes, LOG_PLACE + 24));
-        let sizes = SegmentSizes::decode(get_u32(bytes, 44), small.0, small.1);
+        let sizes = SegmentSizes::decode(get_u32(bytes, 44));
         let sizes = sizes.filter(|_| get_u32(bytes, 40) == PAGE_SIZE as u32);
         let sizes = sizes.ok_or(Unreadable::Corrupt)?;
         let address = |at| {
@@ -322,7 +317,7 @@ mod tests {
         let superblock = Superblock {
             sequence: 3,
             store_id: *b"0123456789abcdef",
-            sizes: SegmentSizes::small_first(2 << 20),
+            sizes: SegmentSizes::of(2 << 20),
             segments: 99,
             clean: true,
             next_lsn: 4,
@@ -353,13 +348,12 @@ mod tests {
             limit_segments: 16,
         };
         let on_the_volume = Superblock {
-            log: LogArea::new(8192, [(8 << 20, 4096), (64 << 10, 4 << 20)]),
+            log: LogArea::new(8192, [(8 << 20, 4096), (2 << 20, 4 << 20)]),
             log_device_bytes: 0,
             log_path: PathBuf::new(),
             ..superblock.clone()
         };
-        let segments: Vec<u32> = (1..=64).chain([128]).collect();
-        assert_eq!(on_the_volume.log_segments(), segments);
+        assert_eq!(on_the_volume.log_segments(), [1, 2, 4]);
         let bytes = on_the_volume.encode();
         assert_eq!(Superblock::decode(&bytes), Ok(on_the_volume));
         let mut bytes = superblock.encode();
@@ -369,10 +363,10 @@ mod tests {
             assert!(Superblock::decode(&bytes).is_err(), "byte {at}");
             bytes[at] ^= 1;
         }
-        bytes[8] = 5;
-        let newer = Err(Unreadable::MaybeNewer(5));
+        bytes[8] = 6;
+        let newer = Err(Unreadable::MaybeNewer(6));
         assert_eq!(Superblock::decode(&bytes), newer);
-        for version in [5, 3] {
+        for version in [6, 4] {
             bytes[8] = version;
             let sum = checksum(&bytes);
             put_u32(&mut bytes, CHECKSUM, sum);

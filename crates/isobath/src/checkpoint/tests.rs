@@ -639,7 +639,6 @@ fn other_tasks_have_turns_while_all_frames_are_looked_at() {
     Small {
         words_per_page: Some(u64::MAX),
         checkpoint_bytes: None,
-        first_segments: None,
         spill_bytes: None,
     }
     .switch_on();

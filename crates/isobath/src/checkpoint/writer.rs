@@ -146,7 +146,7 @@ impl Pages<'_> {
     fn place(&mut self) -> Result<Address, Error> {
         let sizes = self.checkpoints.lower.shared.config.sizes;
         if let Some((segment, next)) = self.current.open
-            && next + PAGE_SIZE as u32 <= sizes.bytes_of(segment)
+            && next + PAGE_SIZE as u32 <= sizes.bytes
         {
             self.current.open = Some((segment, next + PAGE_SIZE as u32));
             *self.current.segments.entry(segment).or_insert(0) += 1;
@@ -445,7 +445,7 @@ impl Checkpoints {
     /// Has the pages of sparse segments written again by the next checkpoint,
     /// where checkpoints take more than twice the room that they need.
     fn compact(&self, current: &CheckpointState) {
-        let per_segment = u64::from(self.pagestore.used_segment_bytes()) / PAGE_SIZE as u64;
+        let per_segment = u64::from(self.lower.shared.config.sizes.bytes) / PAGE_SIZE as u64;
         let live: u64 = current.segments.values().map(|live| u64::from(*live)).sum();
         let enough = 2 * live.div_ceil(per_segment) + 1;
         if current.segments.len() as u64 <= enough {

@@ -13,7 +13,7 @@ use isobath_io::AlignedBuf;
 use crate::Error;
 use crate::buffer::{Place, Stretch};
 use crate::canary::{self, Canary};
-use crate::context::{TaskParts, TaskWorker};
+use crate::context::TaskWorker;
 use crate::log::record::Token;
 use crate::page::{
     self, HEADER_SIZE, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u32, get_u64, offset,
@@ -102,25 +102,15 @@ impl Extent {
     }
 }
 
-/// Payload bytes of a full chunk in a large segment.
-pub(crate) fn payload_bytes(config: &Config) -> usize {
-    payload_in(config.sizes.large, config)
-}
-
-/// Payload bytes of a full chunk in the segments that are in use.
-fn payload_now(parts: &TaskParts) -> usize {
-    payload_in(parts.pagestore.used_segment_bytes(), &parts.shared.config)
-}
-
 /// Bytes of the longest chunk: eight chunks and their summary fit a segment.
-pub(crate) const fn longest_chunk(segment_bytes: u32) -> u32 {
+const fn longest_chunk(segment_bytes: u32) -> u32 {
     let chunk = (segment_bytes - PAGE_SIZE as u32) / CHUNKS_PER_SEGMENT;
     if chunk < MAX_CHUNK { chunk } else { MAX_CHUNK }
 }
 
 /// Payload bytes of a full chunk.
-fn payload_in(segment_bytes: u32, config: &Config) -> usize {
-    let chunk = longest_chunk(segment_bytes);
+pub(crate) fn payload_bytes(config: &Config) -> usize {
+    let chunk = longest_chunk(config.sizes.bytes);
     (chunk - chunk % config.block_bytes) as usize - HEADER_SIZE
 }
 

@@ -4,9 +4,7 @@
 use isobath_flash::policy::{Cause, History, PageWrite};
 use isobath_io::AlignedBuf;
 
-use super::{
-    Extent, RUN_BYTES, Runs, end_chunks, free_chunks, payload_bytes, payload_now, stored_bytes,
-};
+use super::{Extent, RUN_BYTES, Runs, end_chunks, free_chunks, payload_bytes, stored_bytes};
 use crate::Error;
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
@@ -55,31 +53,14 @@ impl ExtentWriter {
 
     /// Expects `bytes` more, so that their chunks get consecutive ids.
     pub(crate) fn expect(&mut self, local: &TaskWorker, bytes: u64) -> Result<(), Error> {
-        self.expect_length(local, bytes)?;
         self.expected = bytes.div_ceil(self.payload(local) as u64).max(1);
         self.take_ids(local, self.expected)
-    }
-
-    /// Expects the value to have `bytes` bytes at least: if that is more than a chunk, it goes to
-    /// large segments. In small ones it would have very many chunks.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::VolumeFull`].
-    pub(crate) fn expect_length(&self, local: &TaskWorker, bytes: u64) -> Result<(), Error> {
-        if bytes > payload_bytes(&local.parts.shared.config) as u64 {
-            local
-                .parts
-                .pagestore
-                .outgrow_small_segments(&local.worker)?;
-        }
-        Ok(())
     }
 
     /// Payload bytes of every chunk but the last.
     pub(crate) fn payload(&mut self, local: &TaskWorker) -> usize {
         if self.payload == 0 {
-            self.payload = payload_now(&local.parts);
+            self.payload = payload_bytes(&local.parts.shared.config);
         }
         self.payload
     }

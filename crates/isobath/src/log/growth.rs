@@ -6,7 +6,6 @@ use std::time::Duration;
 use crate::Error;
 use crate::log::{Log, LogTasks};
 use crate::runtime::{Worker, clock};
-use crate::shared::SegmentSizes;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// How long a transaction that waits for a larger log sleeps between two looks.
@@ -14,9 +13,8 @@ const RETRY: Duration = Duration::from_millis(1);
 
 /// How far the log has grown, and whether it should.
 pub(crate) struct LogGrowth {
-    /// Small and large segments of its area, and of an extent in the making.
-    segments: [AtomicU32; 2],
-    sizes: SegmentSizes,
+    /// Segments of its area, and of an extent in the making.
+    segments: AtomicU32,
     /// Bytes that the area should have at least.
     wanted: AtomicU64,
     /// The volume had no room, since the store was opened.
@@ -26,24 +24,14 @@ pub(crate) struct LogGrowth {
 }
 
 impl LogGrowth {
-    /// That of a log that lies in these segments.
-    pub(crate) fn new(segments: &[u32], sizes: SegmentSizes) -> LogGrowth {
-        let growth = LogGrowth {
-            segments: [AtomicU32::new(0), AtomicU32::new(0)],
-            sizes,
+    /// That of a log that lies in so many segments.
+    pub(crate) fn new(segments: usize) -> LogGrowth {
+        LogGrowth {
+            segments: AtomicU32::new(segments as u32),
             wanted: AtomicU64::new(0),
             refused: AtomicBool::new(false),
             changing: AtomicBool::new(false),
-        };
-        for &segment in segments {
-            growth.like(segment).fetch_add(1, Ordering::Relaxed);
         }
-        growth
-    }
-
-    /// Those of the segments like `segment`.
-    fn like(&self, segment: u32) -> &AtomicU32 {
-        &self.segments[usize::from(segment >= self.sizes.first_large)]
     }
 
     /// The area should have `bytes` bytes at least; whether it was to have fewer so far.
@@ -53,20 +41,19 @@ impl LogGrowth {
 }
 
 impl LogTasks {
-    /// Segments that the log has, of those that a volume of `segments` segments uses.
-    pub(crate) fn segments(&self, segments: u32) -> u32 {
-        let large = self.growth.sizes.are_outgrown_by(segments);
-        self.growth.segments[usize::from(large)].load(Ordering::Relaxed)
+    /// Segments that the log has.
+    pub(crate) fn segments(&self) -> u32 {
+        self.growth.segments.load(Ordering::Relaxed)
     }
 
-    /// Counts a segment as the log's, before others can take it.
-    pub(crate) fn count_segment(&self, segment: u32) {
-        self.growth.like(segment).fetch_add(1, Ordering::Relaxed);
+    /// Counts segments as the log's, before others can take them.
+    pub(crate) fn count_segments(&self, count: u32) {
+        self.growth.segments.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// The log does not lie in this segment, or no longer.
-    pub(crate) fn discount_segment(&self, segment: u32) {
-        self.growth.like(segment).fetch_sub(1, Ordering::Relaxed);
+    /// The log does not lie in one of its segments, or no longer.
+    pub(crate) fn discount_segment(&self) {
+        self.growth.segments.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Whether the log should be larger than it is, and may.

@@ -50,7 +50,7 @@ impl LogTasks {
         LogTasks {
             hold: Hold::new(),
             commits: Arc::new(Tracker::new(workers.count(), shared.config.tasks)),
-            growth: LogGrowth::new(segments, shared.config.sizes),
+            growth: LogGrowth::new(segments.len()),
             awaited: (0..workers.count()).map(|_| Awaited::new()).collect(),
             volume_flush: VolumeFlush::new(),
             flush_waiters,

@@ -6,7 +6,6 @@
 
 mod cleaning;
 mod fence;
-mod outgrown;
 mod retained;
 mod stored;
 
@@ -163,8 +162,6 @@ pub(crate) struct SegmentAllocator {
     unsummarized: HashMap<u32, Vec<Entry>>,
     /// Segments that hold no pages of the store: superblocks, log, checkpoints.
     system: u32,
-    /// Of these, small ones.
-    small_system: u32,
     /// No segment becomes free: a reader needs obsolete pages.
     keeps_dead: bool,
     /// Per segment: the newest superblock that may have been on the volume when it became free, 0
@@ -185,7 +182,7 @@ impl SegmentAllocator {
     ) -> SegmentAllocator {
         let streams = usize::from(policy.streams()) * 2;
         let mut space = SegmentAllocator {
-            table: SegmentTable::new(system, sizes.used_by(system)).keeping(policy.history_kind()),
+            table: SegmentTable::new(system, sizes.bytes).keeping(policy.history_kind()),
             sizes,
             count: system,
             fence: None,
@@ -212,7 +209,6 @@ impl SegmentAllocator {
             block,
             unsummarized: HashMap::new(),
             system,
-            small_system: system.min(sizes.first_large),
             keeps_dead: false,
             freed_at: vec![0; system as usize],
             retained: Retained::default(),
@@ -237,11 +233,7 @@ impl SegmentAllocator {
         self.freed_at.resize(slots, 0);
         // Low numbers are taken first, so that a small store stays compact.
         self.free.splice(0..0, (before..segments).rev());
-        let usable = self.sizes.usable_of(segments);
-        self.has_grown(usable.saturating_sub(self.sizes.usable_of(before)));
-        if !self.sizes.are_outgrown_by(before) {
-            self.leave_small();
-        }
+        self.has_grown(segments.saturating_sub(before));
         self.resized();
     }
 
@@ -308,7 +300,6 @@ impl SegmentAllocator {
         self.busy[segment as usize] = 1;
         self.summaries[segment as usize] = 0;
         self.system += 1;
-        self.small_system += u32::from(segment < self.sizes.first_large);
     }
 
     /// Gives a segment of the system back.
@@ -319,7 +310,6 @@ impl SegmentAllocator {
         self.table.free(id);
         self.busy[segment as usize] = 0;
         self.system -= 1;
-        self.small_system -= u32::from(segment < self.sizes.first_large);
         self.put_free(segment);
     }
 
@@ -368,12 +358,17 @@ impl SegmentAllocator {
         self.live_bytes
     }
 
-    /// Bytes of the segments that are in use.
+    /// Segments that hold no pages of the store: superblocks, log, checkpoints.
+    pub(crate) fn system_segments(&self) -> u32 {
+        self.system
+    }
+
+    /// Bytes of a segment.
     pub(crate) fn segment_bytes(&self) -> u32 {
         self.table.segment_bytes()
     }
 
-    /// The sizes of all segments.
+    /// Where segments lie.
     pub(crate) fn sizes(&self) -> SegmentSizes {
         self.sizes
     }
@@ -518,7 +513,7 @@ impl SegmentAllocator {
     /// with its summary.
     fn has_room(&self, open: &OpenSegment, length: u32) -> bool {
         let end = open.cursor.next_multiple_of(self.block) + length.next_multiple_of(self.block);
-        end + summary::size(open.entries.len() + 1) <= self.sizes.bytes_of(open.segment)
+        end + summary::size(open.entries.len() + 1) <= self.sizes.bytes
     }
 
     fn opened(&self) -> u32 {
@@ -547,8 +542,6 @@ impl SegmentAllocator {
         let (fenced, others): (Vec<u32>, Vec<u32>) = segments
             .into_iter()
             .partition(|&segment| self.is_behind_fence(segment));
-        let others = others.into_iter();
-        let others: Vec<u32> = others.filter(|&segment| !self.is_left(segment)).collect();
         self.free.splice(at..at, others);
         fenced
             .into_iter()
@@ -574,7 +567,7 @@ impl SegmentAllocator {
     fn close(&mut self, slot: usize, full: bool, closing: &mut Vec<SealedSegment>) {
         if let Some(open) = self.open[slot].take() {
             let size = summary::size(open.entries.len());
-            let offset = self.sizes.bytes_of(open.segment) - size;
+            let offset = self.sizes.bytes - size;
             self.summaries[open.segment as usize] = offset;
             let waste = offset.saturating_sub(open.cursor) / PAGE_SIZE as u32;
             let full = full || canary::is_on(Canary::CountUnusedAsLive);
@@ -704,9 +697,6 @@ impl SegmentAllocator {
             let id = SegmentId(segment);
             self.table.seal(id, self.now);
             self.policy.sealed(&self.table, id);
-            if self.is_left(segment) && !canary::is_on(Canary::CleanSmallSegments) {
-                self.table.begin_cleaning(id);
-            }
         }
         self.free_if_empty(segment);
     }

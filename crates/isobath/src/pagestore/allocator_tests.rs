@@ -15,7 +15,7 @@ fn space_of(policy: PolicyKind) -> (SegmentAllocator, ReservedWords) {
     let policy = policy.build(10_000);
     let seqs = ReservedWords::reserve(1 << 20).unwrap();
     (
-        SegmentAllocator::new(900, SegmentSizes::uniform(SEGMENT_BYTES), 4096, 1, policy),
+        SegmentAllocator::new(900, SegmentSizes::of(SEGMENT_BYTES), 4096, 1, policy),
         seqs,
     )
 }
@@ -174,7 +174,7 @@ fn a_checkpoint_leaves_victims_the_space_that_they_count_on() {
 fn the_smallest_spaces_keep_a_segment_for_cleaning() {
     let (_, seqs) = space();
     let policy = PolicyKind::Greedy.build(100);
-    let mut space = SegmentAllocator::new(4, SegmentSizes::uniform(SEGMENT_BYTES), 4096, 1, policy);
+    let mut space = SegmentAllocator::new(4, SegmentSizes::of(SEGMENT_BYTES), 4096, 1, policy);
     space.reserve_for_checkpoint(false);
     fill(&mut space, &seqs, &mut 1);
     assert_eq!(space.free_segments(), 1);
@@ -503,131 +503,4 @@ fn a_space_can_be_opened_with_another_policy() {
     let now = opened.now;
     let opened = reopened_with(PolicyKind::LifeTable, opened, &seqs, &addresses);
     assert!(tells_hot_pages(&opened, &addresses) && opened.now == now);
-}
-
-/// A space of 40 small segments, all in use but what is kept, that has grown by 30 large ones; and
-/// where its pages are.
-fn outgrown() -> (SegmentAllocator, ReservedWords, Vec<Address>) {
-    let seqs = ReservedWords::reserve(1 << 20).unwrap();
-    let sizes = SegmentSizes::decode(4 * SEGMENT_BYTES, SEGMENT_BYTES, 40).unwrap();
-    let policy = PolicyKind::Greedy.build(10_000);
-    let mut space = SegmentAllocator::new(40, sizes, 4096, 1, policy);
-    assert_eq!(
-        (space.usable_segments(), space.segment_bytes()),
-        (40, SEGMENT_BYTES)
-    );
-    let addresses = fill(&mut space, &seqs, &mut 1);
-    assert!(addresses.len() > 400, "{}", addresses.len());
-    space.grow(70);
-    (space, seqs, addresses)
-}
-
-#[test]
-fn a_volume_that_has_outgrown_small_segments_neither_takes_nor_cleans_them() {
-    let (mut space, seqs, mut addresses) = outgrown();
-    assert_eq!(space.usable_segments(), 30);
-    assert_eq!(space.free_segments(), 30);
-    assert_eq!(space.segment_bytes(), 4 * SEGMENT_BYTES);
-    assert_eq!(
-        space.system_segments(),
-        0,
-        "the superblocks lie in a small one"
-    );
-    // Some that are obsolete in each of them, and all in a few.
-    for (at, address) in addresses.iter_mut().enumerate() {
-        if at % 3 == 0 || at < 60 {
-            space.invalidate(*address);
-        }
-    }
-    assert_eq!(space.free_segments(), 30);
-    assert_eq!(space.begin_cleaning(), Victim::None);
-    // The open one is filled to its end.
-    let mut page = 10_000;
-    let more = fill(&mut space, &seqs, &mut page);
-    assert!(more.iter().all(|address| address.segment() >= 39));
-    let large = more
-        .iter()
-        .filter(|address| address.segment() >= 40)
-        .count();
-    assert!(large > 60 * 20, "{large}");
-    for address in &more {
-        space.invalidate(*address);
-    }
-    assert!(space.free_segments() >= 29, "{}", space.free_segments());
-    assert_eq!(space.begin_cleaning(), Victim::None);
-}
-
-#[test]
-fn small_segments_that_hold_nothing_can_be_given_back_unless_a_reader_needs_them() {
-    let (mut space, _, addresses) = outgrown();
-    let unused = space.unused_outgrown();
-    assert!(addresses.iter().all(|a| !unused.contains(&a.segment())));
-    addresses.iter().for_each(|&address| {
-        space.invalidate(address);
-    });
-    let unused = space.unused_outgrown();
-    assert!(unused.len() >= 35 && unused.iter().all(|&segment| (1..40).contains(&segment)));
-    space.retain_for_readers(1, Box::new(|pins| pins.contains(&1)));
-    assert_eq!(space.unused_outgrown(), Vec::<u32>::new());
-    space.forget_readers();
-    assert_eq!(space.unused_outgrown(), unused);
-}
-
-#[test]
-fn a_small_segment_is_used_to_its_own_end_and_no_further() {
-    let (mut space, seqs, addresses) = outgrown();
-    for address in &addresses {
-        assert!(address.segment() < 40);
-        assert!(address.offset() + address.length() < SEGMENT_BYTES);
-    }
-    let more = fill(&mut space, &seqs, &mut 10_000);
-    let end = |a: &Address| a.offset() + a.length();
-    assert!(more.iter().all(|a| end(a) < 4 * SEGMENT_BYTES));
-    assert!(more.iter().any(|a| end(a) > 3 * SEGMENT_BYTES));
-    // A chunk that only a large one has room for.
-    space.invalidate(more[0]);
-    let (mut space, seqs, _) = outgrown();
-    let chunk = write_chunk(&mut space, &seqs, 20_000, SEGMENT_BYTES / 2);
-    assert!(chunk.segment() >= 40);
-}
-
-#[test]
-fn a_volume_that_has_outgrown_small_segments_is_opened_as_it_was() {
-    let (mut space, seqs, addresses) = outgrown();
-    let more = fill(&mut space, &seqs, &mut 10_000);
-    let live: Vec<Address> = addresses.into_iter().chain(more).collect();
-    let mut closing = Vec::new();
-    space.close_all(&mut closing);
-    for closing in closing {
-        space.written(closing.segment);
-    }
-    let segments = space.segments();
-    let words: Vec<[u64; 4]> = (0..segments).map(|s| space.to_words(s, &seqs)).collect();
-    let mut live_words = vec![(0, 0); segments as usize];
-    for address in &live {
-        let words: &mut (u32, u32) = &mut live_words[address.segment() as usize];
-        *words = (words.0 + address.length(), words.1 + 1);
-    }
-    let policy = PolicyKind::Greedy.build(10_000);
-    let mut opened = SegmentAllocator::new(segments, space.sizes(), 4096, 1, policy);
-    opened.restore(space.now, &words, &live_words, 0, &seqs);
-    // The log may still lie in small ones.
-    let free = (1..40).find(|&s| live_words[s as usize].1 == 0).unwrap();
-    assert!(opened.adopt_system(free));
-    opened.leave_small();
-    assert_eq!(opened.free_segments(), space.free_segments());
-    assert_eq!(opened.system_segments(), 0);
-    for segment in 0..segments {
-        assert_eq!(
-            opened.summary_offset(segment),
-            if live_words[segment as usize].1 == 0 {
-                0
-            } else {
-                space.summary_offset(segment)
-            }
-        );
-    }
-    opened.release_system(free);
-    assert_eq!(opened.free_segments(), space.free_segments());
-    assert!(begin(&mut opened) >= 40, "of the large ones");
 }

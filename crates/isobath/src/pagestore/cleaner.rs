@@ -82,9 +82,10 @@ impl PageStore {
                 return false;
             }
             let segments = space.segments();
-            // Growing would take the fence away behind which compaction empties the tail. A writer that finds no segment has the volume
-            // grow nevertheless.
-            let grow = !shrinks && self.prefers_growth(&space);
+            // Growing would take the fence away behind which compaction empties the tail, and make a
+            // store longer that is being closed. A writer that finds no segment has the volume grow
+            // nevertheless.
+            let grow = !self.shrinking.is_running() && self.prefers_growth(&space);
             drop(space);
             let has_grown = grow && self.grow_beyond(worker, segments).is_ok();
             if !has_grown && !self.overrun_readers_for_space() {
@@ -202,7 +203,7 @@ impl PageStore {
         survivors: &mut Vec<Survivor>,
         dirty: &mut Vec<FrameId>,
     ) {
-        let bytes = self.lower.shared.config.sizes.bytes_of(segment);
+        let bytes = self.lower.shared.config.sizes.bytes;
         let Some(address) = summaries::address(entry, segment, bytes) else {
             return;
         };

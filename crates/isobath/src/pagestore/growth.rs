@@ -17,7 +17,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::{Error, trace};
 
 /// Segments of a volume with a limit, at least.
-pub(crate) const FIRST_SEGMENTS: u32 = 24;
+const FIRST_SEGMENTS: u32 = 24;
 /// Segments of one that grows.
 const FIRST_GROWING: u32 = 15;
 /// Share of the volume that live pages may fill at the very most, in percent.
@@ -39,6 +39,10 @@ const BYTES_PER_FLUSH: u64 = 2 << 20;
 const MAX_INITIALIZED: u64 = 8 << 20;
 /// Bytes of one such write.
 const ZEROS: usize = 1 << 20;
+/// Bytes that a volume without a limit has free beside what the fill factor says: as many as its
+/// data has beyond so much, up to so many.
+const SLACK_FROM: u64 = 16 << 20;
+const SLACK_BYTES: u64 = 48 << 20;
 /// The volume grows ahead of need when this part of a step is left, one in so many.
 const AHEAD_SHARE: u32 = 2;
 /// The volume has not been refused room; it does not grow ahead of need.
@@ -149,7 +153,7 @@ impl PageStore {
         }
         let room = (self.capacity_bytes() * 100 / FULL_PERCENT).max(1);
         let free = room.saturating_sub(self.allocated_bytes());
-        let pages = u64::from(self.used_segment_bytes()) / PAGE_SIZE as u64;
+        let pages = u64::from(self.lower.shared.config.sizes.bytes) / PAGE_SIZE as u64;
         Some(pages * free / room)
     }
 
@@ -158,26 +162,11 @@ impl PageStore {
         counters.segments_cleaned.load(Ordering::Relaxed)
     }
 
-    /// Segments of a volume that has just outgrown its small ones, and needs room for `bytes` more bytes. What is in the small
-    /// ones will be written to large ones.
-    fn to_large(&self, bytes: u64) -> u32 {
-        let sizes = self.lower.shared.config.sizes;
-        let bytes = bytes + self.reserved_bytes.load(Ordering::Acquire);
-        let needed = (bytes * 100 / FULL_PERCENT).div_ceil(u64::from(sizes.large)) as u32;
-        sizes.first_large + FIRST_SEGMENTS + needed
-    }
-
     /// Segments by which a volume of `before` segments grows, and those that `bytes` more bytes need.
     fn next_step(&self, before: u32, bytes: u64) -> (u32, u32) {
-        let sizes = self.lower.shared.config.sizes;
-        let segment_bytes = u64::from(sizes.used_by(before));
+        let segment_bytes = u64::from(self.lower.shared.config.sizes.bytes);
         let needed = (bytes * 100 / FULL_PERCENT).div_ceil(segment_bytes) as u32 + 1;
-        let step = match sizes.are_outgrown_by(before) {
-            true => step_of(sizes.usable_of(before), segment_bytes),
-            // Each step costs flushes, and the volume has outgrown them soon.
-            false => (before / 4).max(MIN_GROW).min(sizes.first_large - before),
-        };
-        let step = step.max(needed);
+        let step = step_of(before, segment_bytes).max(needed);
         match self.growth_is_flushed_often() {
             true => {
                 let most = (MAX_INITIALIZED / segment_bytes) as u32;
@@ -238,11 +227,17 @@ impl PageStore {
         if space.grows_for_readers() {
             return true;
         }
-        let room = u64::from(space.usable_segments() - space.system_segments());
+        let room = u64::from(space.segments() - space.system_segments());
         let total = room * u64::from(space.segment_bytes());
         // Not what the space counts: that has pages twice while they are moved.
         let live = self.allocated_bytes.load(Ordering::Relaxed);
-        live as f64 > self.lower.shared.config.fill_factor * total as f64
+        // What a short volume has free until it is closed costs less than cleaning it.
+        let slack = match self.growth.is_limited() {
+            true => 0,
+            false => live.saturating_sub(SLACK_FROM).min(SLACK_BYTES),
+        };
+        let room = total.saturating_sub(slack);
+        live as f64 > self.lower.shared.config.fill_factor * room as f64
     }
 
     /// Where the volume cannot grow in place of what readers may need, frees what was retained for the longest time;
@@ -348,12 +343,7 @@ impl PageStore {
         };
         // Failure poisons the store; what has no room is refused when it is needed.
         if let Ok(Some(turn)) = self.begin_resizing(worker, is_met) {
-            let sizes = self.lower.shared.config.sizes;
             let (mut step, _) = self.next_step(before, 0);
-            if !sizes.are_outgrown_by(before) {
-                // The step to large segments is a long one, which a store may never need.
-                step = step.min(sizes.first_large - before);
-            }
             while step > 0 {
                 match self.extend_by(worker, &turn, before, step) {
                     Err(NotGrown::NoSpace(_)) => step /= 2,
@@ -364,22 +354,12 @@ impl PageStore {
         true
     }
 
-    /// Grows the volume by segments for `bytes` bytes and takes them for the log. All of them are of one size.
+    /// Grows the volume by segments for `bytes` bytes and takes them for the log.
     pub(crate) fn grow_for_log(&self, worker: &Worker, bytes: u64) -> Result<Run, NotGrown> {
         let turn = self.resizing_turn(worker).map_err(NotGrown::Failed)?;
-        let sizes = self.lower.shared.config.sizes;
-        let before = self.space.lock().segments();
-        let needed = |segments| bytes.div_ceil(u64::from(sizes.used_by(segments))) as u32;
-        let is_small = !sizes.are_outgrown_by(before.saturating_add(needed(before)));
-        let first = match is_small || sizes.are_outgrown_by(before) {
-            true => before,
-            // What pages need comes first.
-            false => self.to_large(0),
-        };
-        let count = match is_small {
-            true => needed(before),
-            false => needed(first),
-        };
+        let segment = u64::from(self.lower.shared.config.sizes.bytes);
+        let first = self.space.lock().segments();
+        let count = bytes.div_ceil(segment) as u32;
         self.extend_to(worker, &turn, first.saturating_add(count))?;
         let run = Run { first, count };
         let mut space = self.space.lock();
@@ -387,40 +367,10 @@ impl PageStore {
         for segment in first..first + count {
             let is_taken = space.adopt_system(segment);
             debug_assert!(is_taken, "new segments are free");
-            self.lower.log_tasks.count_segment(segment);
         }
+        self.lower.log_tasks.count_segments(count);
         self.update_capacity(&space);
         Ok(run)
-    }
-
-    /// Has the volume outgrow its small segments, if it has none but those.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::VolumeFull`] where there is no room for large ones.
-    pub(crate) fn outgrow_small_segments(&self, worker: &Worker) -> Result<(), Error> {
-        let sizes = self.lower.shared.config.sizes;
-        if self.used_segment_bytes() == sizes.large {
-            return Ok(());
-        }
-        let outgrow = || {
-            let is_met = || sizes.are_outgrown_by(self.space.lock().segments());
-            let turn = self.begin_resizing(worker, is_met);
-            let Some(turn) = turn.map_err(NotGrown::Failed)? else {
-                return Ok(());
-            };
-            let before = self.space.lock().segments();
-            self.extend_by(worker, &turn, before, self.to_large(0) - before)
-        };
-        self.stalled_by_growth(outgrow)
-            .map_err(|error| match error {
-                NotGrown::NoSpace(reason) => Error::VolumeFull {
-                    used: self.reserved_bytes.load(Ordering::Acquire),
-                    limit: self.capacity_bytes.load(Ordering::Acquire),
-                    reason,
-                },
-                NotGrown::Failed(error) => error,
-            })
     }
 
     fn grow_by_step(&self, worker: &Worker, turn: &Turn<'_>, bytes: u64) -> Result<(), NotGrown> {
@@ -429,13 +379,8 @@ impl PageStore {
             return Ok(());
         }
         self.growth.goes_on.store(true, Ordering::Relaxed);
-        let sizes = self.lower.shared.config.sizes;
         let before = self.space.lock().segments();
-        let (mut step, mut needed) = self.next_step(before, bytes);
-        if !sizes.are_outgrown_by(before) && sizes.are_outgrown_by(before.saturating_add(step)) {
-            needed = self.to_large(bytes) - before;
-            step = needed;
-        }
+        let (mut step, needed) = self.next_step(before, bytes);
         let least = before.saturating_add(needed);
         loop {
             let grown = match turn.refused(least) {
@@ -478,13 +423,8 @@ impl PageStore {
             worker.sleep_until(clock::now() + Duration::from_millis(20));
         }
         if is_flushed_often {
-            // No small ones that the volume outgrows with this step.
-            let from = match sizes.are_outgrown_by(before + step) {
-                true => before.max(sizes.first_large),
-                false => before,
-            };
-            let most = (MAX_INITIALIZED / u64::from(sizes.bytes_of(from))) as u32;
-            self.initialize(worker, from, (before + step - from).min(most.max(1)))?;
+            let most = (MAX_INITIALIZED / u64::from(sizes.bytes)) as u32;
+            self.initialize(worker, before, step.min(most.max(1)))?;
         }
         let grown = sizes.start_of(before + step) - sizes.start_of(before);
         *self.growth.last.lock() = (self.lower.log.counters().flushes, grown);

@@ -37,7 +37,7 @@ impl PageStore {
         drop(space);
         let seqs = self.lower.shared.seqs();
         let seq = seqs.at(u64::from(segment)).load(Acquire);
-        let length = self.lower.shared.config.sizes.bytes_of(segment) - at;
+        let length = self.lower.shared.config.sizes.bytes - at;
         let mut buffer = AlignedBuf::new(length as usize);
         let from = Address::new(segment, at, length);
         let offset = self.lower.shared.offset_of(from);

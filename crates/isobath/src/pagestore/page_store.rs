@@ -21,7 +21,7 @@ use crate::log::{Log, LogTasks};
 use crate::page::{PAGE_SIZE, PageId};
 use crate::runtime::{PerWorker, WorkerPool};
 use crate::shared::{Address, ReservedWords, Shared};
-use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{HashMap, Mutex};
 
 /// Room on the volume.
@@ -34,8 +34,6 @@ pub(crate) struct PageStore {
     pub(super) reserved_bytes: AtomicU64,
     /// Bytes that they may take; grows with the volume.
     pub(super) capacity_bytes: AtomicU64,
-    /// Bytes of the segments that are in use.
-    pub(super) used_segment_bytes: AtomicU32,
     pub(super) pending_frees: PendingFrees,
     /// Allocations of work that is not committed yet.
     pub(super) provisional: Provisional,
@@ -83,7 +81,6 @@ impl PageStore {
             allocated_bytes: AtomicU64::new(allocated),
             reserved_bytes: AtomicU64::new(reserved),
             capacity_bytes: AtomicU64::new(0),
-            used_segment_bytes: AtomicU32::new(lower.shared.config.sizes.large),
             pending_frees: PendingFrees::default(),
             provisional: Provisional::default(),
             chunk_frees: Mutex::default(),
@@ -136,21 +133,14 @@ impl PageStore {
         self.capacity_bytes.load(Ordering::Acquire)
     }
 
-    /// Bytes of the segments that are in use.
-    pub(crate) fn used_segment_bytes(&self) -> u32 {
-        self.used_segment_bytes.load(Ordering::Acquire)
-    }
-
     // ---- reservations --------------------------------------------------------
 
     pub(super) fn update_capacity(&self, space: &SegmentAllocator) {
         // Beside the reserve, every stream has a segment open and the cleaner needs some spare ones
         // to work towards.
-        self.used_segment_bytes
-            .store(space.segment_bytes(), Ordering::Release);
-        let segments = space.usable_segments();
+        let segments = space.segments();
         let checkpoints = segments / 250 + 2;
-        let log = self.lower.log_tasks.segments(space.segments());
+        let log = self.lower.log_tasks.segments();
         let spare = self.growth.spare_of(segments);
         let kept = 1 + log + checkpoints + space.reserve() + space.streams() + spare;
         let usable = u64::from(segments.saturating_sub(kept));
@@ -271,7 +261,7 @@ impl PageStore {
     pub(crate) fn usage(&self) -> SpaceUsage {
         let space = self.space.lock();
         SpaceUsage {
-            segments: space.usable_segments(),
+            segments: space.segments(),
             free_segments: space.free_segments(),
             segment_bytes: space.segment_bytes(),
             emptiness: space.emptiness_histogram(),
@@ -405,14 +395,14 @@ impl PageStore {
     pub(crate) fn take_log_segment(&self) -> Option<u32> {
         let mut space = self.space.lock();
         let segment = space.take_system()?;
-        self.lower.log_tasks.count_segment(segment);
+        self.lower.log_tasks.count_segments(1);
         self.update_capacity(&space);
         Some(segment)
     }
 
     /// The log does not lie in `segment`, or no longer.
     pub(crate) fn release_log_segment(&self, segment: u32) {
-        self.lower.log_tasks.discount_segment(segment);
+        self.lower.log_tasks.discount_segment();
         let mut space = self.space.lock();
         space.release_system(segment);
         self.update_capacity(&space);

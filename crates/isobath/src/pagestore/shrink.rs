@@ -52,6 +52,13 @@ impl Shrinking {
 /// The right to shorten the volume, until it is dropped.
 pub(crate) struct ShrinkTurn<'p>(&'p PageStore);
 
+impl ShrinkTurn<'_> {
+    /// Keeps the right: the store is being closed.
+    pub(crate) fn until_closed(self) {
+        std::mem::forget(self);
+    }
+}
+
 impl Drop for ShrinkTurn<'_> {
     fn drop(&mut self) {
         let pagestore = self.0;
@@ -68,8 +75,6 @@ pub(crate) enum Fence {
     Stands(u32),
     /// It would gain nothing.
     NotNeeded,
-    /// The volume has outgrown its small segments since.
-    Refused,
 }
 
 /// The contents behind the fence.
@@ -91,7 +96,6 @@ impl PageStore {
 
     /// Segments that a volume needs for what is stored now and a log of `log` segments.
     fn segments_needed(&self, space: &SegmentAllocator, log: u32) -> u32 {
-        let sizes = space.sizes();
         let segment = u64::from(space.segment_bytes());
         let live = self.allocated_bytes.load(Ordering::Acquire);
         let reserved = self.reserved_bytes.load(Ordering::Acquire);
@@ -99,17 +103,13 @@ impl PageStore {
         // Bound: the present length.
         let is_limited = self.growth.is_limited();
         let mut segments = first_segments(is_limited) + log;
-        if sizes.are_outgrown_by(space.segments()) {
-            segments += sizes.first_large;
-        }
         while segments < space.segments() {
             let shares = space.shares(segments);
-            let used = sizes.usable_of(segments);
-            let system = 1 + log + used / 250 + 2;
-            let spare = self.growth.spare_of(used);
+            let system = 1 + log + segments / 250 + 2;
+            let spare = self.growth.spare_of(segments);
             let kept = system + shares.reserve + shares.open + spare;
-            let usable = u64::from(used.saturating_sub(kept));
-            let room = u64::from(used.saturating_sub(system)) * segment;
+            let usable = u64::from(segments.saturating_sub(kept));
+            let room = u64::from(segments.saturating_sub(system)) * segment;
             let holds = match is_limited {
                 true => {
                     usable * payload * FULL_PERCENT / 100 >= reserved
@@ -142,7 +142,7 @@ impl PageStore {
     /// The segments that the volume needs for what is stored.
     pub(crate) fn shrink_target(&self) -> u32 {
         let space = self.space.lock();
-        let log = self.lower.log_tasks.segments(space.segments());
+        let log = self.lower.log_tasks.segments();
         self.segments_needed(&space, log)
     }
 
@@ -197,9 +197,6 @@ impl PageStore {
             let tail = target.max(space.segments().saturating_sub(gain));
             if tail >= space.segments() {
                 return Ok(Fence::NotNeeded);
-            }
-            if !space.may_fence(tail) {
-                return Ok(Fence::Refused);
             }
             space.fence(tail, &mut closing);
             tail

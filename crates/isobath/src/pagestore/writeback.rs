@@ -50,7 +50,7 @@ impl PageStore {
     pub(crate) fn stored(&self) -> Stored {
         Stored {
             allocated_bytes: self.allocated_bytes(),
-            segment_bytes: self.used_segment_bytes(),
+            segment_bytes: self.lower.shared.config.sizes.bytes,
             gained_pages: self.pages_gained_by_cleaning(),
         }
     }

@@ -128,7 +128,7 @@ fn summaries_hold(
         if living.is_empty() || at == 0 {
             continue;
         }
-        let length = shared.config.sizes.bytes_of(segment) - at;
+        let length = shared.config.sizes.bytes - at;
         let mut bytes = vec![0; length as usize];
         let from = Address::new(segment, at, length);
         if let Err(error) = volume.read_at(shared.offset_of(from), &mut bytes) {

@@ -20,9 +20,7 @@ use crate::log::{
     BLOCK, Log, LogArea, LogConfig, LogEnd, MAX_TRANSACTION_BYTES, MIN_AREA_BYTES, next_epoch,
 };
 use crate::page::{Lsn, PAGE_SIZE, PageCorruption, PageId};
-use crate::pagestore::{
-    Entry, FIRST_SEGMENTS, PageIds, SegmentAllocator, first_segments, worst_case_bytes,
-};
+use crate::pagestore::{Entry, PageIds, SegmentAllocator, first_segments, worst_case_bytes};
 use crate::recovery::scan::{Base, Plan, Scan};
 use crate::shared::{
     Address, Config, MAX_SEGMENTS, ReservedWords, SegmentSizes, segment_bytes_for,
@@ -103,16 +101,15 @@ pub(crate) fn create(
         .chain(config.limit_bytes.flatten());
     if let Some(bytes) = volume.limit()
         && config.segments_fit_volume
-        && !crate::small::has_first_segments()
     {
         // All of its room is there already: a device.
-        let log = u64::from(config.log_segments) * u64::from(config.sizes.large);
-        config.sizes = SegmentSizes::uniform(segment_bytes_for(bytes));
-        config.log_segments = log.div_ceil(u64::from(config.sizes.large)) as u32;
+        let log = u64::from(config.log_segments) * u64::from(config.sizes.bytes);
+        config.sizes = SegmentSizes::of(segment_bytes_for(bytes));
+        config.log_segments = log.div_ceil(u64::from(config.sizes.bytes)) as u32;
     }
     let most = limits.min().unwrap_or(u64::MAX);
     if config.log_fits_volume && config.log_segments > 0 {
-        let large = u64::from(config.sizes.large);
+        let large = u64::from(config.sizes.bytes);
         let share = log_share(most).div_ceil(large);
         config.log_segments = u64::from(config.log_segments).min(share) as u32;
     }
@@ -169,7 +166,7 @@ pub(crate) fn create(
 fn check_limit(limit: u64, superblock: &Superblock) -> Result<(), Error> {
     let sizes = superblock.sizes;
     let log = superblock.log.as_ref().map_or(0, LogArea::bytes);
-    let least = sizes.start_of(FIRST_SEGMENTS) + log.min(MIN_AREA_BYTES);
+    let least = sizes.start_of(first_segments(false)) + log.min(MIN_AREA_BYTES);
     match limit < least {
         true => Err(Error::BadOption {
             option: "volume_limit_bytes",
@@ -193,7 +190,7 @@ fn log_share(limit: u64) -> u64 {
 /// sixteenth at most, unless transactions were asked for that need more.
 fn max_log_bytes(config: &Config, superblock: &Superblock) -> u64 {
     let sizes = superblock.sizes;
-    let most = u64::from(superblock.max_log_segments) * u64::from(sizes.large);
+    let most = u64::from(superblock.max_log_segments) * u64::from(sizes.bytes);
     match superblock.limit_segments {
         0 => most,
         _ if config.transaction_bytes > MAX_TRANSACTION_BYTES => most,
@@ -218,27 +215,14 @@ fn log_of(config: &Config, superblock: &Superblock, end: Lsn) -> Log {
     }
 }
 
-/// Makes a new store's log begin small where its size was not given; returns the large segments
-/// that it may grow to, 0 for a log that does not grow. The log's segments, large ones until then,
-/// are those that the volume begins with: small ones, if there are enough.
+/// Makes a new store's log begin small where its size was not given; returns the segments that it
+/// may grow to, 0 for a log that does not grow.
 fn begin_log_small(config: &mut Config) -> u32 {
-    let large = u64::from(config.sizes.large);
-    let least = MIN_AREA_BYTES.div_ceil(large) as u32;
-    let grows = config.log_grows && config.log_segments > least;
-    let most = match grows {
+    let least = MIN_AREA_BYTES.div_ceil(u64::from(config.sizes.bytes)) as u32;
+    match config.log_grows && config.log_segments > least {
         true => std::mem::replace(&mut config.log_segments, least),
         false => 0,
-    };
-    let bytes = match grows {
-        true => MIN_AREA_BYTES,
-        false => u64::from(config.log_segments) * large,
-    };
-    let small = bytes.div_ceil(u64::from(config.sizes.used_by(1))) as u32;
-    match config.sizes.are_outgrown_by(first_segments(false) + small) {
-        true => config.sizes = SegmentSizes::uniform(config.sizes.large),
-        false => config.log_segments = small,
     }
-    most
 }
 
 /// Reads the newer of the two superblocks.
@@ -390,7 +374,6 @@ pub(crate) fn open(
             return Err(misplaced(0, Address::new(segment, 0, 0)));
         }
     }
-    space.leave_small();
     list_unsummarized(&mut space, high_water, &pool);
     let mut current = loaded.current;
     current.superblock.open_epoch = next_epoch(superblock.open_epoch.max(end.open_epoch));
@@ -399,7 +382,7 @@ pub(crate) fn open(
     }
     if current.superblock.max_log_segments > 0 && config.transaction_bytes > MAX_TRANSACTION_BYTES {
         let bytes = Log::bytes_for(config.transaction_bytes);
-        let wanted = bytes.div_ceil(u64::from(sizes.large)) as u32;
+        let wanted = bytes.div_ceil(u64::from(sizes.bytes)) as u32;
         current.superblock.max_log_segments = current.superblock.max_log_segments.max(wanted);
     }
     let log = log_of(&config, &current.superblock, end.goes_on_at());
@@ -572,7 +555,7 @@ impl Mapped {
                 Place::Free | Place::Resident(_) => continue,
             };
             let end = u64::from(address.offset()) + u64::from(address.length());
-            let bytes_there = superblock.sizes.bytes_of(address.segment());
+            let bytes_there = superblock.sizes.bytes;
             let fits = end <= u64::from(bytes_there)
                 && address.length() > 0
                 && !is_reserved(address.segment());

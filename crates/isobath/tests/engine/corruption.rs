@@ -238,7 +238,7 @@ fn truncated_newer_and_foreign_volumes_are_distinguished() {
             error,
             OpenError::NewerFormat {
                 found: 9,
-                known: 4,
+                known: 5,
                 ..
             }
         ),
@@ -271,17 +271,17 @@ fn a_store_of_an_older_version_is_left_to_its_release() {
     let [_, second] = places[..] else {
         panic!("{places:?}")
     };
-    for version in 1..4 {
+    for version in 1..5 {
         give_version(&mut bytes, &places, version);
         std::fs::write(&path, &bytes).unwrap();
         let refused = |error: Error| {
             let OlderFormat { found, known, .. } = error else {
                 panic!("{error}")
             };
-            assert_eq!((found, known), (u32::from(version), 4));
+            assert_eq!((found, known), (u32::from(version), 5));
         };
         let error = Store::open(&path, &options).unwrap_err();
-        let what = format!("has format version {version}; this engine reads version 4: run");
+        let what = format!("has format version {version}; this engine reads version 5: run");
         assert!(error.to_string().contains(&what), "{error}");
         refused(error.into());
         let reads = Store::open(&path, &options.clone().read_only(true));
@@ -294,8 +294,8 @@ fn a_store_of_an_older_version_is_left_to_its_release() {
         assert!(std::fs::read(&path).unwrap() == bytes && !saved.exists());
     }
     // One that a crash kept from getting its second superblock of this version.
-    give_version(&mut bytes, &places, 4);
-    give_version(&mut bytes, &[second], 3);
+    give_version(&mut bytes, &places, 5);
+    give_version(&mut bytes, &[second], 4);
     std::fs::write(&path, &bytes).unwrap();
     Store::open(&path, &options).unwrap().close().unwrap();
 }

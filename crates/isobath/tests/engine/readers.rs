@@ -427,7 +427,7 @@ fn a_corrupt_page_beside_a_writer_is_called_corrupt() {
     // All pages of the tree, wherever they are: nothing was written since.
     let mut bytes = fs::read(&path).unwrap();
     let is_leaf = |page: &[u8]| page[4] == 1 && page[5] == 0 && page[8..16] != [0; 8];
-    let data = 2 << 20;
+    let data = 64 << 10;
     for page in bytes[data..].chunks_exact_mut(4096) {
         if is_leaf(page) {
             page[2_000] ^= 1;

@@ -82,7 +82,7 @@ mod tests {
         let config = options.config().unwrap();
         assert_eq!(config.depth, said.depth_per_worker);
         assert!(config.tasks <= said.tasks_per_worker as usize && config.tasks > 0);
-        assert_eq!(u64::from(config.sizes.large), said.segment_bytes);
+        assert_eq!(u64::from(config.sizes.bytes), said.segment_bytes);
 
         let dir = tempfile::tempdir().unwrap();
         let path = [dir.path().join("s.iso")];

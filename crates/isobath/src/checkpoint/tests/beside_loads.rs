@@ -61,7 +61,6 @@ fn left_by_a_large_commit() -> usize {
     Small {
         words_per_page: None,
         checkpoint_bytes: None,
-        first_segments: None,
         spill_bytes: Some(16 << 10),
     }
     .switch_on();

@@ -172,7 +172,7 @@ impl SegmentAllocator {
         let worst_case_bytes = self.live_bytes + chunk_waste(self.live_chunk_bytes);
         let packed = worst_case_bytes.div_ceil(page_payload(self.segment_bytes()));
         let kept = u64::from(self.system_segments() + self.streams() + self.reserve);
-        let reachable = u64::from(self.usable_segments()).saturating_sub(packed + kept) as u32;
+        let reachable = u64::from(self.segments()).saturating_sub(packed + kept) as u32;
         enough.min(reachable - reachable / 4).max(1)
     }
 }

@@ -43,20 +43,14 @@ impl SegmentAllocator {
         // the next victim is read.
         // A checkpoint needs a word per page and a few per segment, beside the
         // one that it replaces.
-        let usable = self.sizes.usable_of(segments);
-        let checkpoint = small::checkpoint_segments(segments, usable / 300 + 2);
+        let checkpoint = small::checkpoint_segments(segments, segments / 300 + 2);
         // The log's space is not available to pages.
-        let room = usable.saturating_sub(self.system_segments());
+        let room = segments.saturating_sub(self.system);
         Shares {
             checkpoint,
             open: (self.open.len() as u32).min((room / 32).max(MIN_OPEN)),
-            reserve: MIN_OPEN.min(usable / 4) + checkpoint,
+            reserve: MIN_OPEN.min(segments / 4) + checkpoint,
         }
-    }
-
-    /// Whether the segments from `tail` on are in use, and others are.
-    pub(crate) fn may_fence(&self, tail: u32) -> bool {
-        !self.is_left(tail - 1)
     }
 
     /// Takes the segments from `tail` on out of use. Those of them that are open are closed; their
@@ -108,9 +102,6 @@ impl SegmentAllocator {
 
     /// A free segment, for the next allocation.
     pub(super) fn add_free(&mut self, segment: u32) {
-        if self.is_left(segment) {
-            return;
-        }
         match &mut self.fence {
             Some(fence) if fence.contains(segment) => fence.free.push(segment),
             _ => self.free.push(segment),

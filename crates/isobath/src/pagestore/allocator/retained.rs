@@ -76,7 +76,7 @@ impl SegmentAllocator {
     /// Frees what was retained first if that is more than may be.
     fn bound_retained(&mut self) {
         let least = RETAINED_BYTES / self.segment_bytes();
-        let most = least.max(self.usable_segments() / RETAINED_SHARE);
+        let most = least.max(self.segments() / RETAINED_SHARE);
         while self.retained() > most && self.overrun_readers() {}
     }
 
@@ -112,22 +112,9 @@ impl SegmentAllocator {
         }
     }
 
-    /// Ends waiting for readers of small segments, which the volume has outgrown: no one writes
-    /// there again.
-    pub(super) fn release_outgrown(&mut self) {
-        let first_large = self.sizes.first_large;
-        self.retained
-            .segments
-            .retain(|&(_, segment)| segment >= first_large);
-        self.retained.grown = 0;
-    }
-
     /// Nothing lives in `segment`, and this process reads nothing there: it is free, now or once no
     /// reader needs it.
     pub(super) fn put_free(&mut self, segment: u32) {
-        if self.is_left(segment) {
-            return;
-        }
         let superblock = self.retained.superblock;
         self.freed_at[segment as usize] = superblock;
         if self.retained.is_needed(superblock) && !canary::is_on(Canary::ReuseBesideReaders) {
@@ -196,7 +183,7 @@ mod tests {
 
     impl Readers {
         fn new(segments: u32) -> Readers {
-            Readers::of(segments, SegmentSizes::uniform(1 << 20))
+            Readers::of(segments, SegmentSizes::of(1 << 20))
         }
 
         fn of(segments: u32, sizes: SegmentSizes) -> Readers {
@@ -301,56 +288,6 @@ mod tests {
         );
         assert!(readers.space.take_system().is_some());
         assert!(readers.space.take_system().is_none());
-    }
-
-    /// No one takes a small segment of a volume that has outgrown these, so that nothing has to be
-    /// retained there.
-    #[test]
-    fn small_segments_that_are_outgrown_are_not_retained() {
-        let sizes = SegmentSizes::decode(2 << 20, 64 << 10, 256).unwrap();
-        let mut readers = Readers::of(256, sizes);
-        readers.pin(1);
-        // Before the volume grows.
-        (0..5).for_each(|_| assert!(!readers.free_one()));
-        assert_eq!(readers.space.retained(), 5);
-        assert!(readers.space.grows_for_readers());
-        readers.space.grow(256 + 24);
-        assert_eq!(readers.space.retained(), 0);
-        assert!(!readers.space.grows_for_readers());
-        let large = readers.space.take_system().unwrap();
-        let other = readers.space.take_system().unwrap();
-        assert!(large >= 256 && other >= 256);
-        readers.space.release_system(large);
-        assert_eq!(readers.space.retained(), 1);
-        assert!(readers.space.grows_for_readers());
-        // Many more than are retained of a volume this long.
-        while !readers.used.is_empty() {
-            assert!(!readers.free_one());
-        }
-        assert_eq!(readers.space.retained(), 1, "the large one is needed still");
-        assert!(readers.space.grows_for_readers());
-        // A segment that becomes free later waits for the reader, too: it was not overrun.
-        readers.space.release_system(other);
-        assert_eq!(readers.space.retained(), 2);
-        readers.unpin(1);
-        readers.space.release_retained();
-        assert_eq!(readers.space.retained(), 0);
-        assert_eq!(readers.space.free_segments(), 24);
-    }
-
-    /// Growth for readers while the volume had small segments does not count for large ones.
-    #[test]
-    fn a_volume_that_has_outgrown_small_segments_grows_for_readers_anew() {
-        let sizes = SegmentSizes::decode(2 << 20, 64 << 10, 256).unwrap();
-        let mut readers = Readers::of(200, sizes);
-        readers.pin(1);
-        readers.free_one();
-        readers.space.grow(256);
-        assert!(!readers.space.grows_for_readers());
-        readers.space.grow(256 + 24);
-        let large = readers.space.take_system().unwrap();
-        readers.space.release_system(large);
-        assert!(readers.space.grows_for_readers());
     }
 
     #[test]

@@ -94,7 +94,7 @@ impl SegmentAllocator {
             }
             // A summary that cannot be there is none: the mapping table has what it would say.
             let summary = words[1] as u32;
-            let bytes_here = self.sizes.bytes_of(segment);
+            let bytes_here = self.sizes.bytes;
             let is_inside = summary < bytes_here && summary.is_multiple_of(GRANULE);
             self.summaries[segment as usize] = if is_inside { summary } else { 0 };
             let record = SegmentRecord {
