@@ -98,6 +98,17 @@ fn is_locked(error: &Error) -> bool {
     matches!(error, Error::Volume(error) if matches!(**error, VolumeError::Locked { .. }))
 }
 
+/// Whether the files hold no store, as after a creation that was cut off.
+fn is_no_store(failure: &Failure) -> bool {
+    match failure {
+        Failure::Lab(LabError::Engine(Error::NotAStore { .. })) => true,
+        Failure::Lab(LabError::Engine(Error::Volume(error))) => {
+            matches!(**error, VolumeError::Foreign { .. })
+        }
+        _ => false,
+    }
+}
+
 /// A store's properties as its files tell them.
 pub(crate) fn info(args: &StoreArgs) -> Result<StoreInfo, Failure> {
     Ok(Store::info(&args.store, &options(args, SMALL_POOL))?)
@@ -206,9 +217,16 @@ pub(crate) fn write_or_create_for(
         false => args.store.iter().any(|path| path.exists()),
     };
     if exists {
+        let found = write_with(options.clone(), args);
+        if create.create && found.as_ref().is_err_and(is_no_store) {
+            not_stdout(&args.store)?;
+            // It goes over files that are empty or that a creation left unfinished, and no others.
+            if let Ok(store) = Store::create(&args.store, &options) {
+                return Ok(target(store, true, InOrder::begin()?));
+            }
+        }
         // What is recovered by half is recovered again.
-        let store = write_with(options, args)?;
-        return Ok(target(store, false, InOrder::begin()?));
+        return Ok(target(found?, false, InOrder::begin()?));
     }
     if !create.create {
         return Err(no_store(args).into());

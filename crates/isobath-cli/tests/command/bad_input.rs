@@ -4,6 +4,7 @@
 
 use super::support;
 
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -513,4 +514,36 @@ fn too_few_descriptors() {
             assert!(told.status.success() || is_told, "{verb}, {most}: {told:?}");
         }
     }
+}
+
+#[test]
+fn a_creation_that_was_cut_off_is_made_again() {
+    let place = Place::new();
+    let put = ["put", "-s", "a.iso", "-s", "b.iso", "--create", "key", "v"];
+    place.run(&put).ok();
+    let whole = ["a.iso", "b.iso"].map(|name| fs::read(place.path(name)).unwrap());
+    let cut = |file: usize, label: usize, length: usize| {
+        let mut bytes = whole[file][..label].to_vec();
+        bytes.resize(length, 0);
+        bytes
+    };
+    let all = whole[0].len();
+    for (a, b) in [
+        (cut(0, 8192, 8192), cut(1, 0, 0)),
+        (cut(0, 8192, 8192), cut(1, 8192, 8192)),
+        (cut(0, 8192, all), cut(1, 8192, whole[1].len())),
+    ] {
+        place.write("a.iso", &a);
+        place.write("b.iso", &b);
+        let without = ["put", "-s", "a.iso", "-s", "b.iso", "key", "v"];
+        place.run(&without).fails(3, "Isobath store");
+        place.run(&put).ok();
+        let get = ["get", "-s", "a.iso", "-s", "b.iso", "key"];
+        assert_eq!(place.run(&get).ok().text().trim(), "v");
+    }
+    // Files of other programs stay.
+    place.write("a.iso", cut(0, 8192, 8192));
+    place.write("b.iso", b"a letter");
+    place.run(&put).fails(3, "b.iso is not an Isobath store");
+    assert_eq!(fs::read(place.path("b.iso")).unwrap(), b"a letter");
 }

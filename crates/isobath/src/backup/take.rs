@@ -182,7 +182,7 @@ fn header(engine: &Engine, pass: &RoundStart, base: Option<&BackupFile>) -> Resu
         if base.header.store_id != pass.store_id {
             return Err(Error::BackupChain {
                 path: base.path().to_path_buf(),
-                reason: "it is a backup of another store; make a full backup of this one",
+                reason: "it is a backup of another store, or was taken while this one was not closed; make a full backup now",
             });
         }
         header.base = base.header.id;
