@@ -92,6 +92,11 @@ pub(crate) trait WriteContext: ReadContext {
     /// appended; called before it counts as complete.
     fn confirmed(&self, tokens: &[Token], ended: &[PageId]);
 
+    /// Whether the changes are those of a commit that has many.
+    fn is_one_of_many(&self) -> bool {
+        false
+    }
+
     /// Waits until all changes before `lsn` are durable on the volume.
     fn flush_older_than(&self, lsn: Lsn) -> Result<(), Self::Error>;
 }

@@ -538,6 +538,7 @@ impl<'a> Commit<'a, '_> {
             local,
             self.pages_to_reserve(&peeked),
             self.context.frees_space,
+            self.changes.len(),
         )?;
         let bytes = record.body.bytes().len() as u64;
         let log_tasks = &local.parts.log_tasks;

@@ -15,10 +15,15 @@ use crate::page::{Lsn, PageId};
 pub(crate) struct ReservedTask<'l> {
     task: TaskContext<'l>,
     pages: Cell<u64>,
+    /// Changes that the commit has.
+    changes: usize,
 }
 
+/// Changes from which on a commit has many.
+const MANY: usize = 64;
+
 impl<'l> ReservedTask<'l> {
-    /// Reserves space for `pages` new pages, beyond what user data may take if
+    /// Reserves space for `pages` new pages of a commit with so many changes, beyond what user data may take if
     /// `from_reserve` says so.
     ///
     /// # Errors
@@ -28,6 +33,7 @@ impl<'l> ReservedTask<'l> {
         local: &'l TaskWorker,
         pages: u64,
         from_reserve: bool,
+        changes: usize,
     ) -> Result<ReservedTask<'l>, Error> {
         if from_reserve {
             local.parts.pagestore.reserve_beyond_limit(pages);
@@ -37,6 +43,7 @@ impl<'l> ReservedTask<'l> {
         Ok(ReservedTask {
             task: TaskContext { local },
             pages: Cell::new(pages),
+            changes,
         })
     }
 }
@@ -123,6 +130,10 @@ impl WriteContext for ReservedTask<'_> {
 
     fn confirmed(&self, tokens: &[Token], ended: &[PageId]) {
         self.task.confirmed(tokens, ended);
+    }
+
+    fn is_one_of_many(&self) -> bool {
+        self.changes >= MANY
     }
 
     fn flush_older_than(&self, lsn: Lsn) -> Result<(), Error> {

@@ -297,3 +297,30 @@ fn removals_that_could_merge_more_leaves_than_the_log_has_space_for() {
         has_all(&device, store, leaves * (kept - 1))
     });
 }
+
+/// One commit that empties more leaves than the pool has frames: pages that it has changed are
+/// written before it is applied, and their records find space in the log beside its merges.
+#[test]
+fn removals_from_more_leaves_than_the_pool_has() {
+    let options = Options::new()
+        .pool_bytes(8 << 20)
+        .workers(2)
+        .durability(Durability::None);
+    let records = 20_000u32;
+    for round in 0..8 {
+        let store = Store::in_memory(&options).unwrap();
+        let tree = store.create_tree("t").unwrap();
+        let all = (0..records).map(|n| (n.to_be_bytes(), [1; 900]));
+        tree.bulk_load(all).unwrap();
+        let mut transaction = store.begin().unwrap();
+        match round % 2 {
+            0 => drop(transaction.remove_range(&tree, ..).unwrap()),
+            _ => (0..records).for_each(|n| {
+                transaction.remove(&tree, n.to_be_bytes()).unwrap();
+            }),
+        }
+        transaction.commit().unwrap();
+        assert!(tree.is_empty().unwrap());
+        store.close().unwrap();
+    }
+}

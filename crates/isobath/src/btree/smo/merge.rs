@@ -40,7 +40,7 @@ enum Outcome {
 /// its ancestors likewise. Errors are left to the next reader of the page: the
 /// change that called for the merge is complete.
 pub(in crate::btree) fn merge<C: WriteContext>(ctx: &C, tree: &Tree, key: &[u8]) {
-    if !ctx.log().has_space_to_merge() {
+    if !ctx.log().has_space_to_merge(ctx.is_one_of_many()) {
         return;
     }
     let Ok(_reservation) = ctx.reserve_for_structure() else {
