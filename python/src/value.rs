@@ -29,7 +29,7 @@ impl Content {
     ) -> PyResult<()> {
         let (first, length) = (slf.get().0.as_ptr(), slf.get().0.len());
         // SAFETY: Python gives a view to be filled, which keeps the object then. Its bytes stay
-        // where they are, and nobody changes them.
+        // where they are, and no code changes them.
         let filled = unsafe {
             ffi::PyBuffer_FillInfo(
                 view,
