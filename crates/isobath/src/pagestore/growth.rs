@@ -103,6 +103,18 @@ impl Growth {
         }
     }
 
+    /// Segments by which a volume grows that uses `segments`, of some `bytes` bytes each: a
+    /// sixteenth; without a limit a quarter of a short one, since each step costs flushes.
+    fn step_of(&self, segments: u32, bytes: u64) -> u32 {
+        let most = |limit: u64| u32::try_from(limit / bytes.max(1)).unwrap_or(u32::MAX);
+        let short = match self.is_limited() {
+            true => 0,
+            false => (segments / 4).min(most(QUARTER_BYTES)),
+        };
+        let step = (segments / 16).max(short).min(most(MAX_GROW_BYTES));
+        step.max(MIN_GROW)
+    }
+
     /// Whether a cleaner is to have the volume grow ahead of need.
     #[inline]
     pub(crate) fn is_requested(&self) -> bool {
@@ -113,7 +125,7 @@ impl Growth {
     pub(crate) fn set_capacity(&self, capacity: u64, segments: u32, payload: u64) {
         let at = match self.goes_on.load(Ordering::Relaxed) {
             true => capacity
-                .saturating_sub(u64::from(step_of(segments, payload) / AHEAD_SHARE) * payload),
+                .saturating_sub(u64::from(self.step_of(segments, payload) / AHEAD_SHARE) * payload),
             false => NEVER,
         };
         self.ahead_at.store(at, Ordering::Relaxed);
@@ -126,15 +138,6 @@ pub(crate) fn first_segments(is_limited: bool) -> u32 {
         true => FIRST_SEGMENTS,
         false => FIRST_GROWING,
     }
-}
-
-/// Segments by which a volume grows that uses `segments`, of some `bytes` bytes each: a sixteenth,
-/// or a quarter of a short one, since each step costs flushes.
-fn step_of(segments: u32, bytes: u64) -> u32 {
-    let most = |limit: u64| u32::try_from(limit / bytes.max(1)).unwrap_or(u32::MAX);
-    let short = (segments / 4).min(most(QUARTER_BYTES));
-    let step = (segments / 16).max(short).min(most(MAX_GROW_BYTES));
-    step.max(MIN_GROW)
 }
 
 impl PageStore {
@@ -166,7 +169,7 @@ impl PageStore {
     fn next_step(&self, before: u32, bytes: u64) -> (u32, u32) {
         let segment_bytes = u64::from(self.lower.shared.config.sizes.bytes);
         let needed = (bytes * 100 / FULL_PERCENT).div_ceil(segment_bytes) as u32 + 1;
-        let step = step_of(before, segment_bytes).max(needed);
+        let step = self.growth.step_of(before, segment_bytes).max(needed);
         match self.growth_is_flushed_often() {
             true => {
                 let most = (MAX_INITIALIZED / segment_bytes) as u32;
