@@ -103,7 +103,10 @@ fn is_no_store(failure: &Failure) -> bool {
     match failure {
         Failure::Lab(LabError::Engine(Error::NotAStore { .. })) => true,
         Failure::Lab(LabError::Engine(Error::Volume(error))) => {
-            matches!(**error, VolumeError::Foreign { .. })
+            matches!(
+                **error,
+                VolumeError::Foreign { .. } | VolumeError::Truncated { .. }
+            )
         }
         _ => false,
     }

@@ -528,15 +528,19 @@ fn a_creation_that_was_cut_off_is_made_again() {
         bytes
     };
     let all = whole[0].len();
-    for (a, b) in [
-        (cut(0, 8192, 8192), cut(1, 0, 0)),
-        (cut(0, 8192, 8192), cut(1, 8192, 8192)),
-        (cut(0, 8192, all), cut(1, 8192, whole[1].len())),
+    for (a, b, why) in [
+        (cut(0, 8192, 8192), cut(1, 0, 0), "Isobath store"),
+        (cut(0, 8192, 8192), cut(1, 8192, 8192), "a.iso is truncated"),
+        (
+            cut(0, 8192, all),
+            cut(1, 8192, whole[1].len()),
+            "Isobath store",
+        ),
     ] {
         place.write("a.iso", &a);
         place.write("b.iso", &b);
         let without = ["put", "-s", "a.iso", "-s", "b.iso", "key", "v"];
-        place.run(&without).fails(3, "Isobath store");
+        place.run(&without).fails(3, why);
         place.run(&put).ok();
         let get = ["get", "-s", "a.iso", "-s", "b.iso", "key"];
         assert_eq!(place.run(&get).ok().text().trim(), "v");
