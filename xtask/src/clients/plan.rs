@@ -386,7 +386,6 @@ impl Scenario {
             words_per_page: Some(8),
             checkpoint_bytes: Some(32 << 10),
             spill_bytes: None,
-            ..self.more.small
         };
         self.more.slow = 5;
         self
