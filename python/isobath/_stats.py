@@ -90,7 +90,7 @@ class Stats:
     recovery_ns: int
     #: Pages that left the pool.
     evictions: int
-    #: Segments of the volume that are in use: without the small ones that it has outgrown.
+    #: Segments of the volume.
     segments: int
     #: Segments that hold nothing.
     free_segments: int

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack
 
 from isobath import _native
 from isobath._aio import end
-from isobath._errors import Error
+from isobath._errors import Error, Forked
 from isobath._stats import CheckReport, Compaction, Stats
 from isobath._tree import Tree
 from isobath._types import Progress
@@ -134,7 +134,12 @@ class Store(_native.Store):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except Forked:
+            # The parent closes it; what ends the block in the child goes on.
+            if error is None:
+                raise
 
     def __repr__(self) -> str:
         paths = ", ".join(os.fspath(path) for path in self.paths) or "in memory"
@@ -375,8 +380,14 @@ def _forget() -> None:
 
 
 def _close_all() -> None:
+    failed: BaseException | None = None
     for store in list(_OPEN):
-        store.close()
+        try:
+            store.close()
+        except BaseException as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -218,7 +218,7 @@ class Tree(_native.Tree, MutableMapping[bytes, bytes]):
     def put_many(self, items: Mapping[Any, Any] | Iterable[tuple[Buffer, Buffer]]) -> None:
         """Gives many keys their values in one commit: all of them, or none.
 
-        The records are collected in memory; `load` and `update` take any number.
+        In a transaction, those before an error stay changed until it is rolled back. The records are collected in memory; `load` and `update` take any number.
         """
         super().put_many(_items(items))
 
@@ -388,7 +388,8 @@ class _Items(_View, ItemsView[bytes, bytes]):
 
     def __contains__(self, item: Any) -> bool:
         key, value = item
-        return self._mapping.get(key) == value and self._has(key)
+        found = self._mapping.get(key)
+        return found is not None and found == value
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         return self._cursor("items", False)

@@ -86,10 +86,9 @@ impl Default for VolumeOptions {
 }
 
 impl VolumeOptions {
-    /// 2 MiB: the engine's segment. A segment then lies on one drive in one piece, so no I/O of the
-    /// engine is split, and a segment that is freed releases one whole aligned range of one drive,
-    /// which keeps the drive's own write amplification low. Consecutive segments alternate between
-    /// the drives, and random pages spread evenly.
+    /// 2 MiB: a whole number of the engine's segments. A segment then lies on one drive in one piece,
+    /// so no I/O of the engine is split, and a segment that is freed releases an aligned range of one
+    /// drive. Stripes alternate between the drives, and random pages spread evenly.
     pub const DEFAULT_STRIPE_UNIT: u32 = 2 << 20;
 
     /// Defaults: best backend, O_DIRECT where possible, read-write, stripe unit 2 MiB, no size

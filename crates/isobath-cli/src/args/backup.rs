@@ -66,7 +66,7 @@ pub(crate) struct RestoreArgs {
     /// A further file or block device of the store; can be repeated
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub(crate) also: Vec<PathBuf>,
-    /// Most bytes that the store may grow to, beside the 2 MiB in front of each file [default: no
+    /// Most bytes that the store may grow to, beside the 64 KiB in front of each file [default: no
     /// limit]
     #[arg(long, value_name = "SIZE")]
     pub(crate) limit: Option<Size>,

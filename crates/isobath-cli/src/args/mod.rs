@@ -204,7 +204,7 @@ pub(crate) struct CreateArgs {
     /// Create the store if it does not exist yet
     #[arg(long)]
     pub(crate) create: bool,
-    /// Most bytes that the store may grow to from now on, beside 2 MiB in front of each file, such
+    /// Most bytes that the store may grow to from now on, beside 64 KiB in front of each file, such
     /// as 10GiB [default: as it says; a new one has no limit]
     #[arg(long, value_name = "SIZE")]
     pub(crate) limit: Option<Size>,

@@ -11,7 +11,7 @@ const SHORTLIST_SHARE: usize = 16;
 
 /// Picks the `n` sealed segments with the smallest scores.
 ///
-/// A table of up to 65,536 segments (128 GiB of 2 MiB segments) is scored in full at every call, so
+/// A table of up to 65,536 segments (16 GiB of 256 KiB segments) is scored in full at every call, so
 /// the choice is exact. A longer table is scored in slices of 65,536 per call; the best of each
 /// slice are kept in a shortlist that is scored again at every call, so a call's cost stays bounded
 /// and a segment is considered at most a few calls late.

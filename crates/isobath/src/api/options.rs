@@ -122,7 +122,7 @@ impl Default for Options {
 impl Options {
     /// The defaults: a quarter of the memory that the machine has and that the
     /// process's control groups allow as pool, one worker per core, 64 tasks and an
-    /// I/O depth of 64 each, 2 MiB segments, a volume that grows without limit,
+    /// I/O depth of 64 each, 256 KiB segments, a volume that grows without limit,
     /// cleaned beyond a fill factor of 0.8.
     #[must_use]
     pub fn new() -> Options {

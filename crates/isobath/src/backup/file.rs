@@ -27,6 +27,9 @@ const READ_AHEAD: usize = 1 << 20;
 
 /// Bytes of a restored store's log for each byte of records in it.
 const LOG_PER_RECORD_BYTE: u64 = 4;
+/// As many as the shortest changes may need that each split a leaf, unless the log that they were
+/// accepted in was shorter.
+const LOG_PER_SPLITTING_BYTE: u64 = 800;
 
 /// Entries of a block of the map, but for the last one.
 pub(crate) const MAP_ENTRIES: usize = 16384;
@@ -92,12 +95,15 @@ const HEADER_PAYLOAD: usize = 80;
 
 impl Header {
     /// Segments of a restored store's log that has `length` bytes at first. One that grows begins
-    /// with few, as a new store's, but a recovery needs some of the area for itself.
+    /// with few, as a new store's, but a recovery needs some of the area for itself: a commit that
+    /// was accepted in the log of the backup's store may split leaves when it is repeated.
     pub(super) fn restored_log(&self, length: u64) -> u32 {
         if self.max_log_segments == 0 {
             return self.log_segments;
         }
         let bytes = MIN_AREA_BYTES.max(length.saturating_mul(LOG_PER_RECORD_BYTE));
+        let accepted_in = u64::from(self.log_segments) * u64::from(self.segment_bytes);
+        let bytes = bytes.max(accepted_in.min(length.saturating_mul(LOG_PER_SPLITTING_BYTE)));
         let segments = bytes.div_ceil(u64::from(self.segment_bytes).max(1));
         let most = self.log_segments.max(self.max_log_segments);
         u32::try_from(segments).map_or(most, |segments| segments.min(most))

@@ -687,7 +687,7 @@ fn padded_copy(bytes: &[u8], whole: u32) -> AlignedBuf {
 /// Looks that a checkpoint takes for a free segment.
 const CHECKPOINT_PATIENCE: usize = 10_000;
 
-/// Most pages that are ordered together: 16 segments of 2 MiB.
+/// Most pages that are ordered together: 32 MiB.
 const MAX_SORT_RUN: usize = 8192;
 
 /// Spare segments below which cleaners work, and at which they stop. What live

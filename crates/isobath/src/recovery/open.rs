@@ -166,7 +166,7 @@ pub(crate) fn create(
 fn check_limit(limit: u64, superblock: &Superblock) -> Result<(), Error> {
     let sizes = superblock.sizes;
     let log = superblock.log.as_ref().map_or(0, LogArea::bytes);
-    let least = sizes.start_of(first_segments(false)) + log.min(MIN_AREA_BYTES);
+    let least = sizes.start_of(first_segments(true)) + log.min(MIN_AREA_BYTES);
     match limit < least {
         true => Err(Error::BadOption {
             option: "volume_limit_bytes",

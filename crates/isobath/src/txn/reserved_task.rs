@@ -20,7 +20,7 @@ pub(crate) struct ReservedTask<'l> {
 }
 
 /// Changes from which on a commit has many.
-const MANY: usize = 64;
+const MANY: usize = 1024;
 
 impl<'l> ReservedTask<'l> {
     /// Reserves space for `pages` new pages of a commit with so many changes, beyond what user data may take if

@@ -34,12 +34,6 @@ impl Options {
         let settings = open_settings(&profile, workers).map_err(|e| wrong(e.to_string()))?;
         self.depth = settings.depth_per_worker.min(MAX_DEPTH);
         self.tasks = (settings.tasks_per_worker as usize).min(MAX_TASKS);
-        // The usual size is left to the usual rules: a store begins with small ones.
-        if let Ok(bytes) = u32::try_from(settings.segment_bytes)
-            && bytes != crate::shared::SEGMENT_BYTES
-        {
-            self.segment_bytes = Some(bytes);
-        }
         Ok(self)
     }
 }
@@ -82,7 +76,7 @@ mod tests {
         let config = options.config().unwrap();
         assert_eq!(config.depth, said.depth_per_worker);
         assert!(config.tasks <= said.tasks_per_worker as usize && config.tasks > 0);
-        assert_eq!(u64::from(config.sizes.bytes), said.segment_bytes);
+        assert_eq!(config.sizes.bytes, crate::shared::SEGMENT_BYTES);
 
         let dir = tempfile::tempdir().unwrap();
         let path = [dir.path().join("s.iso")];

@@ -1,6 +1,6 @@
 //! Merges of underfull nodes, and root shrink.
 //!
-//! Best effort: after a few collisions with others, and where the log is nearly full, a merge is
+//! Best effort: after a few collisions with others, and where the log is as full as commits wait for, a merge is
 //! given up, and the next removal from the same leaf tries again.
 
 use super::Modification;
