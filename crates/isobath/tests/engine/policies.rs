@@ -41,7 +41,7 @@ fn assert_holds(store: &Store, model: &BTreeMap<u64, u64>) {
 #[test]
 fn every_policy_without_an_oracle_keeps_the_data() {
     for policy in PolicyKind::ALL.into_iter().filter(|p| !p.needs_rates()) {
-        let volume = Volume::in_memory(0, Some(9 << 20));
+        let volume = Volume::in_memory(0, Some(7 << 20));
         let options = tiny(2, 8).cleaning_policy(policy);
         let store = Store::create_on_volume(volume.clone(), &options).unwrap();
         let mut model = BTreeMap::new();
