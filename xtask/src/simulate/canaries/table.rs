@@ -314,7 +314,7 @@ pub(super) const ROWS: &[Row] = &[
     row(Canary::RepeatOverRewritten, "0033", "Recovery does not repeat commits over trees that were rewritten since.",
         campaign(POWER).shape(Shape::Spilling)),
     row(Canary::RewriteBesideBackups, "0033", "No tree is rewritten while a backup copies the store.",
-        campaign(&[]).shape(Shape::Spilling).from(79).quick()),
+        campaign(&[]).shape(Shape::Spilling).from(142).quick()),
     row(Canary::SwapBeforeRecord, "0033", "Trees get their new roots once the record of these is durable.",
         campaign(POWER).shape(Shape::Spilling)),
     row(Canary::RewriteBesideCommits, "0033", "A tree is rewritten once the commits in flight have ended.",
