@@ -344,7 +344,7 @@ pub(super) const ROWS: &[Row] = &[
         ("isobath", Some("engine"), "growth_beside::of_tasks_that_wait_for_growth_all_learn_that_there_is_no_space"),
         "a call takes milliseconds in simulations, and what a volume had before is used first"),
     row(Canary::InitializeLate, "0031", "Space is used once the zeros that are written to it are there.",
-        campaign(&[]).shape(Shape::More).from(105).quick()),
+        campaign(&[]).shape(Shape::More).from(311).quick()),
     test(Canary::GiveSeqsAgain, "0086", "No two openings give a segment the same sequence number.",
         ("isobath", None, "recovery::unflushed_chunks::tests::an_opening_that_gives_sequence_numbers_again_finds_chunks_of_another"),
         "two crashes without a checkpoint between them have to take the log of the one value and the chunk of the other"),
