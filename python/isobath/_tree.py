@@ -12,6 +12,7 @@ from collections.abc import (
     Iterator,
     KeysView,
     Mapping,
+    MappingView,
     MutableMapping,
     ValuesView,
 )
@@ -218,7 +219,8 @@ class Tree(_native.Tree, MutableMapping[bytes, bytes]):
     def put_many(self, items: Mapping[Any, Any] | Iterable[tuple[Buffer, Buffer]]) -> None:
         """Gives many keys their values in one commit: all of them, or none.
 
-        In a transaction, those before an error stay changed until it is rolled back. The records are collected in memory; `load` and `update` take any number.
+        In a transaction, those before an error stay changed until it is rolled back. The records
+        are collected in memory; `load` and `update` take any number.
         """
         super().put_many(_items(items))
 
@@ -321,7 +323,7 @@ def _items(items: Any) -> Iterable[tuple[Any, Any]]:
     return found
 
 
-class _View:
+class _View(MappingView):
     """A range of a tree, seen as one of a mapping's views."""
 
     __slots__ = ()
@@ -329,6 +331,18 @@ class _View:
     _mapping: Tree
     _range: tuple[Buffer | None, Buffer | None, Buffer | None]
     _reverse: bool
+
+    def __init__(
+        self,
+        tree: Tree,
+        start: Buffer | None,
+        stop: Buffer | None,
+        prefix: Buffer | None,
+        reverse: bool,
+    ) -> None:
+        super().__init__(tree)
+        self._range = (start, stop, prefix)
+        self._reverse = reverse
 
     def _cursor(self, what: str, reverse: bool) -> Iterator[Any]:
         return self._mapping.cursor(what, *self._range, self._reverse != reverse)
@@ -349,18 +363,6 @@ class _View:
 class _Keys(_View, KeysView[bytes]):
     __slots__ = ("_range", "_reverse")
 
-    def __init__(
-        self,
-        tree: Tree,
-        start: Buffer | None,
-        stop: Buffer | None,
-        prefix: Buffer | None,
-        reverse: bool,
-    ) -> None:
-        super().__init__(tree)
-        self._range = (start, stop, prefix)
-        self._reverse = reverse
-
     def __contains__(self, key: object) -> bool:
         return key in self._mapping and self._has(key)
 
@@ -374,22 +376,10 @@ class _Keys(_View, KeysView[bytes]):
 class _Items(_View, ItemsView[bytes, bytes]):
     __slots__ = ("_range", "_reverse")
 
-    def __init__(
-        self,
-        tree: Tree,
-        start: Buffer | None,
-        stop: Buffer | None,
-        prefix: Buffer | None,
-        reverse: bool,
-    ) -> None:
-        super().__init__(tree)
-        self._range = (start, stop, prefix)
-        self._reverse = reverse
-
     def __contains__(self, item: Any) -> bool:
         key, value = item
         found = self._mapping.get(key)
-        return found is not None and found == value
+        return found is not None and found == value and self._has(key)
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         return self._cursor("items", False)
@@ -400,18 +390,6 @@ class _Items(_View, ItemsView[bytes, bytes]):
 
 class _Values(_View, ValuesView[bytes]):
     __slots__ = ("_range", "_reverse")
-
-    def __init__(
-        self,
-        tree: Tree,
-        start: Buffer | None,
-        stop: Buffer | None,
-        prefix: Buffer | None,
-        reverse: bool,
-    ) -> None:
-        super().__init__(tree)
-        self._range = (start, stop, prefix)
-        self._reverse = reverse
 
     def __contains__(self, value: object) -> bool:
         return any(found == value for found in self)

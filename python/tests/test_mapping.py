@@ -237,3 +237,11 @@ def test_keys_over_the_limit(tree: Tree) -> None:
     tree[b"k" * MAX_KEY_BYTES] = b""
     with pytest.raises(ValueError, match="the key has 1025 bytes; at most 1024 are possible"):
         tree[b"k" * (MAX_KEY_BYTES + 1)] = b""
+
+
+def test_items_of_a_range_have_the_records_of_the_range(store: Store) -> None:
+    tree = store.create_tree("ranges")
+    tree.update({b"a": b"1", b"m": b"2"})
+    assert (b"m", b"2") in tree.items() and (b"m", b"1") not in tree.items()
+    assert (b"m", b"2") not in tree.items(stop=b"m") and b"m" not in tree.keys(stop=b"m")
+    assert (b"missing", None) not in tree.items()

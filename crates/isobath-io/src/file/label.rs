@@ -7,7 +7,7 @@
 //! byte 0      label, copy A    (4096 bytes; written in generations 0, 2, 4, ...)
 //! byte 4096   label, copy B    (4096 bytes; written in generations 1, 3, 5, ...)
 //! byte 8192   unused           (a hole in a file)
-//! byte D      data             (D = data offset: 64 KiB, on block devices 2 MiB, their units of erasure)
+//! byte D      data             (D = data offset: 64 KiB; 2 MiB if one is a block device)
 //! ```
 //!
 //! A label's first 512 bytes, so that drives write it atomically; the other 3584 are zero and

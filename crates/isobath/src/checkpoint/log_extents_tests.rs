@@ -16,7 +16,7 @@ const IMAGES: usize = 24;
 /// Schedules that are tried.
 const SEEDS: [u64; 3] = [1, 3, 4];
 /// Those that are tried at most until a planted bug is found.
-const MOST_SEEDS: u64 = 12;
+const MAX_SEEDS: u64 = 12;
 
 fn key(task: usize, number: u64) -> [u8; 16] {
     let mut key = [task as u8; 16];
@@ -145,7 +145,7 @@ fn a_log_that_leaves_segments_loses_nothing() {
     for canary in [Canary::RelayLogEarly, Canary::LeaveLogEarly] {
         canary.switch_on();
         let loses = |cuts: Vec<Cut>| cuts.iter().any(|cut| lost(cut) > 0);
-        let mut seeds = 1..=MOST_SEEDS;
+        let mut seeds = 1..=MAX_SEEDS;
         let found = seeds.any(|seed| loses(cuts(Doing::Leaving, seed)));
         assert!(found, "nothing is lost with {canary:?}");
     }

@@ -296,9 +296,10 @@ impl Log {
         (leaves * SPLIT_BYTES).div_ceil(MAX_SPLITS_PERCENT) * 100
     }
 
-    /// Whether a merge finds space in the area, which no commit has reserved for it: as much as lets commits in. Before a commit of
-    /// many changes is applied, pages that it has changed may have to be written for those that follow, and nothing of the log is
-    /// free: its merges leave the space for their records.
+    /// Whether a merge finds space in the area, which no commit has reserved for it: as much as
+    /// lets commits in. Before a commit of many changes is applied, pages that it has changed may
+    /// have to be written for those that follow, and nothing of the log becomes free: its merges
+    /// leave the space for their records.
     pub(crate) fn has_space_to_merge(&self, among_many: bool) -> bool {
         let most = if among_many { SLOW_FROM } else { MAX_SLOW };
         self.area_use() < most * 100 || canary::is_on(Canary::MergeInFullLog)

@@ -23,8 +23,8 @@ pub(crate) struct ReservedTask<'l> {
 const MANY: usize = 1024;
 
 impl<'l> ReservedTask<'l> {
-    /// Reserves space for `pages` new pages of a commit with so many changes, beyond what user data may take if
-    /// `from_reserve` says so.
+    /// Reserves space for `pages` new pages of a commit with so many changes, beyond what user data
+    /// may take if `from_reserve` says so.
     ///
     /// # Errors
     ///

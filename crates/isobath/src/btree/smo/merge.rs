@@ -1,7 +1,7 @@
 //! Merges of underfull nodes, and root shrink.
 //!
-//! Best effort: after a few collisions with others, and where the log is as full as commits wait for, a merge is
-//! given up, and the next removal from the same leaf tries again.
+//! Best effort: after a few collisions with others, and where so much of the log is in use that
+//! commits wait, a merge is given up, and the next removal from the same leaf tries again.
 
 use super::Modification;
 use crate::btree::descend::{Descent, Hold};
