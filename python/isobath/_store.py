@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack
 
 from isobath import _native
 from isobath._aio import end
-from isobath._errors import Error, Forked
+from isobath._errors import Error, Forked, SnapshotTooOld
 from isobath._stats import CheckReport, Compaction, Stats
 from isobath._tree import Tree
 from isobath._types import Progress
@@ -31,6 +31,11 @@ _ATTEMPTS = 64
 _QUICK_ATTEMPTS = 3
 _FIRST_PAUSE = 50e-6
 _LONGEST_PAUSE = 0.02
+
+
+def _is_retried(error: Error, commits: bool) -> bool:
+    """Whether a transaction runs again: not for what its work met elsewhere."""
+    return error.retryable if commits else isinstance(error, SnapshotTooOld)
 
 
 def _pause(attempt: int) -> float:
@@ -111,7 +116,8 @@ class Store(_native.Store):
         store = cls(paths, how, dict(options))
         store._options = options
         store._closed = False
-        _OPEN.add(store)
+        with _LISTING:
+            _OPEN.add(store)
         return store
 
     @property
@@ -145,10 +151,10 @@ class Store(_native.Store):
         paths = ", ".join(os.fspath(path) for path in self.paths) or "in memory"
         return f"<isobath.Store {paths}>"
 
-    def __reduce__(self) -> tuple[Callable[..., Store], tuple[list[str], Options]]:
+    def __reduce__(self) -> tuple[Callable[..., Store], tuple[type[Store], list[str], Options]]:
         if not self.paths:
             raise TypeError("a store in memory cannot be pickled: it has no path")
-        return _reopened, ([os.fspath(path) for path in self.paths], self._options)
+        return _reopened, (type(self), [os.fspath(path) for path in self.paths], self._options)
 
     # Trees.
 
@@ -200,12 +206,14 @@ class Store(_native.Store):
         while True:
             attempt += 1
             transaction = self.transaction(isolation=isolation, durability=durability)
+            commits = False
             try:
                 result = work(transaction)
+                commits = True
                 transaction.commit()
                 return result
             except Error as error:
-                if not error.retryable or attempt >= attempts:
+                if not _is_retried(error, commits) or attempt >= attempts:
                     raise
             finally:
                 transaction.rollback()
@@ -224,12 +232,14 @@ class Store(_native.Store):
         while True:
             attempt += 1
             transaction = self.transaction(isolation=isolation, durability=durability)
+            commits = False
             try:
                 result = await work(transaction)
+                commits = True
                 await transaction.commit_async()
                 return result
             except Error as error:
-                if not error.retryable or attempt >= attempts:
+                if not _is_retried(error, commits) or attempt >= attempts:
                     raise
             finally:
                 transaction.rollback()
@@ -359,29 +369,37 @@ class Snapshot(Transaction):
         self.rollback()
 
 
-def _reopened(paths: list[str], options: Options) -> Store:
+def _reopened(kind: type[Store], paths: list[str], options: Options) -> Store:
+    reads = options.get("read_only", False)
     with _REOPENING:
-        for store in list(_OPEN):
-            if not store.closed and [os.fspath(path) for path in store.paths] == paths:
+        for store in _opened():
+            same = [os.fspath(path) for path in store.paths] == paths
+            if same and not store.closed and store._options.get("read_only", False) == reads:
                 return store
-        return Store.open(paths, **options)
+        return kind.open(paths, **options)
 
 
 #: The stores that this process has opened.
 _OPEN: weakref.WeakSet[Store] = weakref.WeakSet()
+_LISTING = threading.Lock()
 _REOPENING = threading.Lock()
+
+
+def _opened() -> list[Store]:
+    with _LISTING:
+        return list(_OPEN)
 
 
 def _forget() -> None:
     """Those of the parent belong to it."""
-    global _REOPENING
+    global _LISTING, _REOPENING
     _OPEN.clear()
-    _REOPENING = threading.Lock()
+    _LISTING, _REOPENING = threading.Lock(), threading.Lock()
 
 
 def _close_all() -> None:
     failed: BaseException | None = None
-    for store in list(_OPEN):
+    for store in _opened():
         try:
             store.close()
         except BaseException as error:

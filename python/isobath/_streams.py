@@ -6,8 +6,6 @@ import io
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from isobath import _native
-
 if TYPE_CHECKING:
     from isobath._tree import Tree
     from isobath._types import Buffer
@@ -16,8 +14,10 @@ if TYPE_CHECKING:
 class ValueReader(io.RawIOBase):
     """Reads a value from its beginning to its end."""
 
-    def __init__(self, reader: _native.Reader) -> None:
-        self._reader: _native.Reader | None = reader
+    def __init__(self, tree: Tree, key: Buffer) -> None:
+        #: The store stays open as long as the stream.
+        self._tree: Tree | None = tree
+        self._reader = reader = tree.reader(key)
         #: Bytes of the whole value.
         self.length = reader.length
         self._offset = 0
@@ -26,48 +26,27 @@ class ValueReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Buffer, /) -> int:
-        if self._reader is None:
+        if self.closed:
             raise ValueError("the stream is closed")
-        count = self._reader.read_into(buffer)
-        self._offset += count
-        return count
+        into = memoryview(buffer).cast("B")
+        data = self._reader.read(len(into))
+        into[: len(data)] = data
+        self._offset += len(data)
+        return len(data)
 
     def tell(self) -> int:
         return self._offset
 
     def close(self) -> None:
-        self._reader = None
+        self._tree = None
         super().close()
 
 
-class ValueWriter(io.RawIOBase):
-    """Writes a value, which appears under its key when the stream is closed.
-
-    The tree stays as it was if the block of a `with` statement raises an exception, after
-    `discard`, and if the stream is forgotten.
-    """
-
-    def __init__(self, writer: _native.Writer) -> None:
-        self._writer = writer
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Buffer, /) -> int:
-        if self.closed:
-            raise ValueError("the stream is closed")
-        return self._writer.append(data)
-
-    def close(self) -> None:
-        if not self.closed:
-            super().close()
-            self._writer.finish()
+class _Discarded(io.IOBase):
+    """A stream that changes nothing if its block raises an exception, or if it is forgotten."""
 
     def discard(self) -> None:
-        """Closes the stream and leaves the tree as it was."""
-        if not self.closed:
-            super().close()
-            self._writer.discard()
+        raise NotImplementedError
 
     def __exit__(
         self,
@@ -84,7 +63,43 @@ class ValueWriter(io.RawIOBase):
         self.discard()
 
 
-class TransactionWriter(io.BytesIO):
+class ValueWriter(_Discarded, io.RawIOBase):
+    """Writes a value, which appears under its key when the stream is closed.
+
+    The tree stays as it was if the block of a `with` statement raises an exception, after
+    `discard`, and if the stream is forgotten.
+    """
+
+    def __init__(self, tree: Tree, key: Buffer) -> None:
+        #: The store stays open as long as the stream.
+        self._tree: Tree | None = tree
+        self._writer = tree.writer(key)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Buffer, /) -> int:
+        if self.closed:
+            raise ValueError("the stream is closed")
+        return self._writer.append(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            try:
+                self._writer.finish()
+            finally:
+                self._tree = None
+
+    def discard(self) -> None:
+        """Closes the stream and leaves the tree as it was."""
+        if not self.closed:
+            super().close()
+            self._writer.discard()
+            self._tree = None
+
+
+class TransactionWriter(_Discarded, io.BytesIO):
     """Collects a value, which a transaction gets when the stream is closed."""
 
     def __init__(self, tree: Tree, key: bytes) -> None:
@@ -102,17 +117,3 @@ class TransactionWriter(io.BytesIO):
         """Closes the stream and leaves the tree as it was."""
         self._tree = None
         super().close()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.discard()
-
-    def __del__(self) -> None:
-        self.discard()

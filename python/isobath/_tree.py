@@ -123,7 +123,7 @@ class Tree(_native.Tree, MutableMapping[bytes, bytes]):
                 return bytes(default)
 
     def clear(self) -> None:
-        """Removes all records, some thousand in a commit."""
+        """Removes all records, some hundred in a commit."""
         self.remove_range()
 
     def update(self, other: Any = (), /, **nothing: NoReturn) -> None:
@@ -201,18 +201,26 @@ class Tree(_native.Tree, MutableMapping[bytes, bytes]):
 
     def size(self, key: Buffer) -> int:
         """The bytes of a key's value, which is not read."""
-        key = bytes(key)
+        key = memoryview(key).tobytes()
         for _, size in self.sizes(key, key + b"\0"):
             return size
         raise KeyError(key)
 
     def first(self) -> tuple[bytes, bytes] | None:
         """The first record."""
-        return next(self.range(), None)
+        return self._first_of(self)
 
     def last(self) -> tuple[bytes, bytes] | None:
         """The last record."""
-        return next(self.range(reverse=True), None)
+        return self._first_of(reversed(self))
+
+    def _first_of(self, keys: Iterable[bytes]) -> tuple[bytes, bytes] | None:
+        # No other value is read; the record may be gone by then.
+        for key in keys:
+            value = self.get(key)
+            if value is not None:
+                return key, value
+        return None
 
     # Many records.
 
@@ -298,12 +306,12 @@ class Tree(_native.Tree, MutableMapping[bytes, bytes]):
         until then.
         """
         if mode == "rb":
-            return io.BufferedReader(ValueReader(self.reader(key)), 1 << 16)
+            return io.BufferedReader(ValueReader(self, key), 1 << 16)
         if mode != "wb":
             raise ValueError("the mode is 'rb' or 'wb'")
         if self.transaction is not None:
-            return TransactionWriter(self, bytes(key))
-        return ValueWriter(self.writer(key))
+            return TransactionWriter(self, memoryview(key).tobytes())
+        return ValueWriter(self, key)
 
     def stats(self) -> TreeStats:
         """Counts the tree's records, pages and bytes; estimates them in a large tree."""

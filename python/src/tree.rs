@@ -319,13 +319,18 @@ impl Tree {
         items: &Bound<'_, PyAny>,
         progress: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<u64> {
+        // What it has spilled is dropped without the GIL, too.
         let mut loader = self.plain()?.loader().map_err(Failure::from)?;
-        Items(items.try_iter()?).for_each(py, |records| {
+        let taken = Items(items.try_iter()?).for_each(py, |records| {
             for (key, value) in records {
                 loader.push(key, value)?;
             }
             Ok(())
-        })?;
+        });
+        if let Err(error) = taken {
+            py.detach(|| drop(loader));
+            return Err(error);
+        }
         run(py, Progress::new(progress), true, move |work| {
             let mut watch = |_: &'static str, done, total| go_on(work.tell(done, total));
             Ok(loader.finish(&mut watch)?)

@@ -7,14 +7,16 @@ use std::io::{self, Read};
 
 use isobath::{Error, ValueReader, ValueWriter};
 use parking_lot::Mutex;
-use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use crate::bytes::Buffer;
 use crate::errors::Failure;
 use crate::waiting::Released;
+
+/// Bytes that a reader gives at a time.
+const READ_AT_ONCE: usize = 1 << 20;
 
 /// The bytes of a value as the engine gave them, for Python's buffers.
 #[pyclass(frozen, module = "isobath._native")]
@@ -22,6 +24,9 @@ pub(crate) struct Content(pub(crate) Vec<u8>);
 
 #[pymethods]
 impl Content {
+    /// # Safety
+    ///
+    /// `view` is one that Python hands out to be filled.
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
         view: *mut ffi::Py_buffer,
@@ -76,48 +81,18 @@ fn engine_error(error: io::Error) -> Failure {
     }
 }
 
-/// Memory of a buffer that is exported as long as this is used.
-struct Memory(*mut u8, usize);
-
-// SAFETY: the memory stays where it is during the export; see `Reader::read_into`.
-unsafe impl Send for Memory {}
-
 #[pymethods]
 impl Reader {
-    /// Fills a buffer with the next bytes; how many, 0 at the end.
-    fn read_into(&self, py: Python<'_>, into: &Bound<'_, PyAny>) -> PyResult<usize> {
-        let buffer = PyBuffer::<u8>::get(into)?;
-        if buffer.readonly() || !buffer.is_c_contiguous() {
-            return Err(PyBufferError::new_err(
-                "the buffer is read-only or not contiguous",
-            ));
-        }
-        let memory = Memory(buffer.buf_ptr().cast(), buffer.len_bytes());
-        if memory.1 == 0 {
-            return Ok(0);
-        }
+    /// The next bytes, up to `most`; none at the end.
+    fn read<'py>(&self, py: Python<'py>, most: usize) -> PyResult<Bound<'py, PyBytes>> {
         let reader = self.reader.get().ok_or(Failure::Ended)?;
-        let read = py.detach(move || {
-            let Memory(first, length) = { memory };
-            // SAFETY: the export keeps the memory in place until `buffer` is dropped. As with a
-            // file's `readinto`, a thread that uses it meanwhile sees the bytes arrive.
-            let mut rest = unsafe { std::slice::from_raw_parts_mut(first, length) };
-            let mut reader = reader.lock();
-            let mut count = 0;
-            // Bound: each round reads some bytes.
-            while !rest.is_empty() {
-                match reader.read(rest) {
-                    Ok(0) => break,
-                    Ok(read) => {
-                        count += read;
-                        rest = &mut rest[read..];
-                    }
-                    Err(error) => return Err(engine_error(error)),
-                }
-            }
-            Ok(count)
-        });
-        Ok(read?)
+        let bytes = py.detach(|| {
+            let mut bytes = vec![0; most.min(READ_AT_ONCE)];
+            let read = reader.lock().read(&mut bytes).map_err(engine_error)?;
+            bytes.truncate(read);
+            Ok::<_, Failure>(bytes)
+        })?;
+        Ok(PyBytes::new(py, &bytes))
     }
 }
 

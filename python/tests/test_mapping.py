@@ -244,4 +244,5 @@ def test_items_of_a_range_have_the_records_of_the_range(store: Store) -> None:
     tree.update({b"a": b"1", b"m": b"2"})
     assert (b"m", b"2") in tree.items() and (b"m", b"1") not in tree.items()
     assert (b"m", b"2") not in tree.items(stop=b"m") and b"m" not in tree.keys(stop=b"m")
-    assert (b"missing", None) not in tree.items()
+    missing: object = (b"missing", None)
+    assert missing not in tree.items()

@@ -136,3 +136,21 @@ def test_what_belongs_to_no_transaction(store: Store, tree: Tree) -> None:
             transaction[tree].load({})
         with pytest.raises(InvalidArgument, match="another store"):
             transaction[other.create_tree("t")][b"a"]
+
+
+def test_conflicts_that_work_met_elsewhere_are_not_retried(store: Store) -> None:
+    tree = store.create_tree("t")
+    calls = 0
+
+    def work(transaction: Transaction) -> None:
+        nonlocal calls
+        calls += 1
+        other, third = store.transaction(), store.transaction()
+        other[tree][b"k"] = b"1"
+        third[tree][b"k"] = b"2"
+        other.commit()
+        third.commit()
+
+    with pytest.raises(Conflict):
+        store.transact(work)
+    assert calls == 1

@@ -3,8 +3,10 @@
 import gc
 import io
 import shutil
+from pathlib import Path
 
 import pytest
+from conftest import SMALL
 from isobath import Store, Tree, ValueReplaced, ValueWriter
 
 
@@ -95,3 +97,24 @@ def test_a_value_that_is_replaced(tree: Tree) -> None:
         tree[b"k"] = b"other"
         with pytest.raises(ValueReplaced, match="read it again"):
             source.read()
+
+
+def test_a_stream_keeps_its_store_open(path: Path) -> None:
+    with Store.create(path, **SMALL) as store:
+        store.create_tree("t")[b"k"] = bytes(100_000)
+    with Store.open(path, **SMALL).tree("t").open(b"k") as stream:
+        gc.collect()
+        assert stream.read() == bytes(100_000)
+    with Store.open(path, **SMALL).tree("t").open(b"l", "wb") as writer:
+        gc.collect()
+        writer.write(b"written")
+    with Store.open(path, **SMALL) as store:
+        assert store.tree("t")[b"l"] == b"written"
+
+
+def test_first_and_last_read_one_value(tree: Tree) -> None:
+    assert tree.first() is None and tree.last() is None
+    tree.update({b"a": b"1", b"b": bytes(100_000), b"c": b"3"})
+    assert tree.first() == (b"a", b"1") and tree.last() == (b"c", b"3")
+    with pytest.raises(TypeError):
+        tree.size(5)  # type: ignore[arg-type]
