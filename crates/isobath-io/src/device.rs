@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{ChannelError, IoError, VolumeError};
-use crate::io::{Completion, Io};
+use crate::error::{ChannelError, IoError, IoErrorKind, VolumeError};
+use crate::io::{Completion, Io, Op};
 use crate::options::BackendReport;
 use crate::stats::ChannelStats;
 use crate::waker::Waker;
@@ -216,6 +216,17 @@ pub trait Device: Send + Sync {
     /// when it is opened again.
     fn shrink(&self, _new_len: u64) -> Result<(), VolumeError> {
         Ok(())
+    }
+
+    /// Gives a range back, as [`Op::Discard`] does: its bytes are old or zero
+    /// afterwards. Blocks.
+    ///
+    /// # Errors
+    /// [`IoErrorKind::Unsupported`] where that cannot be; as a
+    /// completion would give.
+    fn discard_at(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        let kind = IoErrorKind::Unsupported;
+        Err(IoError::new(kind, Op::Discard, offset, len))
     }
 
     /// Bytes of the log device, which are addressed from [`LOG_OFFSET`] on; 0 if there is none.

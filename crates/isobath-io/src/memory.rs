@@ -234,6 +234,12 @@ impl Device for MemoryDevice {
         Ok(())
     }
 
+    fn discard_at(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        self.check(Op::Discard, offset, len, is_aligned(offset | len))?;
+        self.discard(offset, len);
+        Ok(())
+    }
+
     fn sync(&self) -> Result<(), IoError> {
         Ok(())
     }

@@ -27,10 +27,13 @@ impl Volume {
         FileDevice::create(paths, options).map(|d| Volume(Arc::new(d)))
     }
 
-    /// Opens the volume on `paths`, given in the order of its creation.
+    /// Opens the volume on `paths`, given in the order of its creation. For writing, files get all
+    /// their blocks, of which a sparse copy or [`discard_at`](Self::discard_at) may have left some
+    /// out: no later write fails for want of space.
     ///
     /// # Errors
-    /// Any [`VolumeError`]; nothing was changed on disk.
+    /// Any [`VolumeError`]; nothing was changed on disk. [`VolumeError::NoSpace`] if the file
+    /// system has no room for those blocks.
     pub fn open(paths: &[PathBuf], options: &VolumeOptions) -> Result<Volume, VolumeError> {
         FileDevice::open(paths, options).map(|d| Volume(Arc::new(d)))
     }
@@ -261,6 +264,17 @@ impl Volume {
             done += count;
         }
         Ok(())
+    }
+
+    /// Gives `len` bytes from `offset` on, both multiples of
+    /// [`logical_block`](Self::logical_block), back to the file system: they are old or zero
+    /// afterwards, and [`open`](Self::open) for writing finds room for them again. Blocks.
+    ///
+    /// # Errors
+    /// [`IoErrorKind::Unsupported`](crate::IoErrorKind::Unsupported) where that cannot be, as on
+    /// block devices; as a completion would give.
+    pub fn discard_at(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        self.0.discard_at(offset, len)
     }
 
     /// Makes every completed write durable, those to the log device included, blocking.

@@ -43,6 +43,48 @@ fn refuse(paths: &[PathBuf], options: &VolumeOptions, words: &[&str]) -> VolumeE
     error
 }
 
+/// A copy that has left out blocks of zeros, and blocks that were given back, get room again before
+/// anything is written.
+#[test]
+fn opening_for_writing_gives_files_all_their_blocks() {
+    let dir = scratch();
+    let paths = paths(&dir, 2);
+    let data = pattern(65536, 9);
+    let volume = create(&paths);
+    volume.grow(4 * MIB).unwrap();
+    volume.write_at(MIB, &data).unwrap();
+    let allocated = || -> u64 {
+        let blocks = |path| 512 * fs::metadata(path).unwrap().blocks();
+        paths.iter().map(blocks).sum()
+    };
+    assert!(allocated() >= 4 * MIB);
+    volume.discard_at(2 * MIB, 2 * MIB).unwrap();
+    volume.discard_at(0, MIB).unwrap();
+    assert!(allocated() < 2 * MIB, "{}", allocated());
+    drop(volume);
+    for (options, writes) in [(read_only(), false), (VolumeOptions::new(), true)] {
+        drop(volume_of(&paths, &options, &data));
+        assert_eq!(allocated() >= 4 * MIB, writes, "{}", allocated());
+    }
+    let in_memory = Volume::in_memory(MIB, None);
+    in_memory.write_at(8192, &data).unwrap();
+    in_memory.discard_at(8192, 4096).unwrap();
+    let mut found = vec![0; 8192];
+    in_memory.read_at(8192, &mut found).unwrap();
+    assert!(found[..4096] == [0; 4096] && found[4096..] == data[4096..8192]);
+    let beyond = in_memory.discard_at(MIB, 4096).unwrap_err();
+    assert_eq!(beyond.kind(), IoErrorKind::OutOfRange);
+}
+
+/// The volume, which has `data` at 1 MiB.
+fn volume_of(paths: &[PathBuf], options: &VolumeOptions, data: &[u8]) -> Volume {
+    let volume = Volume::open(paths, options).unwrap();
+    let mut found = vec![0; data.len()];
+    volume.read_at(MIB, &mut found).unwrap();
+    assert!(found == data);
+    volume
+}
+
 #[test]
 fn a_volume_keeps_its_bytes_and_length_over_reopening() {
     for n in [1, 2, 5] {

@@ -296,6 +296,11 @@ impl Device for FaultDevice {
         self.blocking(Op::Write, offset, len, task).map(|_| ())
     }
 
+    fn discard_at(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        self.blocking(Op::Discard, offset, len, Task::Discard)
+            .map(|_| ())
+    }
+
     fn sync(&self) -> Result<(), IoError> {
         let flush = Task::Flush { log_too: true };
         self.blocking(Op::Flush, 0, 0, flush).map(|_| ())

@@ -620,20 +620,46 @@ impl Member {
             Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => self.write_zeros(from, to),
             other => other,
         };
-        result.map_err(|e| match e.raw_os_error() {
-            Some(libc::ENOSPC | libc::EDQUOT) => VolumeError::NoSpace {
-                path: self.path.clone(),
-                needed: to - from,
-            },
-            Some(libc::EFBIG) => VolumeError::FileTooLarge {
-                path: self.path.clone(),
-                needed: to - from,
-            },
-            _ => os(&self.path, "extend", e),
-        })?;
+        result.map_err(|e| self.not_extended(to - from, e))?;
         // A flush that fails for lack of space is not about this range alone: writes of others may
         // be lost.
         Ok(self.sync()?)
+    }
+
+    fn not_extended(&self, needed: u64, error: io::Error) -> VolumeError {
+        let path = self.path.clone();
+        match error.raw_os_error() {
+            Some(libc::ENOSPC | libc::EDQUOT) => VolumeError::NoSpace { path, needed },
+            Some(libc::EFBIG) => VolumeError::FileTooLarge { path, needed },
+            _ => os(&path, "extend", error),
+        }
+    }
+
+    /// Gives the file's first `len` bytes the blocks that a sparse copy or
+    /// [`punch`](Self::punch) has left out. A file system that allocates no blocks in advance is
+    /// left alone.
+    pub(super) fn fill_holes(&self, len: u64) -> Result<(), VolumeError> {
+        if self.block_device {
+            return Ok(());
+        }
+        let found = self.file.metadata();
+        let found = found.map_err(|e| os(&self.path, "look up", e))?;
+        let missing = len.saturating_sub(512 * found.blocks());
+        if missing == 0 {
+            return Ok(());
+        }
+        match sys::fill_holes(&self.file, len, missing) {
+            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
+            other => other.map_err(|e| self.not_extended(missing, e)),
+        }
+    }
+
+    /// Gives a range of the file back to the file system.
+    pub(super) fn punch(&self, at: u64, len: u64) -> io::Result<()> {
+        if self.block_device {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        }
+        sys::punch(self.fd(), at, len)
     }
 
     fn write_zeros(&self, from: u64, to: u64) -> io::Result<()> {

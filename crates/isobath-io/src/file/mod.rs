@@ -178,6 +178,12 @@ impl FileDevice {
             labels = again;
         };
         missing.into_iter().try_for_each(&mut truncated)?;
+        if options.access == Access::ReadWrite {
+            let map = map_of(&label);
+            for (index, member) in members.iter().enumerate() {
+                member.fill_holes(map.data_offset + map.share_len(index as u32, label.len))?;
+            }
+        }
         let generations = labels.iter().map(|label| label.generation).collect();
         FileDevice::assemble(members, label, generations, options)
     }
@@ -584,6 +590,19 @@ impl Device for FileDevice {
                 at += n as u64;
                 done += n;
             }
+        }
+        Ok(())
+    }
+
+    fn discard_at(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        let aligned = (offset | len).is_multiple_of(u64::from(self.logical_block()));
+        self.check(Op::Discard, offset, len, aligned)?;
+        for piece in self.map.shares(offset, len) {
+            let member = self.member(piece.member);
+            member.punch(piece.at, piece.len).map_err(|e| {
+                let kind = IoErrorKind::from_errno(e.raw_os_error().unwrap_or(libc::EIO));
+                IoError::new(kind, Op::Discard, offset, len).on(&member.path)
+            })?;
         }
         Ok(())
     }

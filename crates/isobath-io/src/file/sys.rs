@@ -56,6 +56,19 @@ pub(super) fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
         };
         return Err(io::Error::from_raw_os_error(error));
     }
+    allocate_all(file, offset, len)
+}
+
+/// Allocates the blocks that a file's first `len` bytes lack, of which there are `missing` bytes.
+pub(super) fn fill_holes(file: &File, len: u64, missing: u64) -> io::Result<()> {
+    if missing >= LARGE_BYTES && available_bytes(file).is_some_and(|available| available < missing)
+    {
+        return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+    }
+    allocate_all(file, 0, len)
+}
+
+fn allocate_all(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let (offset, len) = (off(offset)?, off(len)?);
     loop {
         // SAFETY: no memory is passed.

@@ -17,9 +17,6 @@ use crate::{Error, extent};
 
 /// Bytes after which a batch goes to the task. Two batches exist at a time.
 const BATCH_BYTES: usize = 1 << 20;
-/// How full pages are made on average, in percent: a full page would split at the first record that
-/// is inserted into it later.
-const FILL_PERCENT: usize = 94;
 
 /// Loads `records`, strictly ascending, at the end of `tree`; none if one of them is an error.
 pub(crate) fn load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
@@ -182,7 +179,7 @@ fn begin<'c>(
         true => Ok(None),
         false => close_to_others(local, tree).map(Some),
     };
-    Loader::new(ctx, tree.tree, FILL_PERCENT, alone)
+    Loader::new(ctx, tree.tree, btree::FILL_PERCENT, alone)
 }
 
 /// Ends a load that is not to appear.

@@ -1,7 +1,15 @@
 //! What an open store is asked to do for itself: checkpoints, giving space back.
 
+use crate::btree;
+use crate::page::PAGE_SIZE;
+use crate::pagestore::MOVED_BYTES;
 use crate::runtime::Urgency;
-use crate::{Error, Store};
+use crate::{Error, Store, Tree, TreeInfo};
+
+/// The leaves that a tree has too many are worth the wait of its writers from so many on, and from
+/// so large a share of all.
+const REPACKED_LEAVES: f64 = 8.0;
+const REPACKED_SHARE: f64 = 0.15;
 
 /// The result of [`Store::compact`]. Sizes are bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,11 +42,14 @@ impl Store {
 
     /// Packs what is stored towards the beginning of the volume and gives the space behind it back
     /// to the file system: after much was removed, the files become small. A log that has grown
-    /// becomes small again, too. The store can be used during that; writes that need the space end
-    /// it early, without an error. What stays is what the records take, 4 MiB of log and 14
-    /// segments or more, and in a store with a limit the share that
-    /// [`Options::fill_factor`](crate::Options::fill_factor) keeps free for cleaning. Without a limit
-    /// the next writes make the files grow again.
+    /// becomes small again, too. Trees of up to 192 MiB whose leaves are much emptier than after a
+    /// load get new ones first, if there is room for both; commits to such a tree wait for that. The
+    /// store can be used during the rest; writes that need the space end it early, without an error.
+    /// What stays is what the records take, 4 MiB of log and 14 segments or more, and in a store
+    /// with a limit the share that [`Options::fill_factor`](crate::Options::fill_factor) keeps free
+    /// for cleaning. Without a limit the next writes make the files grow again. Closing gives the
+    /// blocks of files back that hold none of the records; the next opening for writing finds room
+    /// for them, or fails.
     ///
     /// A crash at any moment leaves all records as they were, in a volume of the one length or the
     /// other. Block devices keep their length; they are asked to discard segments that hold
@@ -61,6 +72,7 @@ impl Store {
     /// As for [`Store::checkpoint`]; [`Error::Volume`] if cutting a file fails, after which the
     /// store is poisoned.
     pub fn compact(&self) -> Result<Compaction, Error> {
+        self.repack_trees()?;
         let shrunk = self.runtime().run(Urgency::Ordinary, |local| {
             let end_versions = || local.engine.transactions.gc(local);
             let checkpoints = &local.engine.checkpoints;
@@ -70,6 +82,43 @@ impl Store {
             bytes_before: shrunk.before,
             bytes_after: shrunk.after,
             bytes_discarded: shrunk.discarded,
+        })
+    }
+
+    /// Moves the records of trees with half-full leaves to fewer ones.
+    fn repack_trees(&self) -> Result<(), Error> {
+        for TreeInfo { name, .. } in self.trees()? {
+            let repacked = self.tree(&name).and_then(|tree| tree.repack());
+            match repacked {
+                // It was dropped, or is too large for that, or there is no room for two copies.
+                Err(
+                    Error::NoSuchTree { .. }
+                    | Error::TreeDropped { .. }
+                    | Error::TransactionTooLarge { .. }
+                    | Error::VolumeFull { .. },
+                )
+                | Ok(()) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Tree {
+    /// Moves all records to as few leaves as a load fills, if that gains much and is soon done.
+    fn repack(&self) -> Result<(), Error> {
+        let stats = self.stats()?;
+        let leaves = stats.leaf_pages as f64;
+        let gained = leaves * (1.0 - 100.0 * stats.leaf_fill / btree::FILL_PERCENT as f64);
+        let is_short = (stats.leaf_pages * PAGE_SIZE as u64) <= MOVED_BYTES;
+        if !is_short || gained < REPACKED_LEAVES.max(REPACKED_SHARE * leaves) {
+            return Ok(());
+        }
+        let state = &self.state;
+        self.run(|local| {
+            let transactions = &local.engine.transactions;
+            transactions.repack(local, state.tree, &state.name, &state.status)
         })
     }
 }

@@ -40,7 +40,7 @@ pub(crate) use content::{Content, Record, read_content};
 pub(crate) use cursor::{Cursor, Direction};
 pub(crate) use get_many::{Batch, Lookup};
 pub(crate) use load::{
-    Change, Edits, Loader, Paused, Rewrite, Rewritten, install_roots, roots_body,
+    Change, Edits, FILL_PERCENT, Loader, Paused, Rewrite, Rewritten, install_roots, roots_body,
 };
 pub(crate) use ops::Decision;
 pub(crate) use sample::{MaxPages, Sample};

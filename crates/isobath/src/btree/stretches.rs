@@ -119,6 +119,16 @@ pub(crate) struct Stretches {
 }
 
 impl Stretches {
+    /// One stretch, of all keys.
+    pub(crate) fn of_all_keys() -> Stretches {
+        let mut all = Stretches::default();
+        all.add(Stretch {
+            start: Vec::new(),
+            end: None,
+        });
+        all
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.map.is_empty()
     }

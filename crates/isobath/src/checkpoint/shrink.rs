@@ -85,6 +85,7 @@ impl Checkpoints {
             self.pagestore.pack(worker)?;
             self.pagestore.discard_free(worker)?
         };
+        self.pagestore.set_compacted();
         Ok(Shrunk {
             before,
             after: volume.len(),
@@ -109,6 +110,25 @@ impl Checkpoints {
             // poisoned the store, which closing says.
             let _ = self.shrink_once(worker, &|| (), TRIM_LOOKS);
             self.pagestore.lift_fence();
+        }
+    }
+
+    /// Gives a file's blocks back that hold nothing, when a store is closed that was compacted: free
+    /// segments, and of the log what lies outside the LSNs from `start` to `end`, which no
+    /// superblock needs. Opening finds room for them again, before anything is written.
+    pub(super) fn discard_unused(&self, volume: &Volume, start: Lsn, end: Lsn) {
+        if !self.pagestore.is_compacted() || !volume.can_shrink() {
+            return;
+        }
+        let mut unused = self.pagestore.free_extents();
+        let area = self.lower.log.area();
+        if let Some(area) = area.filter(|_| volume.log_len() == 0) {
+            let extents = area.extents().iter().copied();
+            unused.extend(area.without(start.0, end.0, extents));
+        }
+        for (offset, length) in unused {
+            // A file system that cannot do this keeps the blocks.
+            let _ = volume.discard_at(offset, length);
         }
     }
 

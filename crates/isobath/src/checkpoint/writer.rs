@@ -338,7 +338,10 @@ impl Checkpoints {
         self.close_segments(&volume)?;
         // Whatever happens to the log from here on, nothing in it is needed.
         let start = Lsn(self.lower.log.next().0.next_multiple_of(PAGE_SIZE as u64));
+        // The superblock before needs the log from here on.
+        let needed = Lsn(self.lower.log.start().0 / PAGE_SIZE as u64 * PAGE_SIZE as u64);
         self.write(current, &CheckpointIo::Volume(volume.clone()), start, true)?;
+        self.discard_unused(&volume, needed, start);
         volume.displaced().map_or(Ok(()), |error| Err(error.into()))
     }
 

@@ -339,6 +339,11 @@ impl SegmentAllocator {
         self.free.len() as u32
     }
 
+    /// The free segments.
+    pub(crate) fn free(&self) -> &[u32] {
+        &self.free
+    }
+
     /// Free segments beyond those that only cleaning and checkpoints may take now.
     pub(crate) fn spare_segments(&self) -> u32 {
         self.free_segments().saturating_sub(self.kept())

@@ -9,6 +9,14 @@ use crate::runtime::Worker;
 const AT_A_TIME: usize = 8;
 
 impl PageStore {
+    /// Where free segments lie: offsets and lengths in bytes.
+    pub(crate) fn free_extents(&self) -> Vec<(u64, u64)> {
+        let sizes = self.lower.shared.config.sizes;
+        let space = self.space.lock();
+        let extent = |&segment: &u32| (sizes.start_of(segment), u64::from(sizes.bytes));
+        space.free().iter().map(extent).collect()
+    }
+
     /// Discards every free segment; answers how many bytes that were.
     ///
     /// # Errors

@@ -22,7 +22,7 @@ const MARGIN: u32 = 2;
 const PACKED_PERCENT: u64 = 97;
 
 /// Beside so much data it is not worth the wait to move some when a store is closed.
-const MOVED_BYTES: u64 = 192 << 20;
+pub(crate) const MOVED_BYTES: u64 = 192 << 20;
 
 /// Whether the volume is being shortened.
 #[derive(Default)]
@@ -30,6 +30,8 @@ pub(crate) struct Shrinking {
     is_running: AtomicBool,
     /// Spare segments that the cleaners work towards.
     goal: AtomicU32,
+    /// The store was compacted since it was opened.
+    is_compacted: AtomicBool,
 }
 
 impl Shrinking {
@@ -92,6 +94,17 @@ impl PageStore {
         let began = begun.compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst);
         // Made only if it is the right: one that is dropped ends that of the task that has it.
         began.is_ok().then(|| ShrinkTurn(self))
+    }
+
+    /// The store was compacted: closing leaves a file without blocks for what is free, too.
+    pub(crate) fn set_compacted(&self) {
+        let is_compacted = &self.shrinking.is_compacted;
+        is_compacted.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the store was compacted since it was opened.
+    pub(crate) fn is_compacted(&self) -> bool {
+        self.shrinking.is_compacted.load(Ordering::Relaxed)
     }
 
     /// Segments that a volume needs for what is stored now and a log of `log` segments.

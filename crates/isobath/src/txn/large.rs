@@ -36,9 +36,6 @@ use crate::page::{Lsn, PAGE_SIZE, PageId};
 use crate::runtime::Patience;
 use crate::shared::Counters;
 
-/// How full new pages are made on average, in percent, as those of a bulk load.
-const FILL_PERCENT: usize = 94;
-
 /// Frames of the pool for each root that one commit may change.
 const FRAMES_PER_ROOT: u64 = 4;
 
@@ -93,6 +90,8 @@ struct LargeCommit<'a> {
     token: Token,
     /// Entries of 8 bytes that the record may have.
     most: usize,
+    /// All records stay, in fewer leaves.
+    repacks: bool,
 }
 
 impl Transactions {
@@ -112,42 +111,38 @@ impl Transactions {
         context: CommitContext<'_>,
         next: &mut NextChange<'_>,
     ) -> Result<(), Error> {
-        let parts = &local.parts;
-        TaskContext { local }.admit()?;
-        check_trees(parts, trees.len())?;
-        let commit = LargeCommit {
-            transactions: self,
-            local,
-            trees,
-            context,
-            token: parts.log.stamp(local.worker.index).0,
-            most: (parts.log.record_limit() / 8) as usize,
+        LargeCommit::new(self, local, trees, context)?.run(next)?;
+        Counters::add(&self.counters.commits, 1);
+        Counters::add(&self.counters.large_commits, 1);
+        Ok(())
+    }
+
+    /// Moves all records of a tree to new leaves, as full as those of a load. Commits to the tree
+    /// wait for that; readers and snapshots see what they saw.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Transactions::commit_large`], but for a conflict.
+    pub(crate) fn repack(
+        &self,
+        local: &TaskWorker,
+        tree: Tree,
+        name: &str,
+        status: &TreeStatus,
+    ) -> Result<(), Error> {
+        let trees = [LargeTree {
+            tree,
+            name,
+            status,
+            removed: &Stretches::of_all_keys(),
+        }];
+        let context = CommitContext::default();
+        let commit = LargeCommit::new(self, local, &trees, context)?;
+        let repacking = LargeCommit {
+            repacks: true,
+            ..commit
         };
-        let copies = &self.copies;
-        let _rewriting = copies.begin_rewriting(&parts.shared, &local.worker)?;
-        let closed = commit.close()?;
-        let mut built = Vec::new();
-        let done = commit
-            .rewrite(next, &mut built)
-            .and_then(|content| commit.prepare(&content).map(|body| (content, body)))
-            .and_then(|(content, body)| commit.write(&closed, &content, &body));
-        match done {
-            Ok(()) => {
-                drop(closed);
-                Counters::add(&self.counters.commits, 1);
-                Counters::add(&self.counters.large_commits, 1);
-                Ok(())
-            }
-            Err(error) => {
-                // Where the record may be in the log its pages stay.
-                if parts.shared.writable().is_ok() {
-                    parts
-                        .pagestore
-                        .discard_pages(&local.worker, commit.token, built);
-                }
-                Err(error)
-            }
-        }
+        repacking.run(&mut |_| Ok(None))
     }
 }
 
@@ -164,6 +159,45 @@ fn check_trees(parts: &TaskParts, trees: usize) -> Result<(), Error> {
 }
 
 impl<'a> LargeCommit<'a> {
+    fn new(
+        transactions: &'a Transactions,
+        local: &'a TaskWorker,
+        trees: &'a [LargeTree<'a>],
+        context: CommitContext<'a>,
+    ) -> Result<LargeCommit<'a>, Error> {
+        let parts = &local.parts;
+        TaskContext { local }.admit()?;
+        check_trees(parts, trees.len())?;
+        Ok(LargeCommit {
+            transactions,
+            local,
+            trees,
+            context,
+            token: parts.log.stamp(local.worker.index).0,
+            most: (parts.log.record_limit() / 8) as usize,
+            repacks: false,
+        })
+    }
+
+    fn run(&self, next: &mut NextChange<'_>) -> Result<(), Error> {
+        let parts = &self.local.parts;
+        let copies = &self.transactions.copies;
+        let _rewriting = copies.begin_rewriting(&parts.shared, &self.local.worker)?;
+        let closed = self.close()?;
+        let mut built = Vec::new();
+        let done = self
+            .rewrite(next, &mut built)
+            .and_then(|content| self.prepare(&content).map(|body| (content, body)))
+            .and_then(|(content, body)| self.write(&closed, &content, &body));
+        // Where the record may be in the log its pages stay.
+        if done.is_err() && parts.shared.writable().is_ok() {
+            parts
+                .pagestore
+                .discard_pages(&self.local.worker, self.token, built);
+        }
+        done
+    }
+
     /// Closes all trees, in one order for all commits, and waits for the commits in flight.
     fn close(&self) -> Result<Vec<(usize, Closed<'a>)>, Error> {
         let mut patience = Patience::default();
@@ -210,7 +244,7 @@ impl<'a> LargeCommit<'a> {
         for (at, tree) in self.trees.iter().enumerate() {
             let taken: usize = content.trees.iter().map(|tree| tree.replaced.len()).sum();
             let most = self.most.saturating_sub(taken);
-            let mut rewrite = Rewrite::new(&ctx, tree.tree, FILL_PERCENT, self.token, most);
+            let mut rewrite = Rewrite::new(&ctx, tree.tree, btree::FILL_PERCENT, self.token, most);
             let (tokens, chunks) = (&mut content.tokens, &mut content.chunks);
             let mut changes = || {
                 let Some(change) = next(at)? else {
@@ -231,7 +265,7 @@ impl<'a> LargeCommit<'a> {
             let rewritten = rewrite.run(&mut Edits {
                 next: &mut changes,
                 removed: tree.removed,
-                is_removed: &mut |key| Ok(self.was_there(tree, key)),
+                is_removed: &mut |key| Ok(!self.repacks && self.was_there(tree, key)),
                 on_replaced: &mut on_replaced,
             });
             built.append(&mut rewrite.built());
@@ -378,9 +412,14 @@ impl<'a> LargeCommit<'a> {
         parts.shared.writable()?;
         let tracker = &transactions.tracker;
         let slot = tracker.register(local.worker.index, &parts.log);
+        // Where all records stay, so do the versions that snapshots read.
+        let keep_snapshots = |tree: &Closed<'_>| match self.repacks {
+            true => tree.loaded(),
+            false => tree.begin_loading(),
+        };
         let before: Vec<u64> = closed
             .iter()
-            .map(|(_, tree)| tree.begin_loading())
+            .map(|(_, tree)| keep_snapshots(tree))
             .collect();
         let reopen = || {
             for ((_, tree), before) in closed.iter().zip(&before) {
@@ -430,8 +469,8 @@ impl<'a> LargeCommit<'a> {
             parts.shared.poison(error.clone());
             return Err(error);
         }
-        for (_, tree) in closed {
-            tree.set_loaded(lsn.0 + 8);
+        for ((_, tree), before) in closed.iter().zip(&before) {
+            tree.set_loaded(if self.repacks { *before } else { lsn.0 + 8 });
         }
         let ending = transactions.tracker.begin_ending(lsn);
         slot.is_applied(lsn);

@@ -22,6 +22,10 @@ use crate::context::WriteContext;
 use crate::log::record::Token;
 use crate::page::PageId;
 
+/// How full new pages are made on average, in percent: a full page would split at the first record
+/// that is inserted into it later.
+pub(crate) const FILL_PERCENT: usize = 94;
+
 const NOT_ABOVE: &str = "its key is not above that of the record before it";
 const NOT_BEYOND: &str = "its key is not above every key that the tree has";
 const OVERTAKEN: &str =
