@@ -117,7 +117,7 @@ impl Checkpoints {
     /// segments, and of the log what lies outside the LSNs from `start` to `end`, which no
     /// superblock needs. Opening finds room for them again, before anything is written.
     pub(super) fn discard_unused(&self, volume: &Volume, start: Lsn, end: Lsn) {
-        if !self.pagestore.is_compacted() || !volume.can_shrink() {
+        if !self.pagestore.gives_blocks_back() || !volume.can_shrink() {
             return;
         }
         let mut unused = self.pagestore.free_extents();

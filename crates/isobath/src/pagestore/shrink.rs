@@ -96,15 +96,16 @@ impl PageStore {
         began.is_ok().then(|| ShrinkTurn(self))
     }
 
-    /// The store was compacted: closing leaves a file without blocks for what is free, too.
+    /// The store was compacted since it was opened.
     pub(crate) fn set_compacted(&self) {
         let is_compacted = &self.shrinking.is_compacted;
         is_compacted.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the store was compacted since it was opened.
-    pub(crate) fn is_compacted(&self) -> bool {
-        self.shrinking.is_compacted.load(Ordering::Relaxed)
+    /// Whether closing gives back the blocks of a file that hold nothing. One with a limit keeps
+    /// the room that it was promised.
+    pub(crate) fn gives_blocks_back(&self) -> bool {
+        self.shrinking.is_compacted.load(Ordering::Relaxed) && !self.growth.is_limited()
     }
 
     /// Segments that a volume needs for what is stored now and a log of `log` segments.
