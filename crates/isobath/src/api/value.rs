@@ -9,7 +9,7 @@ use crate::api::tree::{Tree, check_value};
 use crate::btree::{ValueKind, fits_inline};
 use crate::buffer::{ReadBuffer, SharedBuffer};
 use crate::engine::WorkerState;
-use crate::extent::{self, Extent, ExtentReader, ExtentWriter, READ_AHEAD, payload_bytes};
+use crate::extent::{self, Extent, ExtentReader, ExtentWriter, payload_bytes};
 use crate::runtime::Urgency;
 use crate::sync::Mutex;
 use crate::txn::snapshots::Registered;
@@ -285,7 +285,7 @@ impl ValueReader {
             return Ok(false);
         };
         let buffers = self.tree.runtime.engine()?.buffer.read_buffers();
-        let chunks = buffers.admit(&self.buffer, extent.chunk_bytes(), READ_AHEAD);
+        let chunks = buffers.admit(&self.buffer, extent.chunk_bytes(), extent.read_ahead());
         buffer.bytes.clear();
         buffer.position = extent.seek(self.offset);
         let (bytes, tree, keeper) = (&mut buffer.bytes, &self.tree, &self.keeper);

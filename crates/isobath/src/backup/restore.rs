@@ -19,7 +19,7 @@ use crate::error::{BackupFileError, Error};
 use crate::log::record::{self, Body, Copied, Mapped, mapping_body};
 use crate::log::{BLOCK, HEADER_BYTES, LogArea, Rewriter};
 use crate::page::{self, Lsn, PAGE_SIZE, PageId, PageKind, get_u32, get_u64, offset, put_u64};
-use crate::pagestore::{Entry, summaries};
+use crate::pagestore::{Entry, MAX_GROW_BYTES, summaries};
 use crate::shared::{Address, MAX_LENGTH, MAX_SEGMENTS, SegmentSizes, uuid};
 
 /// Says that a word holds an address, and no longer the version that is looked for.
@@ -379,7 +379,8 @@ impl Image {
             return Err(Error::TooManyPages);
         }
         if segment >= self.segments {
-            let step = (self.segments / 16).clamp(8, 256);
+            let most = (MAX_GROW_BYTES / u64::from(self.segment_bytes)) as u32;
+            let step = (self.segments / 16).clamp(8, most.max(8));
             // The last bit before a limit counts, too.
             self.grow(segment + step)
                 .or_else(|_| self.grow(segment + 1))?;

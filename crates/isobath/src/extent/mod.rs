@@ -26,8 +26,9 @@ pub(crate) use write::{ExtentWriter, write_all};
 const MAX_CHUNK: u32 = 256 << 10;
 /// Chunks of a segment, at least.
 const CHUNKS_PER_SEGMENT: u32 = 8;
-/// Chunks that one reader has in flight.
-pub(crate) const READ_AHEAD: usize = 8;
+/// Bytes that one reader has in flight, and chunks: not fewer, not more.
+const READ_AHEAD_BYTES: usize = 1 << 20;
+const READ_AHEAD_CHUNKS: std::ops::RangeInclusive<usize> = 8..=64;
 
 /// Chunks in one record that frees leftovers, and those of one more value.
 const FREED_AT_A_TIME: usize = 1000;
@@ -429,6 +430,12 @@ impl ExtentReader {
         self.extent.payload as usize
     }
 
+    /// Chunks that are read at once, at most.
+    pub(crate) fn read_ahead(&self) -> usize {
+        let chunks = READ_AHEAD_BYTES / self.chunk_bytes().max(1);
+        chunks.clamp(*READ_AHEAD_CHUNKS.start(), *READ_AHEAD_CHUNKS.end())
+    }
+
     /// Goes to the chunk that has byte `offset`; where in the chunk that is.
     pub(crate) fn seek(&mut self, offset: u64) -> usize {
         let payload = u64::from(self.extent.payload);
@@ -438,7 +445,7 @@ impl ExtentReader {
 
     /// Appends the next few chunks to `into`; `false` at the end.
     pub(crate) fn read(&mut self, local: &TaskWorker, into: &mut Vec<u8>) -> Result<bool, Error> {
-        self.read_some(local, READ_AHEAD, into)
+        self.read_some(local, self.read_ahead(), into)
     }
 
     /// Appends the next chunks, `most` of them at most, to `into`; `false` at the end.

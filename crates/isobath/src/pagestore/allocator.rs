@@ -9,7 +9,7 @@ mod fence;
 mod retained;
 mod stored;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use isobath_flash::policy::{
     Cause, CleaningPolicy, History, PageWrite, SegmentId, SegmentState, SegmentTable, StreamId,
@@ -284,15 +284,26 @@ impl SegmentAllocator {
         Some(segment)
     }
 
-    /// Takes this free segment as [`SegmentAllocator::take_system`] does; `false` if it is not
-    /// free.
-    pub(crate) fn adopt_system(&mut self, segment: u32) -> bool {
-        let Some(at) = self.free.iter().position(|free| *free == segment) else {
-            return false;
-        };
-        self.free.remove(at);
-        self.hold(segment);
-        true
+    /// Takes these free segments as [`SegmentAllocator::take_system`] does; one that is not free,
+    /// if there is any.
+    pub(crate) fn adopt_system(&mut self, segments: impl Iterator<Item = u32>) -> Result<(), u32> {
+        let mut wanted: HashSet<u32> = HashSet::new();
+        for segment in segments {
+            if !wanted.insert(segment) {
+                return Err(segment);
+            }
+        }
+        let mut taken: Vec<u32> = Vec::with_capacity(wanted.len());
+        self.free.retain(|&free| {
+            let is_wanted = wanted.remove(&free);
+            if is_wanted {
+                taken.push(free);
+            }
+            !is_wanted
+        });
+        taken.sort_unstable();
+        taken.into_iter().for_each(|segment| self.hold(segment));
+        wanted.into_iter().min().map_or(Ok(()), Err)
     }
 
     fn hold(&mut self, segment: u32) {

@@ -27,7 +27,7 @@ pub(crate) const FULL_PERCENT: u64 = 92;
 const MIN_GROW: u32 = 8;
 /// Bytes up to which it grows by a quarter, and those that it grows by at most.
 const QUARTER_BYTES: u64 = 16 << 20;
-const MAX_GROW_BYTES: u64 = 512 << 20;
+pub(crate) const MAX_GROW_BYTES: u64 = 512 << 20;
 /// Segments cleaned after which a volume that had no room is asked again: the file system may
 /// have some by then, and cleaning a volume that is too full costs much more than asking.
 const ASK_AGAIN: u64 = 64;
@@ -367,10 +367,8 @@ impl PageStore {
         let run = Run { first, count };
         let mut space = self.space.lock();
         space.grow(first + count);
-        for segment in first..first + count {
-            let is_taken = space.adopt_system(segment);
-            debug_assert!(is_taken, "new segments are free");
-        }
+        let taken = space.adopt_system(first..first + count);
+        debug_assert!(taken.is_ok(), "new segments are free");
         self.lower.log_tasks.count_segments(count);
         self.update_capacity(&space);
         Ok(run)

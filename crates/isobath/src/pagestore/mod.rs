@@ -27,7 +27,7 @@ pub(crate) use allocator::{
     CleaningEnd, Content, NoSegment, Placement, Request, SealedSegment, SegmentAllocator, Victim,
     page_payload, worst_case_bytes,
 };
-pub(crate) use growth::{NotGrown, first_segments};
+pub(crate) use growth::{MAX_GROW_BYTES, NotGrown, first_segments};
 pub(crate) use ids::PageIds;
 pub(crate) use page_store::{LowerParts, PageStore, Pins};
 pub(crate) use shrink::{Fence, MAX_IDLE_LOOKS, MOVED_BYTES, POLL};

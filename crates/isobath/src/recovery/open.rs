@@ -359,21 +359,14 @@ pub(crate) fn open(
         mapped.chunk_bytes,
         &seqs,
     );
-    for segment in superblock.log_segments() {
-        if !space.adopt_system(segment) {
-            return Err(misplaced(
-                0,
-                Address::new(segment.min(MAX_SEGMENTS - 1), 0, 0),
-            ));
-        }
-    }
+    let of_checkpoint = loaded.current.segments.keys().copied();
+    let of_system = superblock.log_segments().into_iter().chain(of_checkpoint);
+    space.adopt_system(of_system).map_err(|segment| {
+        let place = Address::new(segment.min(MAX_SEGMENTS - 1), 0, 0);
+        misplaced(0, place)
+    })?;
     // Above whatever a crash left in segments that nothing names.
     space.next_seq = superblock.next_segment_seq.max(newest_seq + 1) + u64::from(segments);
-    for &segment in loaded.current.segments.keys() {
-        if !space.adopt_system(segment) {
-            return Err(misplaced(0, Address::new(segment, 0, 0)));
-        }
-    }
     list_unsummarized(&mut space, high_water, &pool);
     let mut current = loaded.current;
     current.superblock.open_epoch = next_epoch(superblock.open_epoch.max(end.open_epoch));
