@@ -644,6 +644,8 @@ impl Member {
         }
         let found = self.file.metadata();
         let found = found.map_err(|e| os(&self.path, "look up", e))?;
+        // What is shorter than its label says stays as it is.
+        let len = len.min(found.len());
         let missing = len.saturating_sub(512 * found.blocks());
         if missing == 0 {
             return Ok(());

@@ -72,6 +72,9 @@ impl Store {
     /// As for [`Store::checkpoint`]; [`Error::Volume`] if cutting a file fails, after which the
     /// store is poisoned.
     pub fn compact(&self) -> Result<Compaction, Error> {
+        self.runtime().run(Urgency::Ordinary, |local| {
+            local.engine.checkpoints.may_shrink()
+        })?;
         self.repack_trees()?;
         let shrunk = self.runtime().run(Urgency::Ordinary, |local| {
             let end_versions = || local.engine.transactions.gc(local);
@@ -109,15 +112,21 @@ impl Tree {
     /// Moves all records to as few leaves as a load fills, if that gains much and is soon done.
     fn repack(&self) -> Result<(), Error> {
         let stats = self.stats()?;
-        let leaves = stats.leaf_pages as f64;
-        let gained = leaves * (1.0 - 100.0 * stats.leaf_fill / btree::FILL_PERCENT as f64);
-        let is_short = (stats.leaf_pages * PAGE_SIZE as u64) <= MOVED_BYTES;
-        if !is_short || gained < REPACKED_LEAVES.max(REPACKED_SHARE * leaves) {
+        let (leaves, records) = (stats.leaf_pages as f64, stats.records as f64);
+        // Of the larger records, few fit into a leaf.
+        let of_leaf = btree::FILL_PERCENT as f64 / 100.0 / stats.leaf_fill * records / leaves;
+        let gained = leaves - records / of_leaf.floor().max(1.0);
+        let bytes = stats.leaf_pages * PAGE_SIZE as u64;
+        if bytes > MOVED_BYTES || gained < REPACKED_LEAVES.max(REPACKED_SHARE * leaves) {
             return Ok(());
         }
         let state = &self.state;
         self.run(|local| {
-            let transactions = &local.engine.transactions;
+            let engine = &local.engine;
+            if !engine.pagestore.has_room_to_repack(bytes) {
+                return Ok(());
+            }
+            let transactions = &engine.transactions;
             transactions.repack(local, state.tree, &state.name, &state.status)
         })
     }

@@ -50,6 +50,19 @@ impl Checkpoints {
         Ok(())
     }
 
+    /// Whether the store can be compacted.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NeedsLog`], [`Error::ReadOnly`], [`Error::Poisoned`].
+    pub(crate) fn may_shrink(&self) -> Result<(), Error> {
+        self.lower.shared.writable()?;
+        match self.lower.log.is_on() {
+            true => Ok(()),
+            false => Err(Error::NeedsLog { what: "compact" }),
+        }
+    }
+
     /// Packs what is stored towards the volume's beginning and gives back the space behind it.
     /// `end_versions` frees old values that no snapshot needs.
     ///
@@ -57,10 +70,7 @@ impl Checkpoints {
     ///
     /// As for [`Checkpoints::checkpoint_now`].
     pub(crate) fn shrink(&self, worker: &Worker, end_versions: &dyn Fn()) -> Result<Shrunk, Error> {
-        self.lower.shared.writable()?;
-        if !self.lower.log.is_on() {
-            return Err(Error::NeedsLog { what: "compact" });
-        }
+        self.may_shrink()?;
         // Bound: each other one ends.
         let _turn = loop {
             if let Some(turn) = self.pagestore.begin_shrinking() {

@@ -96,6 +96,13 @@ impl PageStore {
         began.is_ok().then(|| ShrinkTurn(self))
     }
 
+    /// Whether pages of so many bytes have room beside what is stored, without cleaning in a volume
+    /// with a limit.
+    pub(crate) fn has_room_to_repack(&self, bytes: u64) -> bool {
+        let room = self.lower.shared.config.fill_factor * self.capacity_bytes() as f64;
+        !self.growth.is_limited() || ((self.allocated_bytes() + bytes) as f64) < room
+    }
+
     /// The store was compacted since it was opened.
     pub(crate) fn set_compacted(&self) {
         let is_compacted = &self.shrinking.is_compacted;
