@@ -191,6 +191,7 @@ impl Default for More {
                 words_per_page: None,
                 checkpoint_bytes: None,
                 spill_bytes: None,
+                overlay_bytes: None,
             },
             visits: 0,
             deletes: false,
@@ -223,6 +224,7 @@ impl More {
                     Some(64 << 10),
                 ]),
                 spill_bytes: None,
+                overlay_bytes: None,
             },
             visits: random.one_of(&[0, 10, 30]),
             deletes: random.chance(50),
@@ -386,6 +388,7 @@ impl Scenario {
             words_per_page: Some(8),
             checkpoint_bytes: Some(32 << 10),
             spill_bytes: None,
+            overlay_bytes: None,
         };
         self.more.slow = 5;
         self
