@@ -8,6 +8,7 @@ use super::common;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{Random, assert_sound, key, parameter, value};
 use isobath::{
@@ -22,7 +23,8 @@ const KEYS: u64 = 1500;
 fn options(log: u64) -> Options {
     let frames = 128 + 64 * 2 + 4 * 12;
     Options::new()
-        .pool_bytes(2 * frames * 4224 * 16 / 15 + 8192)
+        .pool_bytes(2 * frames * 4224 + (2 << 20) + 8192)
+        .version_store_bytes(2 << 20)
         .workers(2)
         .tasks_per_worker(6)
         .depth_per_worker(16)
@@ -36,7 +38,7 @@ fn small(bytes: u64) {
     Small {
         words_per_page: None,
         checkpoint_bytes: Some(64 << 10),
-        spill_bytes: Some(40 << 10),
+        spill_bytes: None,
         overlay_bytes: Some(bytes),
     }
     .switch_on();
@@ -285,4 +287,92 @@ fn overlays_are_a_map_without_a_log() {
     for seed in parameter("ISOBATH_FROM", 0)..parameter("ISOBATH_SEEDS", 2) {
         against_a_map(seed, 0, Durability::None, 1500);
     }
+}
+
+/// Threads that write keys of their own, beside others that read and scan, while runs are sealed,
+/// merged and freed: each reader finds what its writer has acknowledged, or something newer.
+#[test]
+fn readers_beside_writers_miss_nothing() {
+    const WRITERS: u64 = 4;
+    const OWN_KEYS: u64 = 400;
+    const ROUNDS: u64 = 40;
+    small(16 << 10);
+    let options = options(8 << 20).durability(Durability::Buffered { window_ms: 10 });
+    let store = Store::in_memory(&options).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let number = |writer: u64, n: u64| common::key(n * WRITERS + writer);
+    let round_of = |value: &[u8]| u64::from_le_bytes(value[..8].try_into().unwrap());
+    for n in 0..WRITERS * OWN_KEYS {
+        tree.insert(common::key(n), value_of(0)).unwrap();
+    }
+    let acknowledged: Vec<AtomicU64> = (0..WRITERS).map(|_| AtomicU64::new(0)).collect();
+    let ended = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let (tree, acknowledged, ended) = (tree.clone(), &acknowledged, &ended);
+            scope.spawn(move || {
+                for round in 1..=ROUNDS {
+                    for n in 0..OWN_KEYS {
+                        tree.insert(number(writer, n), value_of(round)).unwrap();
+                    }
+                    acknowledged[writer as usize].store(round, Ordering::SeqCst);
+                }
+                ended.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+        for reader in 0..2 {
+            let (tree, store) = (tree.clone(), store.clone());
+            let (acknowledged, ended) = (&acknowledged, &ended);
+            scope.spawn(move || {
+                let mut random = Random::new(reader);
+                while ended.load(Ordering::SeqCst) < WRITERS {
+                    let writer = random.below(WRITERS);
+                    let least = acknowledged[writer as usize].load(Ordering::SeqCst);
+                    for _ in 0..50 {
+                        let key = number(writer, random.below(OWN_KEYS));
+                        let found = tree.get(&key).unwrap().unwrap();
+                        assert!(round_of(&found) >= least);
+                    }
+                    let mut count = 0;
+                    let least: Vec<_> = acknowledged
+                        .iter()
+                        .map(|a| a.load(Ordering::SeqCst))
+                        .collect();
+                    let least = least.into_iter().min().unwrap();
+                    let mut see = |_: &[u8], value: &[u8]| {
+                        assert!(round_of(value) >= least);
+                        count += 1;
+                        true
+                    };
+                    match random.below(2) {
+                        0 => tree.scan(.., &mut see).unwrap(),
+                        _ => tree.scan_reverse(.., &mut see).unwrap(),
+                    }
+                    assert_eq!(count, WRITERS * OWN_KEYS);
+                    let snapshot = store.snapshot().unwrap();
+                    let all = |snapshot: &Snapshot| -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
+                        snapshot
+                            .range(&tree, ..)
+                            .ok()?
+                            .collect::<Result<_, _>>()
+                            .ok()
+                    };
+                    if let (Some(first), Some(again)) = (all(&snapshot), all(&snapshot)) {
+                        assert!(first == again, "a snapshot has changed");
+                        assert_eq!(first.len() as u64, WRITERS * OWN_KEYS);
+                    }
+                }
+            });
+        }
+    });
+    let stats = store.stats();
+    assert!(stats.sealed_runs > 3 && stats.merged_runs > 3, "{stats}");
+    assert_sound(&store, Some(WRITERS * OWN_KEYS));
+    store.close().unwrap();
+}
+
+fn value_of(round: u64) -> Vec<u8> {
+    let mut value = round.to_le_bytes().to_vec();
+    value.resize(100, b'v');
+    value
 }
