@@ -274,6 +274,7 @@ impl BackgroundHandler for WorkerState {
             .into_iter()
             .chain(self.engine.log_tasks.until_deadline(&self.worker))
             .chain(self.until_publishing())
+            .chain(self.engine.merging.max_wait(&self.worker))
             .chain(self.engine.shared.awaits_space().then_some(STALL_PERIOD))
             .min()
     }

@@ -79,6 +79,8 @@ impl Work<'_> {
             true => SMALL_RECORDS,
             false => RECORDS,
         };
+        // Each may be in a leaf of its own.
+        let most = most.min(self.most_replaced() / 2).max(1);
         let bounds = (Bound::Included(from), Bound::Unbounded);
         let mut parts = Parts::new(levels, bounds, Direction::Forward, with_memories);
         let mut changes = Vec::new();
@@ -96,13 +98,18 @@ impl Work<'_> {
         Ok(next)
     }
 
+    /// Pages that the record of one merge can name.
+    fn most_replaced(&self) -> usize {
+        (self.local.parts.log.record_limit() / 8) as usize
+    }
+
     /// Gives the base these records.
     fn rewrite(&self, overlaid: &Overlaid, changes: Vec<Change>) -> Result<(), Error> {
         let (local, parts) = (self.local, &self.local.parts);
         let ctx = TaskContext { local };
         ctx.admit()?;
         let token = parts.log.stamp(local.worker.index).0;
-        let most = (parts.log.record_limit() / 8) as usize;
+        let most = self.most_replaced();
         let mut rewrite = Rewrite::new(&ctx, overlaid.tree, FILL_PERCENT, token, most);
         let mut changes = changes.into_iter();
         let removed = Stretches::default();

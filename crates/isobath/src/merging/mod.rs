@@ -17,6 +17,7 @@ pub(crate) use listing::{decode, list_unlisted, unlisted};
 use std::cell::Cell;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::btree::{Cursor, Direction, MaxPages, Tree, ValueKind};
 use crate::context::{TaskContext, TaskWorker};
@@ -35,6 +36,8 @@ const MAX_RUNS: usize = 12;
 const LIMIT_RUNS: usize = 2 * MAX_RUNS;
 const _: () = assert!(LIMIT_RUNS < listing::MAX_LISTED);
 const SMALL_MAX_RUNS: usize = 3;
+/// How often the worker of the task looks at least.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Share of the base's records from which on runs are merged: one part in this many.
 const SHARE: u64 = 4;
 /// Pages that are read to estimate the size of a tree.
@@ -212,6 +215,12 @@ impl Merging {
         }
     }
 
+    /// How long the worker of the task may sleep: what is due is not told to it.
+    pub(crate) fn max_wait(&self, worker: &Worker) -> Option<Duration> {
+        let may_be_due = self.is_on && self.lower.buffer.pool.overlays.may_have_some();
+        (may_be_due && self.idle.of(worker).get().is_some()).then_some(LOOK_EVERY)
+    }
+
     /// Wakes the task if there is work for it; part of each step.
     #[inline]
     pub(crate) fn poll(&self, worker: &Worker, stopping: bool) -> bool {
@@ -241,6 +250,13 @@ impl Merging {
                         || lacks_filter(overlaid)
                         || self.is_to_be_looked_at(overlaid)
                 }))
+    }
+
+    /// Whether the task has nothing to do, and has left nothing half-way.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn is_at_rest(&self) -> bool {
+        let is_working = self.is_working.load(Ordering::SeqCst);
+        !is_working && !self.is_due() && self.retired.lock().is_empty()
     }
 
     fn is_to_be_sealed(&self, overlaid: &Overlaid) -> bool {

@@ -275,6 +275,7 @@ fn await_memory(local: &TaskWorker, changes: &[Change<'_>]) -> Result<(), Error>
             Admission::Refused(error) => return Err(error),
             Admission::Later => {
                 local.parts.shared.writable()?;
+                local.parts.workers.notify_all();
                 patience.wait(&local.worker);
             }
         }
