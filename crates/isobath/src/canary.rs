@@ -229,6 +229,22 @@ canaries! {
     ReuseCheckpointEarly,
     /// A checkpoint clears the change bits of mapping words after it has copied the words.
     ClearBitLate,
+    /// A memory of overlays is written as a run while commits change it.
+    SealBesideCommits,
+    /// The pages of a merged run are freed while readers have it.
+    FreeBesideReaders,
+    /// Of a tree's runs the newest one goes when the oldest one is merged.
+    RetireNewest,
+    /// A checkpoint shortens the log by changes that are in a memory of overlays alone.
+    CheckpointPastMemory,
+    /// A record gives a base its new root before the leaves that a merge wrote are durable.
+    MergeBeforeLeaves,
+    /// A cursor reads a leaf of the base, then which overlays are above it.
+    LevelsAfterLeaf,
+    /// A run's filter does not have all of its keys.
+    ForgetInFilter,
+    /// A large value in an overlay is not said: a later change does not free it.
+    LargeUnsaid,
 }
 
 #[cfg(any(test, feature = "simulation"))]

@@ -3,18 +3,21 @@
 use std::cmp::Ordering as Order;
 use std::sync::Arc;
 
-use crate::btree::{Decision, Tree, ValueKind, ValueRef};
+use crate::btree::{Tree, ValueKind, ValueRef};
 use crate::buffer::Reservation;
 use crate::canary::{self, Canary};
 use crate::context::{TaskContext, WriteContext};
 use crate::engine::{Job, Runtime, TaskHandle, WorkerState};
 use crate::extent::{self, Extent};
+use crate::levels;
 use crate::log::record::{Body, Operation, Token, decode};
 use crate::log::{Reader, ReservationClass};
+use crate::merging::Merging;
 use crate::page::{Lsn, PAGE_SIZE, PageId};
 use crate::recovery::{Plan, log_reader, unknown_record};
 use crate::runtime::{Urgency, block_on};
 use crate::shared::Counters;
+use crate::types::CATALOG;
 use crate::{Error, trace};
 
 /// Share of the pool, in bytes, that the changes may take which are applied
@@ -114,9 +117,7 @@ fn apply_to_tree(ctx: &TaskContext<'_>, bytes: &[u8], changes: &[Change]) -> Res
         ctx.admit()?;
         let (key, value) = parts(bytes, change);
         let value = change.kind.map(|kind| ValueRef { kind, bytes: value });
-        change.tree.apply(ctx, key, Some(change.lsn), |_| {
-            value.map_or(Decision::Remove, Decision::Put)
-        })?;
+        levels::put(&change.tree, ctx, key, change.lsn, value)?;
     }
     Ok(())
 }
@@ -165,6 +166,13 @@ impl Replay {
                     break;
                 }
             }
+        }
+        if engine.merging.is_on() {
+            // Whether a tree has overlays at the end decides where all of its changes go.
+            let log = log_reader(&volume, &area, superblock).until(self.0.end.lsn);
+            wait(start_applying(runtime, self.catalog_changes(log)?)?)?;
+            let restore = |local: &WorkerState| Merging::restore(local).map(drop);
+            runtime.run(Urgency::Ordinary, restore)?;
         }
         let mut log = log_reader(&volume, &area, superblock).until(self.0.end.lsn);
         let mut orphans = Vec::new();
@@ -246,6 +254,21 @@ impl Replay {
             }
         }
         Ok((found, true))
+    }
+
+    /// All changes of the catalog that the log has.
+    fn catalog_changes(&self, mut reader: Reader<'_>) -> Result<Stretch, Error> {
+        let mut stretch = Stretch::default();
+        while let Some(record) = reader.next()? {
+            let lsn = record.lsn;
+            let body = decode(record.kind, record.body).ok_or(unknown_record(lsn, record.kind))?;
+            let Body::Commit { operations, .. } = body else {
+                continue;
+            };
+            let changes = operations.into_iter().filter(|each| each.tree == CATALOG);
+            changes.for_each(|operation| stretch.push(lsn, &operation));
+        }
+        Ok(stretch)
     }
 
     /// The changes of the next stretch of the log. Those to trees that were dropped

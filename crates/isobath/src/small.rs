@@ -12,6 +12,8 @@ pub struct Small {
     pub checkpoint_bytes: Option<u64>,
     /// Bytes from which on a transaction's changes go to a temporary file.
     pub spill_bytes: Option<u64>,
+    /// Bytes of a memory of overlays; then any tree of more than one leaf gets overlays.
+    pub overlay_bytes: Option<u64>,
 }
 
 #[cfg(any(test, feature = "simulation"))]
@@ -21,6 +23,7 @@ thread_local! {
             words_per_page: None,
             checkpoint_bytes: None,
             spill_bytes: None,
+            overlay_bytes: None,
         })
     };
 }
@@ -121,4 +124,13 @@ pub(crate) fn spill_bytes(full: u64) -> u64 {
     return CHOSEN.get().spill_bytes.unwrap_or(full).min(full);
     #[cfg(not(any(test, feature = "simulation")))]
     full
+}
+
+/// Bytes of a memory of overlays, where they are chosen.
+#[inline(always)]
+pub(crate) fn overlay_bytes() -> Option<u64> {
+    #[cfg(any(test, feature = "simulation"))]
+    return CHOSEN.get().overlay_bytes;
+    #[cfg(not(any(test, feature = "simulation")))]
+    None
 }

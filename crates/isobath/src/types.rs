@@ -88,3 +88,10 @@ pub(crate) const DROPPING: u8 = b'd';
 pub(crate) fn dropped_by(key: &[u8]) -> Option<TreeId> {
     (key.len() == 5 && key[0] == DROPPING).then(|| TreeId(get_u32(key, 1)))
 }
+
+/// First byte of the catalog's key that says that a tree has overlays; its number follows.
+pub(crate) const OVERLAID: u8 = b'o';
+
+/// First byte of the catalog's key of a run of overlays that is being built or freed; its number
+/// follows.
+pub(crate) const UNLISTED_RUN: u8 = b'r';

@@ -87,6 +87,8 @@ pub(crate) enum Shape {
     /// Every call of the interface, while the log changes its extents and the volume becomes longer
     /// and shorter.
     Calls,
+    /// Trees with overlays, whose memories are small.
+    Overlaid,
 }
 
 impl Shape {
@@ -102,6 +104,7 @@ impl Shape {
             Shape::Crowded => "crowded",
             Shape::Spilling => "spilling",
             Shape::Calls => "calls",
+            Shape::Overlaid => "overlaid",
         }
     }
 }
@@ -191,6 +194,7 @@ impl Default for More {
                 words_per_page: None,
                 checkpoint_bytes: None,
                 spill_bytes: None,
+                overlay_bytes: None,
             },
             visits: 0,
             deletes: false,
@@ -223,6 +227,7 @@ impl More {
                     Some(64 << 10),
                 ]),
                 spill_bytes: None,
+                overlay_bytes: None,
             },
             visits: random.one_of(&[0, 10, 30]),
             deletes: random.chance(50),
@@ -356,6 +361,7 @@ impl Scenario {
             Shape::Crowded => self.crowded(),
             Shape::Spilling => self.spilling(),
             Shape::Calls => self.calling(),
+            Shape::Overlaid => self.overlaid(),
         }
     }
 
@@ -386,6 +392,7 @@ impl Scenario {
             words_per_page: Some(8),
             checkpoint_bytes: Some(32 << 10),
             spill_bytes: None,
+            overlay_bytes: None,
         };
         self.more.slow = 5;
         self
@@ -507,6 +514,23 @@ impl Scenario {
         self
     }
 
+    fn overlaid(mut self) -> Scenario {
+        let mut random = Random::new(self.seed ^ 0x6f76_6572_6c61_7973);
+        self.workers = self.workers.max(2);
+        self.actors = self.actors.max(3);
+        self.operations = 60 + self.operations % 500;
+        self.rounds = self.rounds.max(2);
+        self.own_keys = self.own_keys.max(100);
+        self.trees = self.trees.min(2);
+        self = self.with_more();
+        self.more.small.overlay_bytes = Some(random.one_of(&[1 << 10, 4 << 10, 16 << 10]));
+        self.more.cut_within = match random.below(3) {
+            0 => None,
+            _ => Some(random.one_of(&[4_000, 20_000])),
+        };
+        self
+    }
+
     /// A short run for crash points at every I/O.
     pub(crate) fn short(seed: u64) -> Scenario {
         let mut random = Random::new(seed);
@@ -528,6 +552,9 @@ impl Scenario {
     pub(crate) fn options(&self) -> Options {
         let (workers, tasks) = (self.workers as u64, self.tasks as u64);
         let frames = 128 + 64 * workers + 4 * workers * tasks + self.extra_frames;
+        let overlays = self.more.small.overlay_bytes.is_some();
+        // They take half of the memory.
+        let frames = if overlays { 2 * frames } else { frames };
         let options = Options::new()
             .durability(self.durability)
             .version_store_bytes(self.version_bytes)
@@ -537,7 +564,8 @@ impl Scenario {
             .depth_per_worker(16)
             .cleaning_policy(self.policy)
             .segment_bytes(SEGMENT as u32)
-            .volume_limit_bytes(self.limit_bytes);
+            .volume_limit_bytes(self.limit_bytes)
+            .overlays(overlays);
         match self.log {
             true if self.more.grows_log => options,
             true => options.log_bytes(LOG),

@@ -248,6 +248,7 @@ impl Plan {
             words_per_page: None,
             checkpoint_bytes: self.small.then_some(1 << 20),
             spill_bytes: self.spills.then_some(2000),
+            overlay_bytes: None,
         };
         scenario
     }

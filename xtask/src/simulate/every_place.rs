@@ -32,6 +32,7 @@ fn script(seed: u64) -> Scenario {
         words_per_page: Some(32),
         checkpoint_bytes: Some(4 << 10),
         spill_bytes: [None, Some(0), Some(300)][seed as usize % 3],
+        overlay_bytes: None,
     };
     scenario.tasks = scenario.tasks.max(7);
     scenario

@@ -153,6 +153,7 @@ pub(super) fn plan(
                     None => simulated.and_then(|drive| drive.segment_bytes()),
                 },
                 buffered_ms,
+                overlays: changes.overlays,
                 trace: args.trace.clone().filter(|_| kind == EngineKind::Isobath),
             },
             simulated,

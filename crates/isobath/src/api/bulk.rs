@@ -10,6 +10,7 @@ use crate::btree::{self, Descriptor, Loader, Paused, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::TaskContext;
 use crate::engine::{Admitted, TaskHandle, WorkerState};
+use crate::overlay::KeptOut;
 use crate::runtime::{Patience, Urgency, block_on};
 use crate::shared::Counters;
 use crate::txn::tree_status::Closed;
@@ -27,9 +28,16 @@ pub(crate) fn load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     if tree.runtime.is_in_task() {
         tree.alive()?;
         let engine = tree.runtime.engine()?;
-        let loaded = WorkerState::in_task(engine, |local| load_here(local, &tree.state, records));
+        let loaded = WorkerState::in_task(engine, |local| {
+            let _kept_out = leave_overlays(local, &tree.state)?;
+            load_here(local, &tree.state, records)
+        });
         return tree.map_error(loaded);
     }
+    let _kept_out = match tree.runtime.pool()?.overlays.may_have_some() {
+        true => tree.run(|local| leave_overlays(local, &tree.state))?,
+        false => None,
+    };
     let mut feed = Feed::begin(tree)?;
     let mut batch = Packed::default();
     for record in records {
@@ -43,6 +51,13 @@ pub(crate) fn load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         }
     }
     feed.finish(batch)
+}
+
+/// Has the tree be its base alone until the load is over.
+fn leave_overlays(local: &WorkerState, tree: &TreeState) -> Result<Option<KeptOut>, Error> {
+    let engine = &local.engine;
+    let merging = &engine.merging;
+    merging.leave(&engine.transactions, local, tree.tree)
 }
 
 /// A load whose records come from outside of tasks. Each batch gets a task of its own, once it is

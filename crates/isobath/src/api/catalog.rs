@@ -14,8 +14,8 @@ use crate::canary::{self, Canary};
 use crate::context::{TaskContext, WriteContext};
 use crate::engine::WorkerState;
 use crate::page::{PageId, get_u32, get_u64, put_u32, put_u64};
+use crate::txn::catalog_change;
 use crate::txn::commit::{Change, CommitContext};
-use crate::txn::key_hash;
 use crate::txn::versions::OldValue;
 pub(crate) use crate::types::CATALOG;
 use crate::types::DROPPING;
@@ -24,7 +24,6 @@ use crate::{Error, extent};
 /// Most bytes that a tree's name can have.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
 
-const LAST_ID: &[u8] = b"i";
 const NAME: u8 = b'n';
 const ENTRY_BYTES: usize = 16;
 
@@ -134,14 +133,14 @@ pub(crate) fn add(
         });
     }
     let ctx = TaskContext { local };
-    let id = next_id(local)?;
+    let id = local.engine.transactions.next_tree_id(local)?;
     let token = local.engine.log.stamp(local.worker.index).0;
     let tree = Tree::create(&ctx, id, Some(token))?;
     made(tree);
     let value = encode(tree);
     let naming = Change {
         confirms: Some(token),
-        ..entry(&key, Some(&value))
+        ..catalog_change(&key, Some(&value))
     };
     let transactions = &local.engine.transactions;
     let named = transactions.change_one(local, naming, |old| old.is_none());
@@ -156,48 +155,6 @@ pub(crate) fn add(
     Err(Error::TreeExists {
         name: name.to_owned(),
     })
-}
-
-fn entry<'a>(key: &'a [u8], value: Option<&'a [u8]>) -> Change<'a> {
-    Change {
-        tree: CATALOG,
-        name: "the catalog",
-        status: None,
-        key,
-        number: key_hash(CATALOG.id, key),
-        value: value.map(ValueRef::inline),
-        confirms: None,
-    }
-}
-
-/// Changes one entry if `precondition`, which sees the current one, holds.
-fn change(
-    local: &WorkerState,
-    key: &[u8],
-    value: Option<&[u8]>,
-    precondition: impl FnMut(Option<ValueRef<'_>>) -> bool,
-) -> Result<bool, Error> {
-    let transactions = &local.engine.transactions;
-    transactions.change_one(local, entry(key, value), precondition)
-}
-
-fn next_id(local: &WorkerState) -> Result<TreeId, Error> {
-    let mut last = 0;
-    // Compare and set: the value to put must be known before the attempt.
-    // Bound: each round is another tree made by another task, but for the first.
-    loop {
-        let next = (last + 1u32).to_le_bytes();
-        let mut seen = 0;
-        let done = change(local, LAST_ID, Some(&next), |old| {
-            let old = old.filter(|old| old.bytes.len() == 4);
-            seen = old.map_or(0, |old| get_u32(old.bytes, 0));
-            seen == last
-        })?;
-        if done {
-            return Ok(TreeId(last + 1));
-        }
-        last = seen;
-    }
 }
 
 /// Drops the tree of this name: no commit changes it any more, its name goes, then its pages.
@@ -215,7 +172,11 @@ pub(crate) fn drop_tree(local: &WorkerState, name: &str, tree: &TreeState) -> Re
         local.worker.yield_now();
         Ok::<(), Error>(())
     };
+    let _kept_out = engine
+        .merging
+        .leave(&engine.transactions, local, tree.tree)?;
     let closed = tree.status.close_to_drop(wait)?.ok_or_else(missing)?;
+    local.pool.overlays.forget(tree.tree.id);
     // Waits for the commits that have not seen the mark; of a commit and this, one sees the other.
     if !canary::is_on(Canary::DropBesideCommits) {
         engine.transactions.tracker.drain(false, wait)?;
@@ -242,7 +203,10 @@ pub(crate) fn drop_tree(local: &WorkerState, name: &str, tree: &TreeState) -> Re
 /// `false` if it was gone. No commit to the tree may be in flight or begin any more.
 fn remove_name(local: &WorkerState, name: &str, tree: Tree) -> Result<bool, Error> {
     let (mark, key, value) = (dropping_key(tree.id), name_key(name)?, encode(tree));
-    let changes = [entry(&mark, Some(&value)), entry(&key, None)];
+    let changes = [
+        catalog_change(&mark, Some(&value)),
+        catalog_change(&key, None),
+    ];
     let durability = local.engine.shared.config.durability;
     local.engine.transactions.change_all(
         local,
@@ -292,7 +256,7 @@ fn forget_dropped(local: &WorkerState, tree: Tree) -> Result<(), Error> {
     let precondition = &mut |_, _: Option<ValueRef<'_>>| Ok(true);
     local.engine.transactions.change_all(
         local,
-        &[entry(&mark, None)],
+        &[catalog_change(&mark, None)],
         context,
         durability,
         precondition,

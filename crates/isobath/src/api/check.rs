@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::future::{Future, poll_fn};
+use std::ops::Bound;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -9,11 +10,14 @@ use std::task::{Context, Poll, Waker};
 use crate::Error;
 use crate::api::catalog;
 use crate::api::store::Progress;
-use crate::btree::{Tree, Visitor};
+use crate::btree::{Direction, Tree, ValueKind, Visitor};
 use crate::buffer::Place;
 use crate::context::TaskContext;
 use crate::engine::{Runtime, WorkerState};
 use crate::extent::{self, ExtentReader};
+use crate::levels::Cursor;
+use crate::merging;
+use crate::overlay::Overlaid;
 use crate::page::{PAGE_SIZE, PageId};
 use crate::runtime::{Urgency, block_on};
 use crate::shared::Address;
@@ -74,6 +78,17 @@ impl Visitor for Found<'_> {
     fn extent(&mut self, descriptor: &[u8]) {
         self.extents.push(descriptor.to_vec());
     }
+}
+
+/// Finds pages alone: which large values there are is said elsewhere.
+struct PagesOf<'f, 'p>(&'f mut Found<'p>);
+
+impl Visitor for PagesOf<'_, '_> {
+    fn page(&mut self, id: PageId, level: u8) {
+        self.0.page(id, level);
+    }
+
+    fn extent(&mut self, _: &[u8]) {}
 }
 
 /// From a check's task to the caller that waits for it.
@@ -143,6 +158,16 @@ pub(crate) fn check(runtime: &Runtime, progress: Progress<'_>) -> Result<CheckRe
 
 fn check_here(local: &WorkerState, progress: Progress<'_>) -> Result<CheckReport, Error> {
     local.engine.transactions.gc(local);
+    let engine = &local.engine;
+    let has_overlays = engine.merging.is_on();
+    let does_merge = has_overlays && engine.shared.writable().is_ok();
+    let _pause = match does_merge {
+        true => Some(engine.merging.pause(local)?),
+        false => None,
+    };
+    if does_merge {
+        engine.merging.free_retired(&engine.transactions, local)?;
+    }
     let mut report = CheckReport::default();
     let total = local.engine.pagestore.ids_in_use();
     let mut found = Found {
@@ -159,13 +184,18 @@ fn check_here(local: &WorkerState, progress: Progress<'_>) -> Result<CheckReport
     }
     for (name, tree) in trees {
         found.tell();
-        check_tree(local, &name, tree, &mut found, &mut report)?;
+        match local.pool.overlays.of(tree.id) {
+            None => check_tree(local, &name, tree, &mut found, &mut report)?,
+            Some(overlaid) => check_overlaid(local, &name, &overlaid, &mut found, &mut report)?,
+        }
         check_values(local, &name, &mut found, &mut report)?;
     }
     // The rest of a tree whose drop has failed half-way is the next opening's,
     // which goes on with it.
-    let half_dropped = match catalog::list_dropped(local) {
-        Ok(trees) => !trees.is_empty(),
+    let half_dropped = catalog::list_dropped(local)
+        .and_then(|trees| Ok(!trees.is_empty() || has_overlays && has_unlisted(local)?));
+    let half_dropped = match half_dropped {
+        Ok(is_any) => is_any,
         Err(error) => {
             report.add("the catalog", error)?;
             true
@@ -185,6 +215,11 @@ fn check_here(local: &WorkerState, progress: Progress<'_>) -> Result<CheckReport
     check_summaries(local, &mut report);
     (found.progress)(total, total);
     Ok(report)
+}
+
+/// Whether a run was being built or freed when the store was left.
+fn has_unlisted(local: &WorkerState) -> Result<bool, Error> {
+    Ok(!merging::list_unlisted(local)?.is_empty())
 }
 
 impl CheckReport {
@@ -220,6 +255,47 @@ fn check_tree(
     report.pages += pages;
     report.bytes_verified += pages * PAGE_SIZE as u64;
     Ok(())
+}
+
+/// The pages of a tree that has overlays, and those of its runs; its records, and their large
+/// values, are those of all of these together.
+fn check_overlaid(
+    local: &WorkerState,
+    name: &str,
+    overlaid: &Overlaid,
+    found: &mut Found<'_>,
+    report: &mut CheckReport,
+) -> Result<(), Error> {
+    let ctx = TaskContext { local };
+    let before = found.ids.len();
+    let levels = overlaid.levels();
+    let runs = levels.runs.iter().map(|run| run.tree);
+    for tree in std::iter::once(overlaid.tree).chain(runs) {
+        if let Err(error) = tree.verify(&ctx, &mut PagesOf(found)) {
+            report.add(&format!("tree {name:?}"), error)?;
+            return Ok(());
+        }
+    }
+    let pages = (found.ids.len() - before) as u64;
+    report.pages += pages;
+    report.bytes_verified += pages * PAGE_SIZE as u64;
+    report.trees += 1;
+    let (lower, upper) = (Bound::Unbounded, Bound::Unbounded);
+    let mut cursor = Cursor::new(overlaid.tree, lower, upper, Direction::Forward);
+    let mut failed = None;
+    while failed.is_none() {
+        match cursor.next(&ctx) {
+            Ok(None) => break,
+            Ok(Some(entry)) => {
+                report.records += 1;
+                if entry.value.kind == ValueKind::Extent {
+                    found.extent(entry.value.bytes);
+                }
+            }
+            Err(error) => failed = Some(error),
+        }
+    }
+    failed.map_or(Ok(()), |error| report.add(&format!("tree {name:?}"), error))
 }
 
 fn check_values(

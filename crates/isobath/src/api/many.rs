@@ -28,10 +28,16 @@ pub(crate) fn get_each(
     let mut first = 0;
     for part in keys.chunks(BATCH_KEYS) {
         tree.runtime.count_records(part.len());
-        tree.state
-            .tree
-            .get_many_resident(tree.runtime.pool()?, part, &mut batch);
+        let pool = tree.runtime.pool()?;
         missing.clear();
+        if pool.overlays.of(tree.state.tree.id).is_some() {
+            // Each is looked for in several parts.
+            missing.extend((0..part.len()).map(|at| (first + at, PageId(0))));
+            fetch(tree, keys, &missing, &mut each)?;
+            first += part.len();
+            continue;
+        }
+        tree.state.tree.get_many_resident(pool, part, &mut batch);
         let reader = engine.transactions.reader(tree.state.tree.id, None);
         for (at, lookup) in batch.lookups().iter().enumerate() {
             let page = match lookup {

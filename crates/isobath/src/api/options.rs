@@ -34,6 +34,9 @@ const FRAMES_PER_TASK: u64 = 4;
 /// Part of the pool's size that the version store may take unless an option says
 /// otherwise.
 const VERSION_SHARE: u64 = 16;
+/// Part of the pool's size that one memory of overlays may take beside it in a store that has some
+/// without being asked for them.
+const UNASKED_OVERLAYS: u64 = 16;
 /// Share of the memory that a pool takes by default: one part in this many.
 const MEMORY_SHARE: u64 = 4;
 /// Volumes with a lower limit are cleaned by [`PolicyKind::Mdc`] by default:
@@ -92,6 +95,7 @@ pub struct Options {
     pub(super) log_path: Option<PathBuf>,
     pub(crate) on_recovery: RecoveryListener,
     publish_stats: bool,
+    overlays: bool,
 }
 
 /// How far a volume may grow.
@@ -149,6 +153,7 @@ impl Options {
             log_path: None,
             on_recovery: RecoveryListener::default(),
             publish_stats: true,
+            overlays: false,
         }
     }
 
@@ -309,6 +314,27 @@ impl Options {
     #[must_use]
     pub fn publish_stats(mut self, publish: bool) -> Options {
         self.publish_stats = publish;
+        self
+    }
+
+    /// Whether trees that are larger than the pool get *overlays*, so that they take changes like
+    /// an LSM tree: a change goes to an ordered map in memory, which is written as a whole, and
+    /// merged into the tree later, range by range. By default off. Half of the pool's memory is then
+    /// for these maps.
+    ///
+    /// **Experimental.** Updates spread over a large tree write a fraction of what they write
+    /// otherwise; lookups may look into several places, and scans read all of them. A change of a
+    /// full volume fails, also a removal, once no map can be written any more. Bulk loads, large
+    /// transactions, drops of trees and [`Store::compact`](crate::Store::compact) first merge all
+    /// that the overlays have, for which changes of the tree wait. Statistics and estimates of a
+    /// tree are of its merged part. A recovery keeps the changes of the log in memory, for trees
+    /// with overlays.
+    ///
+    /// A store that was once opened with this cannot be opened by versions that do not know
+    /// overlays. Opened without it, trees that have overlays keep them, and others get none.
+    #[must_use]
+    pub fn overlays(mut self, overlays: bool) -> Options {
+        self.overlays = overlays;
         self
     }
 
@@ -544,12 +570,22 @@ impl Options {
     /// Frames of the pool.
     pub(crate) fn frames(&self) -> u32 {
         let bytes = self.pool_bytes.saturating_sub(self.version_bytes());
+        let bytes = if self.overlays { bytes / 2 } else { bytes };
         (bytes / FRAME_COST as u64).min(u64::from(u32::MAX >> 2)) as u32
+    }
+
+    /// Bytes of one memory of overlays; a tree has two while one is sealed.
+    fn overlay_bytes(&self) -> u64 {
+        match self.overlays {
+            true => self.pool_bytes.saturating_sub(self.version_bytes()) / 4,
+            false => self.pool_bytes / UNASKED_OVERLAYS,
+        }
     }
 
     /// The smallest pool that has `frames` frames beside the version store.
     fn pool_of(&self, frames: u64) -> u64 {
         let bytes = frames * FRAME_COST as u64;
+        let bytes = if self.overlays { 2 * bytes } else { bytes };
         match self.version_store_bytes {
             Some(versions) => bytes + versions,
             None => (bytes * VERSION_SHARE).div_ceil(VERSION_SHARE - 1),
@@ -656,6 +692,8 @@ impl Options {
             fill_factor: self.fill_factor,
             read_only: self.read_only,
             publish_stats: self.publish_stats,
+            overlays: self.overlays,
+            overlay_bytes: self.overlay_bytes(),
             version_bytes: self.version_bytes(),
             durability: self.durability,
             log_bytes: self.wanted_log_bytes(),

@@ -6,6 +6,7 @@ use crate::btree::{self, ValueKind, ValueRef};
 use crate::context::TaskContext;
 use crate::engine::WorkerState;
 use crate::extent::{self, Extent};
+use crate::levels;
 use crate::shared::Counters;
 
 /// Times that a read starts over because a large value was replaced in between.
@@ -19,7 +20,7 @@ pub(crate) fn get_in_task(
 ) -> Result<bool, Error> {
     let transactions = &local.engine.transactions;
     // The result of nearly every lookup: a small value, or none.
-    let found = tree.get(&TaskContext { local }, key, value)?;
+    let found = levels::get(&tree, &TaskContext { local }, key, value)?;
     local.worker.preemption_point();
     let seen = transactions.reader(tree.id, None).seen(key, found, value);
     if let Some(seen @ (None | Some(ValueKind::Inline))) = seen {
@@ -87,7 +88,7 @@ pub(crate) fn newest_with<T>(
     mut large: impl FnMut(&[u8], &mut Vec<u8>) -> Result<T, Error>,
 ) -> Result<Read<T>, Error> {
     for _ in 0..REREADS {
-        match tree.get(&TaskContext { local }, key, value)? {
+        match levels::get(&tree, &TaskContext { local }, key, value)? {
             None => return Ok(None),
             Some(ValueKind::Inline) => return Ok(Some(None)),
             Some(ValueKind::Extent) => {
@@ -114,7 +115,7 @@ pub(crate) fn error_of(
     error: Error,
 ) -> Error {
     let mut now = Vec::new();
-    match tree.get(&TaskContext { local }, key, &mut now) {
+    match levels::get(&tree, &TaskContext { local }, key, &mut now) {
         Ok(Some(ValueKind::Extent)) if now == descriptor => error,
         Ok(_) => Error::ValueReplaced,
         // The first error names the cause.
@@ -195,7 +196,7 @@ fn put_in_task(
     length: usize,
 ) -> Result<(), Error> {
     let transactions = &local.engine.transactions;
-    transactions.change_one(local, tree.change(key, Some(value)), |_| true)?;
+    transactions.put_one(local, tree.change(key, Some(value)))?;
     let bytes = key.len() + length;
     Counters::add(&local.engine.shared.counters.user_bytes, bytes as u64);
     Ok(())

@@ -5,8 +5,9 @@ use std::ops::Bound;
 use crate::api::packed::Packed;
 use crate::api::record::read_entry;
 use crate::api::tree::{Tree, Wanted};
-use crate::btree::{Cursor, Direction, ValueKind, ValueRef};
+use crate::btree::{Direction, ValueKind, ValueRef};
 use crate::context::{InlineContext, ReadContext, TaskContext};
+use crate::levels::Cursor;
 use crate::txn::versions::Bounds;
 use crate::{Error, extent};
 

@@ -102,6 +102,16 @@ stats! {
     growth_bytes_written: Counter,
     /// Checkpoints written.
     checkpoints: Counter,
+    /// Trees that have overlays.
+    overlaid_trees: Gauge,
+    /// Bytes of changes in the memory of overlays.
+    overlay_bytes: Gauge,
+    /// Runs of overlays.
+    runs: Gauge,
+    /// Runs that were sealed.
+    sealed_runs: Counter,
+    /// Runs that were merged as a whole.
+    merged_runs: Counter,
     /// Bytes of log that opening had to apply; 0 after a clean close.
     recovered_log_bytes: Gauge,
     /// Nanoseconds that this took.
@@ -185,6 +195,8 @@ impl Stats {
         let backend = volume.as_ref().map_or_else(|| "closed".to_owned(), backend);
         let log = engine.log.counters();
         let space = engine.pagestore.usage();
+        let overlaid = engine.buffer.pool.overlays.all();
+        let levels: Vec<_> = overlaid.iter().map(|overlaid| overlaid.levels()).collect();
         Stats {
             pool_frames: u64::from(engine.buffer.pool.frames.count()),
             pool_free_frames: engine.buffer.free_frames() as u64,
@@ -211,6 +223,11 @@ impl Stats {
             checkpoint_bytes_written: read(&counters.checkpoint_bytes),
             growth_bytes_written: read(&counters.growth_bytes),
             checkpoints: read(&counters.checkpoints),
+            overlaid_trees: overlaid.len() as u64,
+            overlay_bytes: levels.iter().map(|levels| levels.memory_bytes()).sum(),
+            runs: levels.iter().map(|levels| levels.runs.len() as u64).sum(),
+            sealed_runs: read(&counters.sealed_runs),
+            merged_runs: read(&counters.merged_runs),
             recovered_log_bytes: read(&counters.recovered_bytes),
             recovery_ns: read(&counters.recovery_ns),
             stalls: read(&counters.stalls),

@@ -17,6 +17,7 @@ use crate::canary::{self, Canary};
 use crate::checkpoint::Superblock;
 use crate::engine::{Engine, Publisher, Runtime, TaskHandle};
 use crate::error::{OpenError, TransactionError, of_kind};
+use crate::merging::Merging;
 use crate::pagestore::PageTrace;
 use crate::paths::{StorePaths, real};
 use crate::recovery::Plan;
@@ -305,6 +306,11 @@ impl Store {
             }
         }
         let store = Store::on(runtime, paths);
+        let has_overlays = store.0.runtime.engine()?.merging.is_on();
+        if has_overlays {
+            let runtime = &store.0.runtime;
+            runtime.run(Urgency::Ordinary, |local| Merging::restore(local).map(drop))?;
+        }
         if !read_only {
             // Its creation may have been interrupted.
             store.0.runtime.run(Urgency::Ordinary, catalog::create)?;
@@ -312,6 +318,13 @@ impl Store {
                 .0
                 .runtime
                 .run(Urgency::Ordinary, catalog::resume_drops)?;
+            if has_overlays {
+                let runtime = &store.0.runtime;
+                runtime.run(Urgency::Ordinary, |local| {
+                    let engine = &local.engine;
+                    engine.merging.resume(&engine.transactions, local)
+                })?;
+            }
         }
         Ok(store)
     }
@@ -753,6 +766,11 @@ impl Closer {
         let flushed = self.runtime.run(Urgency::Closing, |local| {
             // Snapshots that are still open end with the store.
             while local.engine.transactions.snapshots.abort_oldest() {}
+            // First: what is left to confirm or free in the catalog goes with it.
+            if local.engine.merging.is_on() {
+                let engine = &local.engine;
+                engine.merging.end(&engine.transactions, local)?;
+            }
             local.engine.transactions.gc(local);
             extent::free_provisional(local);
             local.engine.checkpoints.trim(&local.worker);

@@ -8,10 +8,11 @@ use crate::api::scan::{Scan, behind};
 use crate::api::transaction;
 use crate::api::value::{ValueReader, ValueWriter};
 use crate::bounds::{self, KeyRange};
-use crate::btree::{self, Cursor, Direction, ValueKind, ValueRef};
+use crate::btree::{self, Direction, ValueKind, ValueRef};
 use crate::context::{InlineContext, TaskContext};
 use crate::engine::{Runtime, WorkerState};
 use crate::error::{LoadError, of_kind};
+use crate::levels::{self, Cursor};
 use crate::runtime::Urgency;
 use crate::txn::commit::Change;
 use crate::txn::versions::{Bounds, OldValue};
@@ -128,7 +129,7 @@ impl Tree {
         }
         let reader = engine.transactions.reader(tree.id, None);
         let inline = InlineContext::new(self.runtime.pool()?);
-        if let Ok(found) = tree.get(&inline, key, value)
+        if let Ok(found) = levels::get(&tree, &inline, key, value)
             && let Some(found @ (None | Some(ValueKind::Inline))) = reader.seen(key, found, value)
         {
             return self.found(found.is_some());
@@ -147,9 +148,9 @@ impl Tree {
         self.alive()?;
         let tree = self.state.tree;
         self.runtime.count_operations(1);
-        match tree.get(&InlineContext::new(self.runtime.pool()?), key, value) {
+        match levels::get(&tree, &InlineContext::new(self.runtime.pool()?), key, value) {
             Ok(found) => self.found(found),
-            Err(_) => self.run(|local| tree.get(&TaskContext { local }, key, value)),
+            Err(_) => self.run(|local| levels::get(&tree, &TaskContext { local }, key, value)),
         }
     }
 
@@ -194,7 +195,7 @@ impl Tree {
         self.found(self.run(|local| {
             transactions.read_one(local, tree.id, key, |old| match old {
                 Some(old) => Ok(old != OldValue::Absent),
-                None => Ok(tree.get(&TaskContext { local }, key, &mut value)?.is_some()),
+                None => Ok(levels::get(&tree, &TaskContext { local }, key, &mut value)?.is_some()),
             })
         })?)
     }

@@ -13,6 +13,7 @@ use crate::btree::{self, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::InlineContext;
 use crate::engine::WorkerState;
+use crate::levels;
 use crate::shared::Counters;
 use crate::txn::commit::{CommitContext, change_bytes};
 use crate::{Error, Record, extent};
@@ -349,7 +350,7 @@ impl Tree {
         let mut value = Vec::new();
         let tree = self.state.tree;
         let inline = InlineContext::new(self.runtime.pool()?);
-        let newest = match tree.get(&inline, key, &mut value) {
+        let newest = match levels::get(&tree, &inline, key, &mut value) {
             Ok(None) => Newest::Absent,
             Ok(Some(ValueKind::Inline)) => Newest::Inline,
             // A large value, or a page that is missing.

@@ -36,7 +36,11 @@ impl Store {
     /// store is poisoned.
     pub fn checkpoint(&self) -> Result<(), Error> {
         self.runtime().run(Urgency::Ordinary, |local| {
-            local.engine.checkpoints.checkpoint_now(&local.worker)
+            let engine = &local.engine;
+            if engine.log.is_on() && local.pool.overlays.is_any() {
+                engine.merging.seal_all(&engine.transactions, local)?;
+            }
+            engine.checkpoints.checkpoint_now(&local.worker)
         })
     }
 
@@ -77,6 +81,13 @@ impl Store {
         })?;
         self.repack_trees()?;
         let shrunk = self.runtime().run(Urgency::Ordinary, |local| {
+            let engine = &local.engine;
+            let merging = &engine.merging;
+            let overlaid = local.pool.overlays.all();
+            let trees = overlaid.iter().map(|overlaid| overlaid.tree);
+            let leave = |tree| merging.leave(&engine.transactions, local, tree);
+            let _kept_out = trees.map(leave).collect::<Result<Vec<_>, _>>()?;
+            drop(overlaid);
             let end_versions = || local.engine.transactions.gc(local);
             let checkpoints = &local.engine.checkpoints;
             checkpoints.shrink(&local.worker, &end_versions)

@@ -87,6 +87,8 @@ pub(crate) struct Header {
     pub(crate) log_segments: u32,
     /// Segments that the log may grow to; 0 if it does not.
     pub(crate) max_log_segments: u32,
+    /// Trees may have overlays.
+    pub(crate) overlays: bool,
     /// Seconds since 1970.
     pub(crate) created: u64,
 }
@@ -111,7 +113,7 @@ impl Header {
 
     fn encode(&self) -> [u8; HEADER_PAYLOAD] {
         let mut bytes = [0; HEADER_PAYLOAD];
-        put_u32(&mut bytes, 0, BACKUP_FORMAT);
+        put_u32(&mut bytes, 0, BACKUP_FORMAT + u32::from(self.overlays));
         put_u32(&mut bytes, 4, PAGE_SIZE as u32);
         bytes[8..24].copy_from_slice(&self.store_id);
         bytes[24..40].copy_from_slice(&self.id);
@@ -129,11 +131,9 @@ impl Header {
             return Err(BackupFileError::Malformed("the header is too short"));
         }
         let found = get_u32(bytes, 0);
-        if found > BACKUP_FORMAT {
-            return Err(BackupFileError::Newer {
-                found,
-                known: BACKUP_FORMAT,
-            });
+        let known = BACKUP_FORMAT + 1;
+        if found > known {
+            return Err(BackupFileError::Newer { found, known });
         }
         if bytes.len() != HEADER_PAYLOAD || get_u32(bytes, 4) != PAGE_SIZE as u32 {
             return Err(BackupFileError::Malformed("the header has a wrong length"));
@@ -151,6 +151,7 @@ impl Header {
             segment_bytes: get_u32(bytes, 60),
             log_segments: get_u32(bytes, 64),
             max_log_segments: get_u32(bytes, 68),
+            overlays: found == known,
             created: get_u64(bytes, 72),
         })
     }
@@ -675,6 +676,7 @@ mod tests {
             segment_bytes: 1 << 20,
             log_segments: 4,
             max_log_segments,
+            overlays: false,
             created: 0,
         };
         let grows = header(256);

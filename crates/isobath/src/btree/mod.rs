@@ -37,7 +37,7 @@ mod testing;
 mod verify;
 
 pub(crate) use content::{Content, Record, read_content};
-pub(crate) use cursor::{Cursor, Direction};
+pub(crate) use cursor::{Cursor, Direction, Entry, OwnedBounds};
 pub(crate) use get_many::{Batch, Lookup};
 pub(crate) use load::{
     Change, Edits, FILL_PERCENT, Loader, Paused, Rewrite, Rewritten, install_roots, roots_body,

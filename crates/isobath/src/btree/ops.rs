@@ -59,7 +59,8 @@ impl Tree {
         Ok(tree)
     }
 
-    pub(super) fn check_key(key: &[u8]) -> Result<(), crate::Error> {
+    /// Refuses a key that is too long.
+    pub(crate) fn check_key(key: &[u8]) -> Result<(), crate::Error> {
         if key.len() > MAX_KEY_BYTES {
             return Err(crate::Error::KeyTooLong {
                 length: key.len(),

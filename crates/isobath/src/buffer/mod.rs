@@ -55,6 +55,7 @@ use std::sync::Arc;
 use isobath_io::IoError;
 
 use crate::log::{Log, LogTasks};
+use crate::overlay::Overlays;
 use crate::page::{PAGE_SIZE, PageId};
 use crate::runtime::{PerWorker, WaitQueue, Worker, WorkerPool};
 use crate::shared::{Address, Shared};
@@ -95,6 +96,8 @@ pub(crate) struct BufferPool {
     pub(crate) frames: Frames,
     pub(crate) mapping: MappingTable,
     pub(crate) dirty: DirtyQueue,
+    /// Records above the pages.
+    pub(crate) overlays: Overlays,
 }
 
 impl BufferPool {
@@ -108,6 +111,7 @@ impl BufferPool {
             frames: Frames::map(frame_count)?,
             mapping: MappingTable::reserve(page_capacity)?,
             dirty: DirtyQueue::new(),
+            overlays: Overlays::default(),
         })
     }
 

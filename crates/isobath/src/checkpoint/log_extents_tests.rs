@@ -41,6 +41,7 @@ fn cuts(doing: Doing, seed: u64) -> Vec<Cut> {
         words_per_page: None,
         checkpoint_bytes: Some(96 << 10),
         spill_bytes: None,
+        overlay_bytes: None,
     }
     .switch_on();
     let device = FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=300));

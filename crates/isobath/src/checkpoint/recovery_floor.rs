@@ -22,6 +22,8 @@ impl Checkpoints {
         let start = self.lower.buffer.oldest_unflushed(start, pause);
         // Whatever moves it back may move it into the range of a late record.
         let start = start.min(self.lower.log_tasks.floor());
+        // After the commits: a record is in its memory before its commit ends.
+        let start = start.min(self.lower.buffer.pool.overlays.floor());
         let start = self.lower.buffer.before_late_records(start);
         // A floor may be older than what it holds back. The checkpoint before this
         // needed nothing older, so neither does this; and the log has nothing older.

@@ -12,6 +12,8 @@ use crate::shared::{Address, SegmentSizes};
 
 /// The on-disk format that this engine reads and writes.
 pub(crate) const FORMAT_VERSION: u32 = 5;
+/// That of stores whose trees may have overlays, which the engine reads and writes as well.
+const OVERLAYS_VERSION: u32 = 6;
 const MAGIC: &[u8; 8] = b"ISOBATH\0";
 
 /// Byte offsets of the two superblocks in the volume, both in segment 0.
@@ -85,6 +87,8 @@ pub(crate) struct Superblock {
     pub(crate) log_path: PathBuf,
     /// Segments that the volume may grow to; 0 without a limit.
     pub(crate) limit_segments: u32,
+    /// Trees may have overlays.
+    pub(crate) overlays: bool,
 }
 
 /// Why four KiB are no superblock of ours; the later ones say more of the store.
@@ -143,6 +147,7 @@ impl Superblock {
             log_device_bytes: 0,
             log_path: PathBuf::new(),
             limit_segments: 0,
+            overlays: false,
         }
     }
 
@@ -170,7 +175,11 @@ impl Superblock {
     pub(crate) fn encode(&self) -> [u8; PAGE_SIZE] {
         let mut bytes = [0; PAGE_SIZE];
         bytes[..8].copy_from_slice(MAGIC);
-        put_u32(&mut bytes, 8, FORMAT_VERSION);
+        let version = match self.overlays {
+            true => OVERLAYS_VERSION,
+            false => FORMAT_VERSION,
+        };
+        put_u32(&mut bytes, 8, version);
         put_u64(&mut bytes, 16, self.sequence);
         bytes[24..40].copy_from_slice(&self.store_id);
         put_u32(&mut bytes, 40, PAGE_SIZE as u32);
@@ -219,7 +228,13 @@ impl Superblock {
         }
         let version = get_u32(bytes, 8);
         let matches = checksum(bytes) == get_u32(bytes, CHECKSUM);
-        match (version.cmp(&FORMAT_VERSION), matches) {
+        let overlays = version == OVERLAYS_VERSION;
+        let known = if overlays {
+            OVERLAYS_VERSION
+        } else {
+            FORMAT_VERSION
+        };
+        match (version.cmp(&known), matches) {
             (Ordering::Equal, true) => {}
             (_, true) => return Err(Unreadable::OtherVersion(version)),
             // A newer version may compute its checksum in another way.
@@ -282,6 +297,7 @@ impl Superblock {
             log_device_bytes: get_u64(bytes, 176),
             log_path: PathBuf::from(OsStr::from_bytes(path)),
             limit_segments: get_u32(bytes, 188),
+            overlays,
         })
     }
 }
@@ -346,6 +362,7 @@ mod tests {
             log_device_bytes: 15,
             log_path: PathBuf::from("logs/a.log"),
             limit_segments: 16,
+            overlays: false,
         };
         let on_the_volume = Superblock {
             log: LogArea::new(8192, [(8 << 20, 4096), (2 << 20, 4 << 20)]),
@@ -355,7 +372,13 @@ mod tests {
         };
         assert_eq!(on_the_volume.log_segments(), [1, 2, 4]);
         let bytes = on_the_volume.encode();
+        let with_overlays = Superblock {
+            overlays: true,
+            ..on_the_volume.clone()
+        };
         assert_eq!(Superblock::decode(&bytes), Ok(on_the_volume));
+        let bytes = with_overlays.encode();
+        assert_eq!(Superblock::decode(&bytes), Ok(with_overlays));
         let mut bytes = superblock.encode();
         assert_eq!(Superblock::decode(&bytes), Ok(superblock));
         for at in 0..PAGE_SIZE {
@@ -363,10 +386,10 @@ mod tests {
             assert!(Superblock::decode(&bytes).is_err(), "byte {at}");
             bytes[at] ^= 1;
         }
-        bytes[8] = 6;
-        let newer = Err(Unreadable::MaybeNewer(6));
+        bytes[8] = 7;
+        let newer = Err(Unreadable::MaybeNewer(7));
         assert_eq!(Superblock::decode(&bytes), newer);
-        for version in [6, 4] {
+        for version in [7, 4] {
             bytes[8] = version;
             let sum = checksum(&bytes);
             put_u32(&mut bytes, CHECKSUM, sum);

@@ -640,6 +640,7 @@ fn other_tasks_have_turns_while_all_frames_are_looked_at() {
         words_per_page: Some(u64::MAX),
         checkpoint_bytes: None,
         spill_bytes: None,
+        overlay_bytes: None,
     }
     .switch_on();
     let (simulation, _) = quiet();

@@ -320,7 +320,8 @@ impl Checkpoints {
 
     /// Whether the log may begin later than it does: no backup holds it back.
     fn frees_log(&self) -> bool {
-        self.lower.log.start() < self.lower.log_tasks.floor()
+        let overlays = &self.lower.buffer.pool.overlays;
+        self.lower.log.start() < self.lower.log_tasks.floor().min(overlays.floor())
     }
 
     /// Writes the final checkpoint. All pages have been written back, the log

@@ -26,6 +26,7 @@ use crate::checkpoint::Checkpoints;
 use crate::context::{OldValues, TaskParts, TaskWorker};
 use crate::error::panic_message;
 use crate::log::LogTasks;
+use crate::merging::Merging;
 use crate::pagestore::{LowerParts, PageStore, WRITING_TASKS};
 use crate::recovery::{EngineParts, Opening, Plan};
 use crate::runtime::WorkerPool;
@@ -39,6 +40,7 @@ pub(crate) struct Engine {
     parts: TaskParts,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) transactions: Transactions,
+    pub(crate) merging: Merging,
     pub(crate) publishing: Publishing,
     #[cfg(any(debug_assertions, test, feature = "simulation"))]
     watchdog: watchdog::Watchdog,
@@ -60,6 +62,7 @@ impl Engine {
         let workers = parts.config.workers;
         let superblock = &parts.current.superblock;
         let log_segments = superblock.log_segments();
+        let has_overlays = parts.config.overlays || superblock.overlays;
         let retains = !parts.config.read_only && parts.volume.sees_pins();
         let volume = parts.volume.clone();
         let shared = Shared::new(parts.config, volume, parts.seqs, parts.recovering);
@@ -87,6 +90,7 @@ impl Engine {
         let (config, commits) = (&lower.shared.config, lower.log_tasks.commits());
         let engine = Arc::new(Engine {
             transactions: Transactions::new(config, &lower.log, commits),
+            merging: Merging::new(lower.clone(), has_overlays),
             checkpoints: Checkpoints::new(parts.current, lower.clone(), &pagestore),
             publishing: Publishing::default(),
             #[cfg(any(debug_assertions, test, feature = "simulation"))]

@@ -79,7 +79,7 @@ impl WorkerState {
             .map_err(|source| Error::Volume(Arc::new(source)))?;
         let limits = Limits {
             tasks: config.tasks,
-            system_tasks: WRITERS + 2 + LOG_WRITERS,
+            system_tasks: WRITERS + 2 + LOG_WRITERS + usize::from(engine.merging.is_on()),
             stack_bytes: config.stack_bytes,
         };
         let worker = Worker::new(
@@ -122,6 +122,12 @@ impl WorkerState {
         });
         if self.worker.index == 0 && is_logged {
             self.spawn_system(|local| local.engine.checkpoints.run_checkpointer(&local.worker));
+        }
+        if self.worker.index == 0 && self.engine.merging.is_on() {
+            self.spawn_system(|local| {
+                let engine = &local.engine;
+                engine.merging.run(&engine.transactions, local);
+            });
         }
         for _ in 0..if is_logged { LOG_WRITERS } else { 0 } {
             // Counted apart: they outlive the others, which may wait for the log.
@@ -249,6 +255,7 @@ impl BackgroundHandler for WorkerState {
         let stopping = self.engine.workers.is_stopping();
         progress |= self.engine.pagestore.poll(&self.worker, stopping);
         progress |= self.engine.checkpoints.poll(&self.worker, stopping);
+        progress |= self.engine.merging.poll(&self.worker, stopping);
         if self.engine.publishing.is_on() {
             self.publish_stats();
         }
@@ -267,6 +274,7 @@ impl BackgroundHandler for WorkerState {
             .into_iter()
             .chain(self.engine.log_tasks.until_deadline(&self.worker))
             .chain(self.until_publishing())
+            .chain(self.engine.merging.max_wait(&self.worker))
             .chain(self.engine.shared.awaits_space().then_some(STALL_PERIOD))
             .min()
     }

@@ -132,6 +132,7 @@ pub(crate) fn create(
     let log_end = sizes.start_of(1 + config.log_segments);
     superblock.log = LogArea::new(0, [(sizes.start_of(1), log_end - sizes.start_of(1))]);
     superblock.max_log_segments = max_log_segments;
+    superblock.overlays = config.overlays;
     superblock.log_device_bytes = log_device_bytes;
     superblock.log_path.clone_from(&config.log_path);
     superblock.limit_segments = limit_segments(config.limit_bytes.flatten(), sizes);

@@ -19,6 +19,7 @@ use crate::btree::{Content, Record, ValueKind, read_content};
 use crate::checkpoint::open_log;
 use crate::extent::{self, Extent, RUN_BYTES};
 use crate::log::record::Operation;
+use crate::merging;
 use crate::page::{PageId, get_u64};
 use crate::recovery::read_superblock;
 use crate::sync::HashSet;
@@ -320,6 +321,28 @@ impl Taker for Copied {
     }
 }
 
+/// A run of its overlays, whose records may be tombstones.
+struct OfRun<'c>(&'c mut Copied);
+
+impl Taker for OfRun<'_> {
+    fn take(
+        &mut self,
+        salvage: &mut Salvage<'_, '_>,
+        record: Record,
+        only_new: bool,
+    ) -> Result<(), Error> {
+        let is_tombstone = record.kind == ValueKind::Extent && record.value.is_empty();
+        salvage.lost.remove(&(self.0.id, record.key.clone()));
+        if !is_tombstone {
+            return self.0.take(salvage, record, only_new);
+        }
+        match only_new {
+            true => Ok(()),
+            false => self.0.tree.remove(&record.key).map(drop),
+        }
+    }
+}
+
 /// A large value that could not be read.
 struct Lost {
     descriptor: Vec<u8>,
@@ -359,11 +382,24 @@ impl Salvage<'_, '_> {
         let mut copied: BTreeMap<u32, Copied> = BTreeMap::new();
         let mut dropped: HashSet<u32> = HashSet::default();
         dropped.insert(CATALOG.id.0);
+        let mut runs = BTreeMap::new();
+        for (key, value) in &catalog.0 {
+            if let Some(listed) = merging::decode(key, value) {
+                dropped.extend(listed.runs.iter().map(|(run, _)| run.id.0));
+                runs.insert(listed.tree.id.0, listed.runs);
+            }
+            dropped.extend(merging::unlisted(key).map(|run| run.0));
+        }
         for (key, value) in &catalog.0 {
             if let Some((name, tree)) = catalog::named_by(key, value) {
                 let name = String::from_utf8_lossy(name).into_owned();
                 let mut to = self.create(tree.id.0, &name)?;
                 self.walk(&format!("tree {name:?}"), tree, &mut to)?;
+                // From the oldest to the newest: what each says counts over those before.
+                for (run, _) in runs.get(&tree.id.0).into_iter().flatten().rev() {
+                    let name = format!("a run of tree {name:?}");
+                    self.walk(&name, *run, &mut OfRun(&mut to))?;
+                }
                 copied.insert(tree.id.0, to);
             } else if let Some(tree) = dropped_by(key) {
                 dropped.insert(tree.0);

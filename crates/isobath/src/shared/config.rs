@@ -18,6 +18,10 @@ pub(crate) struct Config {
     pub(crate) read_only: bool,
     /// Whether others may see the statistics of a store in files.
     pub(crate) publish_stats: bool,
+    /// Large trees get overlays.
+    pub(crate) overlays: bool,
+    /// Bytes that one memory of overlays may take.
+    pub(crate) overlay_bytes: u64,
     /// Bytes that the version store may take.
     pub(crate) version_bytes: u64,
     /// Bytes of the largest transaction's record, as far as the log allows.

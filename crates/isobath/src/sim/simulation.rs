@@ -255,7 +255,8 @@ impl Simulation {
         let armed = interrupt::arm(false);
         let engine = &self.engine;
         let rests = engine.log.is_durable(engine.log.newest_record())
-            && !engine.pagestore.has_pending_frees();
+            && !engine.pagestore.has_pending_frees()
+            && engine.merging.is_at_rest();
         interrupt::arm(armed);
         Ok(rests)
     }

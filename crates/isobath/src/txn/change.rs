@@ -71,6 +71,31 @@ impl Change<'_> {
         Ok(())
     }
 
+    /// The serial number of the tree's overlays, 0 without some; `None` while it is about to have
+    /// none, and commits have to wait. A commit that has occupied its slot keeps the answer true.
+    pub(super) fn overlays(&self, local: &TaskWorker) -> Option<u64> {
+        local.pool.overlays.state(self.tree.id)
+    }
+
+    /// Waits while the tree is about to have no overlays; see [`Change::overlays`]. The caller has
+    /// no slot.
+    pub(super) fn await_overlays(&self, local: &TaskWorker) -> Result<u64, Error> {
+        let mut patience = Patience::default();
+        loop {
+            if let Some(serial) = self.overlays(local) {
+                return Ok(serial);
+            }
+            local.parts.shared.writable()?;
+            patience.wait(&local.worker);
+        }
+    }
+
+    /// Whether overlays take the change, and no record of the tree has a large value that would go.
+    pub(super) fn takes_blindly(&self, local: &TaskWorker) -> bool {
+        let overlaid = local.pool.overlays.of(self.tree.id);
+        overlaid.is_some_and(|overlaid| !overlaid.has_large())
+    }
+
     /// The LSN below which snapshots do not see what was loaded into the tree.
     pub(super) fn loaded(&self) -> u64 {
         self.status.map_or(0, TreeStatus::loaded)

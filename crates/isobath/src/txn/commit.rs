@@ -31,11 +31,15 @@ use super::{COLLECT_STEP, MIN_COLLECT, Transactions};
 use crate::btree::{Decision, Descriptor, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::{TaskContext, TaskWorker, WriteContext};
+use crate::levels;
 use crate::log::record::{CommitBody, Kind, Operation, Token, operation_bytes};
 use crate::log::{LogReservation, Slot};
+use crate::overlay::Admission;
 use crate::page::{Lsn, PageId};
+use crate::runtime::Patience;
 use crate::shared::Counters;
 use crate::shared::Durability;
+use crate::types::CATALOG;
 use crate::{Error, extent};
 
 /// The context of a commit, without its changes.
@@ -49,6 +53,9 @@ pub(crate) struct CommitContext<'a> {
     pub(crate) frees_space: bool,
     /// A tree that ends with this; nothing but its empty root is left of it.
     pub(crate) ends: Option<Tree>,
+    /// Its precondition holds whatever the keys have: where overlays take the changes, and nothing
+    /// else has to know what they replace, that is not read.
+    pub(crate) is_blind: bool,
 }
 
 /// A key's value, read under its lock.
@@ -58,6 +65,8 @@ struct CurrentValue {
     length: usize,
     /// The tree's load watermark when this was read.
     loaded: u64,
+    /// The serial number of the tree's overlays then; 0 without some.
+    overlays: u64,
 }
 
 /// The result of reading what the keys have.
@@ -76,20 +85,42 @@ impl Transactions {
         &self,
         local: &TaskWorker,
         change: Change<'_>,
+        precondition: impl FnMut(Option<ValueRef<'_>>) -> bool,
+    ) -> Result<bool, Error> {
+        self.auto_commit(local, change, precondition, CommitContext::default())
+    }
+
+    /// Auto-commits one put or delete, whatever the key has.
+    pub(crate) fn put_one(&self, local: &TaskWorker, change: Change<'_>) -> Result<(), Error> {
+        let context = CommitContext {
+            is_blind: true,
+            ..CommitContext::default()
+        };
+        self.auto_commit(local, change, |_| true, context).map(drop)
+    }
+
+    fn auto_commit(
+        &self,
+        local: &TaskWorker,
+        change: Change<'_>,
         mut precondition: impl FnMut(Option<ValueRef<'_>>) -> bool,
+        context: CommitContext<'_>,
     ) -> Result<bool, Error> {
         let parts = &local.parts;
         let durability = parts.shared.config.durability;
         TaskContext { local }.admit()?;
         self.await_version_space(local)?;
+        await_memory(local, std::slice::from_ref(&change))?;
         let locked = self.locks.one(&local.worker, change.number());
         if !parts.log.is_on() && self.snapshots.active() == 0 {
             change.await_load(local)?;
             let slot = self.tracker.register(local.worker.index, &parts.log);
             local.worker.preemption_point();
-            if self.snapshots.active() == 0 && change.may_change()? {
+            let may_change = change.may_change()? && change.overlays(local).is_some();
+            if self.snapshots.active() == 0 && may_change {
                 local.worker.preemption_point();
-                let (went, dead) = apply_unversioned(local, &change, &mut precondition)?;
+                let is_blind = context.is_blind;
+                let (went, dead) = apply_unversioned(local, &change, is_blind, &mut precondition)?;
                 // It has no LSN, but what it has replaced may have versions of later ones.
                 slot.ends_at(parts.log.next().0);
                 drop(slot);
@@ -103,7 +134,6 @@ impl Transactions {
         }
         let changes = [change];
         let mut precondition = |_, old: Option<ValueRef<'_>>| Ok(precondition(old));
-        let context = CommitContext::default();
         self.commit(
             local,
             &changes,
@@ -136,6 +166,7 @@ impl Transactions {
     ) -> Result<bool, Error> {
         TaskContext { local }.admit()?;
         self.await_version_space(local)?;
+        await_memory(local, changes)?;
         let numbers = changes.iter().map(Change::number).collect();
         let locked = self.locks.all(&local.worker, numbers);
         self.commit(local, changes, context, durability, precondition, locked)
@@ -208,11 +239,12 @@ impl Outcome<'_> {
 fn apply_unversioned(
     local: &TaskWorker,
     change: &Change<'_>,
+    is_blind: bool,
     precondition: &mut impl FnMut(Option<ValueRef<'_>>) -> bool,
 ) -> Result<(bool, Option<Descriptor>), Error> {
     let (mut went, mut dead) = (false, None);
     let ctx = TaskContext { local };
-    change.tree.apply(&ctx, change.key, None, |old| {
+    levels::update(&change.tree, &ctx, change.key, is_blind, |old| {
         dead = old
             .filter(|old| old.kind == ValueKind::Extent)
             .map(|old| Descriptor::new(old.bytes));
@@ -228,6 +260,27 @@ fn apply_unversioned(
         local.parts.pagestore.confirm_allocations(&confirmed, &[]);
     }
     Ok((went, dead.filter(|_| went)))
+}
+
+/// Waits until the memory of overlays has space for a commit of `changes`. The caller holds
+/// nothing. Commits to the catalog do not wait: sealing makes some.
+fn await_memory(local: &TaskWorker, changes: &[Change<'_>]) -> Result<(), Error> {
+    let overlays = &local.pool.overlays;
+    let mut patience = Patience::default();
+    while overlays.is_any() && changes.iter().any(|change| change.tree != CATALOG) {
+        let log = &local.parts.log;
+        let trees = changes.iter().map(|change| change.tree.id);
+        match overlays.admit(trees, log.next(), log.area_bytes()) {
+            Admission::Granted => break,
+            Admission::Refused(error) => return Err(error),
+            Admission::Later => {
+                local.parts.shared.writable()?;
+                local.parts.workers.notify_all();
+                patience.wait(&local.worker);
+            }
+        }
+    }
+    Ok(())
 }
 
 impl Transactions {
@@ -444,6 +497,9 @@ impl<'a> Commit<'a, '_> {
             if change.loaded() != peeked.loaded && !canary::is_on(Canary::LoadBesideCommits) {
                 return Ok(false);
             }
+            if change.overlays(self.local) != Some(peeked.overlays) {
+                return Ok(false);
+            }
         }
         Ok(true)
     }
@@ -457,10 +513,15 @@ impl<'a> Commit<'a, '_> {
         for (at, change) in self.changes.iter().enumerate() {
             change.await_load(self.local)?;
             let loaded = change.loaded();
+            let overlays = change.await_overlays(self.local)?;
             if self.context.snapshot.is_some_and(|own| own.lsn < loaded) {
                 return Err(change.conflict());
             }
-            let kind = change.tree.get(&ctx, change.key, &mut bytes);
+            let is_blind = self.context.is_blind && !publish && change.takes_blindly(self.local);
+            let kind = match is_blind {
+                true => Ok(None),
+                false => levels::get(&change.tree, &ctx, change.key, &mut bytes),
+            };
             // A tree that is being dropped looks corrupt.
             let kind = kind.or_else(|error| change.may_change().and(Err(error)))?;
             let old = kind.map(|kind| ValueRef {
@@ -483,6 +544,7 @@ impl<'a> Commit<'a, '_> {
                 old,
                 length,
                 loaded,
+                overlays,
             });
         }
         Ok(CurrentValues::Done(peeked))
@@ -722,8 +784,7 @@ impl<'a> Commit<'a, '_> {
         reservation: &mut LogReservation<'_>,
     ) -> Result<(), Error> {
         for (at, change) in self.changes.iter().enumerate() {
-            let decide = |_: Option<ValueRef<'_>>| change.decision();
-            change.tree.apply(ctx, change.key, Some(lsn), decide)?;
+            levels::put(&change.tree, ctx, change.key, lsn, change.value)?;
             let left = self.changes.len() - 1 - at;
             reservation.release_splits(splits.applied(at, left));
             self.local.worker.preemption_point();

@@ -340,7 +340,7 @@ impl<'a> LargeCommit<'a> {
     /// stay; the record's body.
     fn prepare(&self, content: &Content) -> Result<Vec<u8>, Error> {
         let (local, parts) = (self.local, &self.local.parts);
-        let body = btree::roots_body(&content.trees, &content.ended(), &content.tokens);
+        let body = btree::roots_body(&content.trees, &content.ended(), &content.tokens, false);
         if body.len() as u64 > parts.log.record_limit() {
             return Err(self.too_large(body.len() as u64));
         }

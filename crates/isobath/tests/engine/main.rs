@@ -27,6 +27,7 @@ mod loading;
 mod log_full;
 mod long_reads;
 mod moved_chunks;
+mod overlays;
 mod policies;
 mod published;
 mod ranges;

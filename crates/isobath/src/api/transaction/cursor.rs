@@ -9,9 +9,10 @@ use super::scan::{Found, FoundRecord, Source, as_slice, owned};
 use super::write_set::Write;
 use crate::Error;
 use crate::api::range::{Ends, Part};
-use crate::btree::{Cursor, Direction, Stretch, ValueRef};
+use crate::btree::{Direction, Stretch, ValueRef};
 use crate::context::{InlineContext, ReadContext, TaskContext};
 use crate::extent;
+use crate::levels::Cursor;
 use crate::txn::versions::{Bounds, OldValue, Older, is_passed};
 
 /// Records of the first batch of a scan that does not say how many it wants, and of its longest;

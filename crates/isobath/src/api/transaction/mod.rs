@@ -35,6 +35,7 @@ use crate::shared::Counters;
 use crate::sync::Mutex;
 use crate::txn::Dead;
 use crate::txn::commit::CommitContext;
+use crate::txn::large::LargeTree;
 use crate::txn::serializable::ReadSet;
 use crate::{Durability, Error, Record, WriteBatch, extent, small};
 use scan::Hidden;
@@ -543,6 +544,7 @@ impl Transaction {
                 reads,
                 frees_space: false,
                 ends: None,
+                is_blind: true,
             };
             local.engine.transactions.change_all(
                 local,
@@ -602,6 +604,7 @@ impl Transaction {
             reads,
             frees_space: false,
             ends: None,
+            is_blind: false,
         };
         let changes = self.writes.large();
         let result = changes.and_then(|mut changes| {
@@ -609,6 +612,9 @@ impl Transaction {
             runtime.run(Urgency::Ordinary, |local| {
                 let mut next = |at| changes.next(at);
                 let transactions = &local.engine.transactions;
+                let merging = &local.engine.merging;
+                let leave = |tree: &LargeTree<'_>| merging.leave(transactions, local, tree.tree);
+                let _kept_out = trees.iter().map(leave).collect::<Result<Vec<_>, _>>()?;
                 transactions.commit_large(local, &trees, context, &mut next)
             })?;
             Ok((changes.dead, changes.user_bytes))

@@ -37,6 +37,9 @@ const LINES: isize = (PAGE_SIZE / 64) as isize;
 /// Cache lines of the next leaf that are called into the cache at each record.
 const LINES_PER_RECORD: isize = 4;
 
+/// Bounds of keys.
+pub(crate) type OwnedBounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
 /// Which way a cursor goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Direction {
@@ -271,6 +274,21 @@ impl Cursor {
     /// The range's bounds.
     pub(crate) fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
         (as_slice(&self.lower), as_slice(&self.upper))
+    }
+
+    /// What is behind the current leaf; `None` at the end.
+    pub(crate) fn rest_bounds(&self) -> Option<OwnedBounds> {
+        let (lower, upper) = (self.lower.clone(), self.upper.clone());
+        match (&self.next, self.direction) {
+            (Next::Start, _) => Some((lower, upper)),
+            (Next::Beyond, Direction::Forward) => {
+                Some((Bound::Included(self.boundary.clone()), upper))
+            }
+            (Next::Beyond, Direction::Reverse) => {
+                Some((lower, Bound::Excluded(self.boundary.clone())))
+            }
+            (Next::End, _) => None,
+        }
     }
 
     /// The key from which on (descending: below which) the leaves lie that follow the current one;

@@ -466,13 +466,19 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
 }
 
 /// The body of the record that gives trees their new content: confirms `tokens`, frees `ended`.
-/// Commits before it are not to be repeated in the first tree.
-pub(crate) fn roots_body(trees: &[Rewritten], ended: &[PageId], tokens: &[Token]) -> Vec<u8> {
+/// Commits before it are not to be repeated in the first tree, unless `repeats`.
+pub(crate) fn roots_body(
+    trees: &[Rewritten],
+    ended: &[PageId],
+    tokens: &[Token],
+    repeats: bool,
+) -> Vec<u8> {
     let first = trees
         .first()
         .map_or(crate::types::CATALOG.id, |first| first.tree.id);
     let images = trees.iter().map(|tree| (tree.tree.root, &tree.root.0));
-    structure_body(first, images, ended.iter().copied(), tokens, Some(&[]))
+    let loaded = (!repeats).then_some(&[][..]);
+    structure_body(first, images, ended.iter().copied(), tokens, loaded)
 }
 
 /// Gives all `trees` their new content in one step, as the record at `record` says.

@@ -62,6 +62,7 @@ fn left_by_a_large_commit() -> usize {
         words_per_page: None,
         checkpoint_bytes: None,
         spill_bytes: Some(16 << 10),
+        overlay_bytes: None,
     }
     .switch_on();
     let (simulation, device) = quiet();

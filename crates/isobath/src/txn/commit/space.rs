@@ -68,6 +68,8 @@ impl Commit<'_, '_> {
     fn each_growing(&self, peeked: &[CurrentValue]) -> impl Iterator<Item = bool> {
         let changes = self.changes.iter().zip(peeked);
         changes.map(|(change, peeked)| match (change.value, &peeked.old) {
+            // It goes to a memory.
+            _ if peeked.overlays != 0 => false,
             (None, _) => false,
             (Some(_), OldValue::Absent) => true,
             (Some(new), _) => new.bytes.len() > peeked.length,

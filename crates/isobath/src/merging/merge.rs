@@ -1,0 +1,234 @@
+//! Merging: the records of runs move into the base, in key order, round and round.
+//!
+//! A merge takes the next records of all runs, and of each key the newest. It writes new leaves
+//! beside the base ([`Rewrite`]), waits until they are durable, and gives the root its new content
+//! as one record says. That record does not say that commits before it are not to be repeated: the
+//! memory's are.
+//!
+//! A run is merged as a whole once merges have come round to where they were when it was sealed.
+//! Then the catalog lists it as one that is being freed, new `Levels` come without it, and once no
+//! reader has it its pages are freed. Older runs are never left behind: they would say what they had
+//! again.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::{Work, listing};
+use crate::Error;
+use crate::btree::{self, Change, Direction, Edits, Rewrite, Stretches};
+use crate::canary::{self, Canary};
+use crate::context::{TaskContext, WriteContext};
+use crate::levels::Parts;
+use crate::log::ReservationClass;
+use crate::log::record::Kind;
+use crate::overlay::{Levels, Overlaid, Position, Run};
+use crate::shared::Counters;
+use crate::txn::catalog_change;
+use crate::types::{OVERLAID, UNLISTED_RUN};
+
+/// Records that one merge moves.
+const RECORDS: usize = 8192;
+const SMALL_RECORDS: usize = 24;
+/// Of a page, what merges fill, in percent.
+const FILL_PERCENT: usize = 94;
+
+impl Work<'_> {
+    /// Merges the next records of the runs of `overlaid`, with which the caller is busy; `false` if
+    /// it has none.
+    pub(super) fn merge(&self, overlaid: &Overlaid) -> Result<bool, Error> {
+        let levels = overlaid.levels();
+        if levels.runs.is_empty() {
+            return Ok(false);
+        }
+        let mut position = overlaid.position.lock().clone();
+        position = match self.merge_from(overlaid, &levels, &position.key, false)? {
+            Some(key) => Position { key, ..position },
+            None => Position {
+                round: position.round + 1,
+                key: Vec::new(),
+            },
+        };
+        drop(levels);
+        overlaid.position.lock().clone_from(&position);
+        self.retire(overlaid, &position)?;
+        Ok(true)
+    }
+
+    /// Merges all that `overlaid` has, while no commit changes the tree.
+    pub(super) fn merge_all(&self, overlaid: &Overlaid) -> Result<(), Error> {
+        let levels = overlaid.levels();
+        let mut from = Vec::new();
+        // Bound: each round passes some records.
+        while let Some(next) = self.merge_from(overlaid, &levels, &from, true)? {
+            from = next;
+        }
+        Ok(())
+    }
+
+    /// Merges some records from the key `from` on, and of `levels`' memories if `with_memories`; the
+    /// key from which on to go on, or `None` at the end.
+    fn merge_from(
+        &self,
+        overlaid: &Overlaid,
+        levels: &Levels,
+        from: &[u8],
+        with_memories: bool,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let ctx = TaskContext { local: self.local };
+        let most = match self.local.pool.overlays.is_small() {
+            true => SMALL_RECORDS,
+            false => RECORDS,
+        };
+        // Each may be in a leaf of its own.
+        let most = most.min(self.most_replaced() / 2).max(1);
+        let bounds = (Bound::Included(from), Bound::Unbounded);
+        let mut parts = Parts::new(levels, bounds, Direction::Forward, with_memories);
+        let mut changes = Vec::new();
+        while changes.len() < most
+            && let Some((key, put)) = parts.next(&ctx)?
+        {
+            let value = put.0.map(|(kind, bytes)| (kind, bytes.into_vec()));
+            changes.push(Change { key, value });
+        }
+        let next = parts.peek(&ctx)?.map(<[u8]>::to_vec);
+        drop(parts);
+        if !changes.is_empty() {
+            self.rewrite(overlaid, changes)?;
+        }
+        Ok(next)
+    }
+
+    /// Pages that the record of one merge can name.
+    fn most_replaced(&self) -> usize {
+        (self.local.parts.log.record_limit() / 8) as usize
+    }
+
+    /// Gives the base these records.
+    fn rewrite(&self, overlaid: &Overlaid, changes: Vec<Change>) -> Result<(), Error> {
+        let (local, parts) = (self.local, &self.local.parts);
+        let ctx = TaskContext { local };
+        ctx.admit()?;
+        let token = parts.log.stamp(local.worker.index).0;
+        let most = self.most_replaced();
+        let mut rewrite = Rewrite::new(&ctx, overlaid.tree, FILL_PERCENT, token, most);
+        let mut changes = changes.into_iter();
+        let removed = Stretches::default();
+        let rewritten = rewrite.run(&mut Edits {
+            next: &mut || Ok(changes.next()),
+            removed: &removed,
+            is_removed: &mut |_| Ok(false),
+            // The commit that has replaced a large value has freed it, or given it to a version.
+            on_replaced: &mut |_| Ok(()),
+        });
+        let built = rewrite.built();
+        drop(rewrite);
+        let installed = rewritten.and_then(|rewritten| self.install(&rewritten, token));
+        if installed.is_err() && parts.shared.writable().is_ok() {
+            parts.pagestore.discard_pages(&local.worker, token, built);
+        }
+        installed
+    }
+
+    /// Gives the root its new content.
+    fn install(&self, rewritten: &btree::Rewritten, token: u64) -> Result<(), Error> {
+        let (local, parts) = (self.local, &self.local.parts);
+        let ctx = TaskContext { local };
+        let worker = &local.worker;
+        let trees = std::slice::from_ref(rewritten);
+        let (ended, tokens) = (&rewritten.replaced, [token]);
+        let body = btree::roots_body(trees, ended, &tokens, true);
+        let bytes = body.len() as u64;
+        if parts.log.is_on() {
+            parts.log_tasks.wait_to_hold(worker, bytes)?;
+            if !canary::is_on(Canary::MergeBeforeLeaves) {
+                ctx.flush_older_than(parts.log.next())?;
+            }
+        }
+        let class = ReservationClass::Structure;
+        let reservation = parts.log_tasks.reserve(worker, bytes, class)?;
+        parts.shared.writable()?;
+        // No checkpoint that knows neither the record nor the root begins behind it.
+        let tracker = &self.transactions.tracker;
+        let slot = tracker.register(worker.index, &parts.log);
+        slot.adds_versions();
+        let lsn = parts
+            .log
+            .append(worker.index, Kind::Structure, &[&body], |lsn| {
+                slot.is_at(lsn);
+                parts.pagestore.confirm_allocations(&tokens, ended);
+            });
+        drop(reservation);
+        if let Err(error) = btree::install_roots(&ctx, trees, lsn) {
+            slot.abandon();
+            parts.shared.poison(error.clone());
+            return Err(error);
+        }
+        let ending = tracker.begin_ending(lsn);
+        drop(slot);
+        parts.pagestore.end_pages(worker, lsn, ended);
+        drop(ending);
+        Ok(())
+    }
+
+    /// Takes the oldest runs out of the tree that are merged at `position`.
+    fn retire(&self, overlaid: &Overlaid, position: &Position) -> Result<(), Error> {
+        let levels = overlaid.levels();
+        let is_left = |run: &Arc<Run>| !run.is_merged_at(position);
+        let kept = levels.runs.iter().rposition(is_left).map_or(0, |at| at + 1);
+        let (mut runs, mut retired) = (levels.runs[..kept].to_vec(), levels.runs[kept..].to_vec());
+        if canary::is_on(Canary::RetireNewest) && !retired.is_empty() && !runs.is_empty() {
+            std::mem::swap(&mut runs[0], &mut retired[0]);
+        }
+        drop(levels);
+        if retired.is_empty() {
+            return Ok(());
+        }
+        let listed = listing::key(OVERLAID, overlaid.tree.id);
+        let entry = listing::encode(overlaid.tree, !overlaid.has_large(), &runs);
+        self.unlist(&retired, catalog_change(&listed, Some(&entry)))?;
+        overlaid.change(|levels| {
+            Some(Levels {
+                number: 0,
+                memory: Arc::clone(&levels.memory),
+                sealing: levels.sealing.clone(),
+                runs,
+            })
+        });
+        let counters = &self.local.parts.shared.counters;
+        Counters::add(&counters.merged_runs, retired.len() as u64);
+        self.merging.retired.lock().extend(retired);
+        Ok(())
+    }
+
+    /// Commits `change`, which takes runs from a tree, and lists them as runs that are being freed.
+    pub(super) fn unlist(
+        &self,
+        runs: &[Arc<Run>],
+        change: crate::txn::commit::Change<'_>,
+    ) -> Result<(), Error> {
+        let entry = |run: &Arc<Run>| {
+            let key = listing::key(UNLISTED_RUN, run.tree.id);
+            (key, listing::encode_unlisted(run.tree))
+        };
+        let entries: Vec<_> = runs.iter().map(entry).collect();
+        let listed = entries
+            .iter()
+            .map(|(key, value)| catalog_change(key, Some(value)));
+        let changes: Vec<_> = std::iter::once(change).chain(listed).collect();
+        self.commit(&changes, None)
+    }
+
+    /// Frees the runs that no reader has any more; leaves the others.
+    pub(super) fn free_retired(&self) -> Result<(), Error> {
+        let mut free = Vec::new();
+        self.merging.retired.lock().retain_mut(|run| {
+            let is_free = Arc::get_mut(run).is_some() || canary::is_on(Canary::FreeBesideReaders);
+            if is_free {
+                free.push(run.tree);
+            }
+            !is_free
+        });
+        // What fails here is freed by the next opening.
+        free.into_iter().try_for_each(|run| self.free_run(run))
+    }
+}

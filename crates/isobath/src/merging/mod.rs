@@ -1,0 +1,473 @@
+//! The work on overlays: which trees get some, sealing, merging, and getting rid of them.
+//!
+//! One system task does it for all trees, while there is some to do ([`Merging::run`]). Sealing comes
+//! first, since writers wait for it. Other tasks have a tree leave its overlays
+//! ([`Merging::leave`]). Both are *busy* with a tree while they work on it.
+//!
+//! Commits to the catalog are a part of this work. So they never wait for a memory, and others
+//! leave half of the log's area for them ([`Overlays::admit`](crate::overlay::Overlays::admit)).
+
+mod leave;
+mod listing;
+mod merge;
+mod seal;
+
+pub(crate) use listing::{decode, list_unlisted, unlisted};
+
+use std::cell::Cell;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::btree::{Cursor, Direction, MaxPages, Tree, ValueKind};
+use crate::context::{TaskContext, TaskWorker};
+use crate::overlay::{Filter, Overlaid, Run};
+use crate::pagestore::LowerParts;
+use crate::runtime::{Patience, PerWorker, TaskId, Worker};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::txn::{Transactions, catalog_change};
+use crate::types::OVERLAID;
+use crate::{Error, trace};
+
+/// Runs from which on merges go on until some are gone, and those from which on memories are not
+/// sealed: writers wait for merges then.
+const MAX_RUNS: usize = 12;
+const LIMIT_RUNS: usize = 2 * MAX_RUNS;
+const _: () = assert!(LIMIT_RUNS < listing::MAX_LISTED);
+const SMALL_MAX_RUNS: usize = 3;
+/// How often the worker of the task looks at least.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Share of the base's records from which on runs are merged: one part in this many.
+const SHARE: u64 = 4;
+/// Pages that are read to estimate the size of a tree.
+const SAMPLED: MaxPages = MaxPages {
+    leaves: 16,
+    inner: 64,
+};
+/// Leaves that are looked at for large values between two looks at other work.
+const LOOKED_AT: usize = 4096;
+
+/// The work on overlays of a store.
+pub(crate) struct Merging {
+    /// Trees may have overlays.
+    is_on: bool,
+    /// The task, parked, to be woken when there is work.
+    idle: PerWorker<Cell<Option<TaskId>>>,
+    /// Others that have the task begin nothing: checks, and closing.
+    pauses: AtomicUsize,
+    is_working: AtomicBool,
+    /// A merge has failed; the next sealed memory has them tried again.
+    has_failed: AtomicBool,
+    /// Runs that no `Levels` have but those of readers.
+    retired: Mutex<Vec<Arc<Run>>>,
+    /// A tree of which no record may have a large value, as far as was looked, and how far.
+    looked: Mutex<Option<(u64, Vec<u8>)>>,
+    lower: LowerParts,
+}
+
+/// Until this is dropped the task does nothing.
+pub(crate) struct Pause<'m>(&'m AtomicUsize);
+
+impl Drop for Pause<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// The work in a task.
+struct Work<'w> {
+    merging: &'w Merging,
+    transactions: &'w Transactions,
+    local: &'w TaskWorker,
+}
+
+impl Merging {
+    /// Of a store whose trees may have overlays if `is_on`.
+    pub(crate) fn new(lower: LowerParts, is_on: bool) -> Merging {
+        let config = &lower.shared.config;
+        let overlays = &lower.buffer.pool.overlays;
+        let begins = config.overlays && !config.read_only;
+        overlays.configure(begins, config.overlay_bytes);
+        Merging {
+            is_on,
+            idle: PerWorker::new(&lower.workers, |_| Cell::new(None)),
+            pauses: AtomicUsize::new(0),
+            is_working: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
+            retired: Mutex::default(),
+            looked: Mutex::default(),
+            lower,
+        }
+    }
+
+    /// Whether the store needs the task.
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// Has the trees have the overlays that the catalog lists, with empty memories; whether there
+    /// are some. Called before changes of the log are repeated.
+    ///
+    /// # Errors
+    ///
+    /// A failed read.
+    pub(crate) fn restore(local: &TaskWorker) -> Result<bool, Error> {
+        let listed = listing::list(local)?;
+        for entry in &listed {
+            let runs = listing::runs_of(entry);
+            let overlays = &local.pool.overlays;
+            overlays.insert(entry.tree, runs, !entry.has_none_large);
+        }
+        Ok(!listed.is_empty())
+    }
+
+    /// Frees the runs that were being built or freed when the store was left.
+    ///
+    /// # Errors
+    ///
+    /// As for any commit.
+    pub(crate) fn resume(
+        &self,
+        transactions: &Transactions,
+        local: &TaskWorker,
+    ) -> Result<(), Error> {
+        let work = self.work(transactions, local);
+        let left = list_unlisted(local)?;
+        left.into_iter().try_for_each(|run| work.free_run(run))
+    }
+
+    /// Seals all memories, so that the volume has what was committed before.
+    ///
+    /// # Errors
+    ///
+    /// As for any commit.
+    pub(crate) fn seal_all(
+        &self,
+        transactions: &Transactions,
+        local: &TaskWorker,
+    ) -> Result<(), Error> {
+        let work = self.work(transactions, local);
+        let mut patience = Patience::default();
+        for overlaid in local.pool.overlays.all() {
+            let _busy = loop {
+                if let Some(busy) = overlaid.begin_work() {
+                    break busy;
+                }
+                local.parts.shared.writable()?;
+                patience.wait(&local.worker);
+            };
+            // Also one that was left half-way.
+            for _ in 0..2 {
+                work.seal(&overlaid)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the task's work and seals all memories, for the store closes.
+    ///
+    /// # Errors
+    ///
+    /// As for any commit.
+    pub(crate) fn end(&self, transactions: &Transactions, local: &TaskWorker) -> Result<(), Error> {
+        let pause = self.pause(local)?;
+        // For good.
+        std::mem::forget(pause);
+        self.seal_all(transactions, local)?;
+        self.free_retired(transactions, local)
+    }
+
+    /// Has the task do nothing until what this returns is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`].
+    pub(crate) fn pause(&self, local: &TaskWorker) -> Result<Pause<'_>, Error> {
+        self.pauses.fetch_add(1, Ordering::SeqCst);
+        let pause = Pause(&self.pauses);
+        let mut patience = Patience::default();
+        while self.is_working.load(Ordering::SeqCst) {
+            local.parts.shared.writable()?;
+            patience.wait(&local.worker);
+        }
+        Ok(pause)
+    }
+
+    /// Frees the runs that no reader has any more.
+    ///
+    /// # Errors
+    ///
+    /// As for any commit.
+    pub(crate) fn free_retired(
+        &self,
+        transactions: &Transactions,
+        local: &TaskWorker,
+    ) -> Result<(), Error> {
+        self.work(transactions, local).free_retired()
+    }
+
+    fn work<'w>(&'w self, transactions: &'w Transactions, local: &'w TaskWorker) -> Work<'w> {
+        Work {
+            merging: self,
+            transactions,
+            local,
+        }
+    }
+
+    /// How long the worker of the task may sleep: what is due is not told to it.
+    pub(crate) fn max_wait(&self, worker: &Worker) -> Option<Duration> {
+        let may_be_due = self.is_on && self.lower.buffer.pool.overlays.may_have_some();
+        (may_be_due && self.idle.of(worker).get().is_some()).then_some(LOOK_EVERY)
+    }
+
+    /// Wakes the task if there is work for it; part of each step.
+    #[inline]
+    pub(crate) fn poll(&self, worker: &Worker, stopping: bool) -> bool {
+        if !self.is_on {
+            return false;
+        }
+        let idle = self.idle.of(worker);
+        let wakes = idle.get().is_some() && (stopping || self.is_due());
+        if wakes && let Some(task) = idle.take() {
+            worker.make_ready(task);
+        }
+        wakes
+    }
+
+    /// Whether there is work for the task.
+    fn is_due(&self) -> bool {
+        let overlays = &self.lower.buffer.pool.overlays;
+        let is_free = |run: &Arc<Run>| Arc::strong_count(run) == 1;
+        self.pauses.load(Ordering::SeqCst) == 0
+            && !self.lower.shared.is_recovering()
+            && !self.lower.shared.is_poisoned()
+            && (overlays.has_candidate()
+                || self.retired.lock().iter().any(is_free)
+                || overlays.all().iter().any(|overlaid| {
+                    self.is_to_be_sealed(overlaid)
+                        || self.is_to_be_merged(overlaid)
+                        || lacks_filter(overlaid)
+                        || self.is_to_be_looked_at(overlaid)
+                }))
+    }
+
+    /// Whether the task has nothing to do, and has left nothing half-way.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn is_at_rest(&self) -> bool {
+        let is_working = self.is_working.load(Ordering::SeqCst);
+        !is_working && !self.is_due() && self.retired.lock().is_empty()
+    }
+
+    fn is_to_be_sealed(&self, overlaid: &Overlaid) -> bool {
+        let levels = overlaid.levels();
+        let log = &self.lower.log;
+        let area = if log.is_on() { log.area_bytes() } else { 0 };
+        let overlays = &self.lower.buffer.pool.overlays;
+        let wanted =
+            levels.sealing.is_some() || overlays.is_to_be_sealed(&levels.memory, log.next(), area);
+        wanted && levels.runs.len() < self.limit_runs() && overlaid.failed.lock().is_none()
+    }
+
+    fn max_runs(&self) -> usize {
+        match self.lower.buffer.pool.overlays.is_small() {
+            true => SMALL_MAX_RUNS,
+            false => MAX_RUNS,
+        }
+    }
+
+    fn limit_runs(&self) -> usize {
+        LIMIT_RUNS / MAX_RUNS * self.max_runs()
+    }
+
+    fn is_to_be_merged(&self, overlaid: &Overlaid) -> bool {
+        if self.has_failed.load(Ordering::SeqCst) {
+            return false;
+        }
+        let levels = overlaid.levels();
+        let records: u64 = levels.runs.iter().map(|run| run.records).sum();
+        let base = overlaid.base_records.load(Ordering::Relaxed);
+        levels.runs.len() >= self.max_runs()
+            || levels.runs.len() > 1 && base > 0 && records > base / SHARE
+    }
+
+    /// Whether it may turn out that no record of the tree has a large value.
+    fn is_to_be_looked_at(&self, overlaid: &Overlaid) -> bool {
+        let looked = self.looked.lock();
+        looked
+            .as_ref()
+            .is_some_and(|(serial, _)| *serial == overlaid.serial)
+    }
+
+    /// The task's life.
+    pub(crate) fn run(&self, transactions: &Transactions, local: &TaskWorker) {
+        let work = self.work(transactions, local);
+        while !self.lower.workers.is_stopping() {
+            self.is_working.store(true, Ordering::SeqCst);
+            // What is due is asked once more: of this and of closing, one sees the other.
+            let done = self.is_due().then(|| work.some());
+            self.is_working.store(false, Ordering::SeqCst);
+            match done {
+                Some(Ok(())) => local.worker.yield_now(),
+                Some(Err(error)) => {
+                    let error = error.to_string();
+                    trace::tell!(warn, "overlays", error = error.as_str());
+                    local.worker.yield_now();
+                }
+                None => {
+                    self.idle
+                        .of(&local.worker)
+                        .set(Some(local.worker.task_id()));
+                    local.worker.suspend();
+                }
+            }
+        }
+    }
+}
+
+/// A run of the tree has no filter.
+fn lacks_filter(overlaid: &Overlaid) -> bool {
+    let levels = overlaid.levels();
+    levels.runs.iter().any(|run| run.filter.get().is_none())
+}
+
+impl Work<'_> {
+    /// Lets others run.
+    fn wait(&self) -> Result<(), Error> {
+        self.local.parts.shared.writable()?;
+        self.local.worker.yield_now();
+        Ok(())
+    }
+
+    /// Does some of the work that is due, the most urgent first.
+    fn some(&self) -> Result<(), Error> {
+        let overlays = &self.local.pool.overlays;
+        for overlaid in overlays.all() {
+            let Some(_busy) = overlaid.begin_work() else {
+                continue;
+            };
+            if overlays.state(overlaid.tree.id) != Some(overlaid.serial) {
+                continue;
+            }
+            if self.merging.is_to_be_sealed(&overlaid) {
+                let sealed = self.seal(&overlaid);
+                sealed.inspect_err(|error| {
+                    *overlaid.failed.lock() = Some(error.clone());
+                })?;
+                self.merging.has_failed.store(false, Ordering::SeqCst);
+            }
+            if self.merging.is_to_be_merged(&overlaid) {
+                self.measure(&overlaid)?;
+                let merged = self.merge(&overlaid);
+                merged.inspect_err(|_| self.merging.has_failed.store(true, Ordering::SeqCst))?;
+            } else if lacks_filter(&overlaid) {
+                self.build_filter(&overlaid)?;
+            } else if self.merging.is_to_be_looked_at(&overlaid) {
+                self.look_for_large(&overlaid)?;
+            }
+        }
+        self.free_retired()?;
+        match overlays.next_candidate() {
+            Some((tree, _beginning)) => self.begin(tree),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives `tree` overlays if it does not fit into the pool.
+    ///
+    /// The catalog says so first: whatever a recovery then repeats in memory the base may have
+    /// already. No merge begins before the commits in flight have ended, which may change leaves.
+    fn begin(&self, tree: Tree) -> Result<(), Error> {
+        let overlays = &self.local.pool.overlays;
+        if overlays.of(tree.id).is_some() {
+            return Ok(());
+        }
+        let sample = tree.sample(&TaskContext { local: self.local }, SAMPLED)?;
+        let frames = f64::from(self.local.pool.frames.count());
+        let is_large = match overlays.is_small() {
+            true => sample.levels > 1,
+            false => sample.leaf_pages + sample.inner_pages > frames,
+        };
+        if !is_large {
+            return Ok(());
+        }
+        let key = listing::key(OVERLAID, tree.id);
+        let entry = listing::encode(tree, false, &[]);
+        self.commit(&[catalog_change(&key, Some(&entry))], None)?;
+        overlays.insert(tree, Vec::new(), true);
+        self.transactions.tracker.drain(false, || self.wait())?;
+        if let Some(overlaid) = overlays.of(tree.id) {
+            let records = sample.records.round() as u64;
+            overlaid.base_records.store(records, Ordering::Relaxed);
+            *self.merging.looked.lock() = Some((overlaid.serial, Vec::new()));
+        }
+        Ok(())
+    }
+
+    /// Finds how many records the base has, about, where a round of merges begins.
+    fn measure(&self, overlaid: &Overlaid) -> Result<(), Error> {
+        let is_known = overlaid.base_records.load(Ordering::Relaxed) > 0;
+        if is_known && !overlaid.position.lock().key.is_empty() {
+            return Ok(());
+        }
+        let ctx = TaskContext { local: self.local };
+        let sample = overlaid.tree.sample(&ctx, SAMPLED)?;
+        let records = (sample.records.round() as u64).max(1);
+        overlaid.base_records.store(records, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Builds the filter of a run that has none since the store was opened.
+    fn build_filter(&self, overlaid: &Overlaid) -> Result<(), Error> {
+        let levels = overlaid.levels();
+        let Some(run) = levels.runs.iter().find(|run| run.filter.get().is_none()) else {
+            return Ok(());
+        };
+        let ctx = TaskContext { local: self.local };
+        let mut filter = Filter::new(run.records);
+        let (lower, upper) = (Bound::Unbounded, Bound::Unbounded);
+        let mut cursor = Cursor::new(run.tree, lower, upper, Direction::Forward);
+        while cursor.next_records(&ctx)? {
+            cursor.visit_leaf(&ctx, |entry| {
+                filter.add(entry.key);
+                true
+            })?;
+            self.local.worker.yield_now();
+        }
+        // No other task builds it.
+        let _ = run.filter.set(filter);
+        Ok(())
+    }
+
+    /// Goes on looking for large values in the base, where every change since it got overlays says
+    /// whether it has one.
+    fn look_for_large(&self, overlaid: &Overlaid) -> Result<(), Error> {
+        let Some((_, from)) = self.merging.looked.lock().take() else {
+            return Ok(());
+        };
+        let ctx = TaskContext { local: self.local };
+        let (lower, upper) = (Bound::Included(&from[..]), Bound::Unbounded);
+        let mut cursor = Cursor::new(overlaid.tree, lower, upper, Direction::Forward);
+        for _ in 0..LOOKED_AT {
+            if !cursor.next_records(&ctx)? {
+                overlaid.found_none_large();
+                return Ok(());
+            }
+            let is_small = |kind| kind == ValueKind::Inline;
+            if !cursor.visit_leaf(&ctx, |entry| is_small(entry.value.kind))? {
+                return Ok(());
+            }
+            self.local.worker.yield_now();
+            if self.merging.is_to_be_sealed(overlaid) {
+                break;
+            }
+        }
+        match cursor.boundary() {
+            Some(boundary) => {
+                *self.merging.looked.lock() = Some((overlaid.serial, boundary.to_vec()));
+            }
+            None => overlaid.found_none_large(),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,180 @@
+//! Sealing: a memory becomes a run.
+//!
+//! 1. The tree gets a new memory.
+//! 2. The commits in flight end: none changes the old one any more.
+//! 3. A tree is built of it, which the catalog lists as a run that is being built: a crash frees it.
+//! 4. One commit makes it the newest run of the tree.
+//! 5. Readers find it in place of the memory, which lets go of the log.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::{Work, listing};
+use crate::Error;
+use crate::btree::{Loader, Tree, ValueRef};
+use crate::canary::{self, Canary};
+use crate::context::{TaskContext, WriteContext};
+use crate::overlay::{Filter, Levels, Memory, Overlaid, Run};
+use crate::shared::Counters;
+use crate::txn::catalog_change;
+use crate::txn::commit::CommitContext;
+use crate::types::{OVERLAID, UNLISTED_RUN};
+
+/// Records that are copied under one lock.
+const COPIED_AT_ONCE: usize = 256;
+/// Pages of a run that are freed between two looks at other tasks.
+const FREE_STEP: u32 = 64;
+
+impl Work<'_> {
+    /// Seals the memory of `overlaid`, with which the caller is busy.
+    pub(super) fn seal(&self, overlaid: &Overlaid) -> Result<(), Error> {
+        overlaid.change(|levels| {
+            // One that an earlier attempt has left is first.
+            let begins = levels.sealing.is_none() && levels.memory.count() > 0;
+            begins.then(|| Levels {
+                number: 0,
+                memory: Arc::default(),
+                sealing: Some(Arc::clone(&levels.memory)),
+                runs: levels.runs.clone(),
+            })
+        });
+        let levels = overlaid.levels();
+        let Some(memory) = &levels.sealing else {
+            return Ok(());
+        };
+        if !canary::is_on(Canary::SealBesideCommits) {
+            self.transactions.tracker.drain(false, || self.wait())?;
+        }
+        let run = Arc::new(self.build(overlaid, memory)?);
+        let mut runs = vec![Arc::clone(&run)];
+        runs.extend(levels.runs.iter().cloned());
+        let entry = listing::encode(overlaid.tree, !overlaid.has_large(), &runs);
+        let (listed, built) = (
+            listing::key(OVERLAID, overlaid.tree.id),
+            listing::key(UNLISTED_RUN, run.tree.id),
+        );
+        let changes = [
+            catalog_change(&built, None),
+            catalog_change(&listed, Some(&entry)),
+        ];
+        if let Err(error) = self.commit(&changes, None) {
+            self.give_up(run.tree);
+            return Err(error);
+        }
+        overlaid.change(|levels| {
+            Some(Levels {
+                number: 0,
+                memory: Arc::clone(&levels.memory),
+                sealing: None,
+                runs,
+            })
+        });
+        Counters::add(&self.local.parts.shared.counters.sealed_runs, 1);
+        Ok(())
+    }
+
+    /// Builds a run of a memory that no commit changes.
+    fn build(&self, overlaid: &Overlaid, memory: &Memory) -> Result<Run, Error> {
+        let tree = self.create_run()?;
+        let run = Run::new(tree, memory.count(), overlaid.position.lock().clone());
+        let mut filter = Filter::new(run.records);
+        match self.fill(tree, memory, &mut filter) {
+            Ok(()) => {
+                // It is the first one.
+                let _ = run.filter.set(filter);
+                Ok(run)
+            }
+            Err(error) => {
+                self.give_up(tree);
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes an empty run, which the catalog lists as one that is being built.
+    fn create_run(&self) -> Result<Tree, Error> {
+        let ctx = TaskContext { local: self.local };
+        let parts = &self.local.parts;
+        let id = self.transactions.next_tree_id(self.local)?;
+        let token = parts.log.stamp(self.local.worker.index).0;
+        let tree = Tree::create(&ctx, id, Some(token))?;
+        let (key, value) = (
+            listing::key(UNLISTED_RUN, id),
+            listing::encode_unlisted(tree),
+        );
+        let listed = crate::txn::commit::Change {
+            confirms: Some(token),
+            ..catalog_change(&key, Some(&value))
+        };
+        if let Err(error) = self.commit(&[listed], None) {
+            if parts.shared.writable().is_ok() {
+                tree.free_root(&ctx)?;
+                ctx.cancel_provisional(Some(token), &[]);
+            }
+            return Err(error);
+        }
+        Ok(tree)
+    }
+
+    fn fill(&self, tree: Tree, memory: &Memory, filter: &mut Filter) -> Result<(), Error> {
+        let ctx = TaskContext { local: self.local };
+        let mut loader = Loader::new(&ctx, tree, 100, || Ok::<(), Error>(()))?;
+        let mut last: Option<Vec<u8>> = None;
+        loop {
+            let lower = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            let records = memory.within((lower, Bound::Unbounded), true, COPIED_AT_ONCE);
+            let Some((key, _)) = records.last() else {
+                break;
+            };
+            last = Some(key.clone());
+            for (key, put) in &records {
+                let tombstone = ValueRef::extent(&[]);
+                loader.push(key, put.value().unwrap_or(tombstone))?;
+                if !canary::is_on(Canary::ForgetInFilter) || !key.len().is_multiple_of(2) {
+                    filter.add(key);
+                }
+            }
+            self.local.worker.yield_now();
+        }
+        // Values belong to the tree whose overlay it is.
+        loader.complete()?;
+        loader.link(&mut |_| {}).map(drop)
+    }
+
+    /// Frees a run that will not be used; what fails is left to the next opening.
+    fn give_up(&self, run: Tree) {
+        if self.local.parts.shared.writable().is_ok() {
+            // The caller has an error to tell already.
+            let _ = self.free_run(run);
+        }
+    }
+
+    /// Frees a run that no reader has and the catalog lists as such.
+    pub(super) fn free_run(&self, run: Tree) -> Result<(), Error> {
+        let ctx = TaskContext { local: self.local };
+        // Large values belong to the tree whose run it was.
+        while !run.free_some(&ctx, FREE_STEP, &mut |_| Ok(()))? {
+            self.local.worker.yield_now();
+        }
+        let key = listing::key(UNLISTED_RUN, run.id);
+        self.commit(&[catalog_change(&key, None)], Some(run))
+    }
+
+    /// Commits changes of the catalog, with the end of a tree of which nothing but the root is left.
+    pub(super) fn commit(
+        &self,
+        changes: &[crate::txn::commit::Change<'_>],
+        ends: Option<Tree>,
+    ) -> Result<(), Error> {
+        let context = CommitContext {
+            frees_space: true,
+            ends,
+            ..CommitContext::default()
+        };
+        let durability = self.local.parts.shared.config.durability;
+        let precondition = &mut |_, _: Option<ValueRef<'_>>| Ok(true);
+        self.transactions
+            .change_all(self.local, changes, context, durability, precondition)
+            .map(drop)
+    }
+}

@@ -1,0 +1,424 @@
+//! Overlays: the newest records of large trees, above the leaves.
+//!
+//! A tree has no overlays, or a *base* that only merges change. Then every change goes to the
+//! *memory* of its overlays, an ordered map. A full memory is *sealed*: written as a *run*, a tree
+//! that never changes, whose records are puts and tombstones. Merges move the records of runs into
+//! the base, range by range, round and round.
+//!
+//! - A tree's [`Levels`] are its memory, the memory that is being sealed, its runs from new to old,
+//!   and the base. A change of these makes new `Levels`.
+//! - A reader takes the `Levels` once, before it reads anything else, and asks its parts from new to
+//!   old. What moves down stays in the part where it was while someone has these `Levels`. So no
+//!   reader validates, and the base may be newer than the rest.
+//! - Of a key the newer record is always in the newer part: writers of a key have its lock, and take
+//!   the `Levels` under it.
+//! - A memory holds the log from its first record on ([`Overlays::floor`]).
+//!
+//! This part has the state alone. `levels` reads and changes it, `merging` seals and merges.
+
+mod filter;
+mod memory;
+mod run;
+
+pub(crate) use filter::Filter;
+pub(crate) use memory::{Memory, Put};
+pub(crate) use run::{Position, Run};
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::Error;
+use crate::canary::{self, Canary};
+use crate::page::Lsn;
+use crate::small;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Mutex, bytes};
+use crate::types::{Tree, TreeId};
+
+/// Share of its bytes from which on a memory is to be sealed, in sixteenths: the rest is for writers
+/// beside that.
+const SEALED_AT: u64 = 11;
+/// Share of the log's area behind a memory's first record from which on it is to be sealed: one part
+/// in this many.
+const LOG_SHARE: u64 = 4;
+/// And from which on writers wait for that.
+const LOG_LIMIT_SHARE: u64 = 2;
+/// Changes of a tree after which it is asked whether it is to have overlays.
+const LOOK_EVERY: u64 = 1024;
+const SMALL_LOOK_EVERY: u64 = 8;
+
+/// The parts of a tree with overlays, from new to old; the base is last.
+pub(crate) struct Levels {
+    /// No others of the tree have it, since it got overlays.
+    pub(crate) number: u64,
+    pub(crate) memory: Arc<Memory>,
+    /// The one that is being sealed: no commit changes it any more, but those that were in flight.
+    pub(crate) sealing: Option<Arc<Memory>>,
+    /// From new to old.
+    pub(crate) runs: Vec<Arc<Run>>,
+}
+
+impl Levels {
+    /// Bytes of changes that no run has.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let sealing = self.sealing.as_ref().map_or(0, |memory| memory.bytes());
+        self.memory.bytes() + sealing
+    }
+}
+
+/// A tree with overlays.
+pub(crate) struct Overlaid {
+    pub(crate) tree: Tree,
+    /// No other of the store has it.
+    pub(crate) serial: u64,
+    levels: Mutex<Arc<Levels>>,
+    /// A record may have a large value, which commits have to find before they replace it.
+    has_large: AtomicBool,
+    /// A change since the tree got overlays had one.
+    puts_large: AtomicBool,
+    /// Commits wait, for the tree is about to have no overlays.
+    pub(crate) is_leaving: AtomicBool,
+    /// A task seals, merges or leaves.
+    busy: AtomicBool,
+    /// The key from which on the next merge goes.
+    pub(crate) position: Mutex<Position>,
+    /// About how many records the base has; 0 where that is not known.
+    pub(crate) base_records: AtomicU64,
+    /// Why the memory could not be sealed.
+    pub(crate) failed: Mutex<Option<Error>>,
+}
+
+/// Until this is dropped no other task seals or merges the tree's overlays.
+pub(crate) struct Busy<'o>(&'o AtomicBool);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl Overlaid {
+    fn new(tree: Tree, serial: u64, runs: Vec<Arc<Run>>, has_large: bool) -> Overlaid {
+        let levels = Levels {
+            number: 0,
+            memory: Arc::default(),
+            sealing: None,
+            runs,
+        };
+        Overlaid {
+            tree,
+            serial,
+            levels: Mutex::new(Arc::new(levels)),
+            has_large: AtomicBool::new(has_large),
+            puts_large: AtomicBool::new(false),
+            is_leaving: AtomicBool::new(false),
+            busy: AtomicBool::new(false),
+            position: Mutex::default(),
+            base_records: AtomicU64::new(0),
+            failed: Mutex::default(),
+        }
+    }
+
+    /// The parts as they are now.
+    pub(crate) fn levels(&self) -> Arc<Levels> {
+        Arc::clone(&self.levels.lock())
+    }
+
+    /// Gives the tree other parts; `None` leaves them as they are. The caller is busy with it.
+    pub(crate) fn change(&self, change: impl FnOnce(&Levels) -> Option<Levels>) {
+        let mut levels = self.levels.lock();
+        if let Some(new) = change(&levels) {
+            let number = levels.number + 1;
+            *levels = Arc::new(Levels { number, ..new });
+        }
+    }
+
+    /// Makes the caller the one task that seals or merges, if no other is.
+    pub(crate) fn begin_work(&self) -> Option<Busy<'_>> {
+        let was = self.busy.swap(true, Ordering::Acquire);
+        (!was).then(|| Busy(&self.busy))
+    }
+
+    /// Whether some record may have a large value.
+    pub(crate) fn has_large(&self) -> bool {
+        self.has_large.load(Ordering::SeqCst)
+    }
+
+    /// A change has a large value. Said before the key is unlocked.
+    pub(crate) fn note_large(&self) {
+        if canary::is_on(Canary::LargeUnsaid) {
+            return;
+        }
+        self.puts_large.store(true, Ordering::SeqCst);
+        self.has_large.store(true, Ordering::SeqCst);
+    }
+
+    /// The base and the runs have no large values: only changes since can have some.
+    pub(crate) fn found_none_large(&self) {
+        self.has_large.store(false, Ordering::SeqCst);
+        if self.puts_large.load(Ordering::SeqCst) {
+            self.has_large.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// The LSN of the oldest record that is in a memory alone.
+    fn floor(&self) -> u64 {
+        let levels = self.levels();
+        let sealing = levels.sealing.as_ref().map_or(u64::MAX, |old| old.first());
+        levels.memory.first().min(sealing)
+    }
+}
+
+/// The trees of a store that have overlays.
+#[derive(Default)]
+pub(crate) struct Overlays {
+    /// Some tree has them.
+    any: bytes::AtomicU64,
+    trees: Mutex<BTreeMap<TreeId, Arc<Overlaid>>>,
+    serials: AtomicU64,
+    /// Trees get overlays.
+    begins: bytes::AtomicU64,
+    /// Bytes that a memory may take.
+    memory_bytes: AtomicU64,
+    /// Everything is small, for simulations.
+    is_small: AtomicBool,
+    candidates: Arc<Mutex<Candidates>>,
+}
+
+/// Trees that may get overlays.
+#[derive(Default)]
+struct Candidates {
+    /// Changes of each since it was last looked at.
+    changes: BTreeMap<TreeId, (Tree, u64)>,
+    /// Trees that get none now, and how many tasks say so.
+    kept_out: BTreeMap<TreeId, usize>,
+    /// The tree that gets some right now.
+    beginning: Option<TreeId>,
+}
+
+/// Until this is dropped the tree gets no overlays.
+pub(crate) struct KeptOut {
+    candidates: Arc<Mutex<Candidates>>,
+    tree: TreeId,
+}
+
+impl Drop for KeptOut {
+    fn drop(&mut self) {
+        let mut candidates = self.candidates.lock();
+        if let Some(count) = candidates.kept_out.get_mut(&self.tree) {
+            *count -= 1;
+            if *count == 0 {
+                candidates.kept_out.remove(&self.tree);
+            }
+        }
+    }
+}
+
+/// While this exists, those that keep the tree without overlays wait.
+pub(crate) struct Beginning<'o>(&'o Overlays);
+
+impl Drop for Beginning<'_> {
+    fn drop(&mut self) {
+        self.0.candidates.lock().beginning = None;
+    }
+}
+
+/// Whether a commit may go on.
+pub(crate) enum Admission {
+    Granted,
+    Later,
+    /// The memory cannot be sealed.
+    Refused(Error),
+}
+
+impl Overlays {
+    /// Trees get overlays if `begins`; a memory may take so many bytes.
+    pub(crate) fn configure(&self, begins: bool, memory_bytes: u64) {
+        let small = small::overlay_bytes();
+        self.begins.store(u64::from(begins), Ordering::SeqCst);
+        self.is_small.store(small.is_some(), Ordering::SeqCst);
+        let bytes = small.unwrap_or(memory_bytes);
+        self.memory_bytes.store(bytes, Ordering::SeqCst);
+    }
+
+    /// Whether everything is small, for simulations.
+    pub(crate) fn is_small(&self) -> bool {
+        self.is_small.load(Ordering::Relaxed)
+    }
+
+    /// Changes of a tree after which it is asked whether it is to have overlays.
+    fn look_every(&self) -> u64 {
+        match self.is_small() {
+            true => SMALL_LOOK_EVERY,
+            false => LOOK_EVERY,
+        }
+    }
+
+    /// The overlays of `tree`, if it has some.
+    #[inline]
+    pub(crate) fn of(&self, tree: TreeId) -> Option<Arc<Overlaid>> {
+        match self.is_any() {
+            true => self.trees.lock().get(&tree).cloned(),
+            false => None,
+        }
+    }
+
+    /// Whether some tree has overlays.
+    #[inline]
+    pub(crate) fn is_any(&self) -> bool {
+        self.any.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether some tree has overlays, or may get some.
+    #[inline]
+    pub(crate) fn may_have_some(&self) -> bool {
+        self.is_any() || self.begins.load(Ordering::Relaxed) > 0
+    }
+
+    /// All trees that have overlays.
+    pub(crate) fn all(&self) -> Vec<Arc<Overlaid>> {
+        match self.is_any() {
+            true => self.trees.lock().values().cloned().collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// Gives `tree` overlays with these runs, from new to old, unless it has some.
+    pub(crate) fn insert(&self, tree: Tree, runs: Vec<Arc<Run>>, has_large: bool) {
+        let serial = 1 + self.serials.fetch_add(1, Ordering::SeqCst);
+        let new = || Arc::new(Overlaid::new(tree, serial, runs, has_large));
+        self.trees.lock().entry(tree.id).or_insert_with(new);
+        self.any.store(1, Ordering::SeqCst);
+    }
+
+    /// The tree has no overlays any more: all of them are in its base.
+    pub(crate) fn remove(&self, tree: TreeId) {
+        let mut trees = self.trees.lock();
+        trees.remove(&tree);
+        if trees.is_empty() {
+            self.any.store(0, Ordering::SeqCst);
+        }
+    }
+
+    /// What a commit asks in its slot: the serial number of the tree's overlays, 0 without some;
+    /// `None` where commits have to wait.
+    #[inline]
+    pub(crate) fn state(&self, tree: TreeId) -> Option<u64> {
+        match self.of(tree) {
+            None => Some(0),
+            Some(overlaid) if overlaid.is_leaving.load(Ordering::SeqCst) => None,
+            Some(overlaid) => Some(overlaid.serial),
+        }
+    }
+
+    /// The log is needed from here on: the oldest record that is in a memory alone. To be asked
+    /// after the commits in flight were looked at: a commit is in its slot until its records are in
+    /// the memory.
+    pub(crate) fn floor(&self) -> Lsn {
+        if canary::is_on(Canary::CheckpointPastMemory) {
+            return Lsn(u64::MAX);
+        }
+        let floors = self.all();
+        let floors = floors.iter().map(|overlaid| overlaid.floor());
+        Lsn(floors.min().unwrap_or(u64::MAX))
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.memory_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether a memory of `bytes` whose first record is at `first` is to be sealed. The log's next
+    /// record is at `next`, its area has `area` bytes.
+    pub(crate) fn is_to_be_sealed(&self, memory: &Memory, next: Lsn, area: u64) -> bool {
+        let behind = next.0.saturating_sub(memory.first());
+        memory.bytes() * 16 >= self.memory_bytes() * SEALED_AT
+            || memory.bytes() > 0 && area > 0 && behind > area / LOG_SHARE
+    }
+
+    /// Whether a commit to `trees` may begin: the memories have space for it, and do not hold too
+    /// much of the log. Not asked for commits to the catalog, which sealing needs.
+    pub(crate) fn admit(
+        &self,
+        trees: impl Iterator<Item = TreeId>,
+        next: Lsn,
+        area: u64,
+    ) -> Admission {
+        let most = self.memory_bytes();
+        let mut full = trees.filter_map(|tree| self.of(tree));
+        let full = full.find(|overlaid| overlaid.levels().memory.bytes() >= most);
+        let full = full.or_else(|| {
+            let is_held = |overlaid: &Arc<Overlaid>| {
+                area > 0 && next.0.saturating_sub(overlaid.floor()) > area / LOG_LIMIT_SHARE
+            };
+            self.all().into_iter().find(is_held)
+        });
+        match full {
+            None => Admission::Granted,
+            // It is tried again then.
+            Some(overlaid) => match overlaid.failed.lock().take() {
+                Some(error) => Admission::Refused(error),
+                None => Admission::Later,
+            },
+        }
+    }
+
+    /// A commit has changed `tree`, which has no overlays.
+    #[inline]
+    pub(crate) fn note_change(&self, tree: Tree) {
+        if self.begins.load(Ordering::Relaxed) > 0 {
+            let mut candidates = self.candidates.lock();
+            candidates.changes.entry(tree.id).or_insert((tree, 0)).1 += 1;
+        }
+    }
+
+    /// Whether [`Overlays::next_candidate`] would find one.
+    pub(crate) fn has_candidate(&self) -> bool {
+        let every = self.look_every();
+        let is_one = |(_, changes): &(Tree, u64)| *changes >= every;
+        self.begins.load(Ordering::Relaxed) > 0
+            && self.candidates.lock().changes.values().any(is_one)
+    }
+
+    /// A tree that was changed often since it was last looked at. It stays without overlays for
+    /// those that [`Overlays::keep_out`] until the answer is dropped, who wait.
+    pub(crate) fn next_candidate(&self) -> Option<(Tree, Beginning<'_>)> {
+        let every = self.look_every();
+        let mut candidates = self.candidates.lock();
+        let Candidates {
+            changes,
+            kept_out,
+            beginning,
+        } = &mut *candidates;
+        let mut found = None;
+        for (tree, count) in changes.values_mut().filter(|(_, count)| *count >= every) {
+            *count = 0;
+            if !kept_out.contains_key(&tree.id) && beginning.is_none() {
+                found = Some(*tree);
+                break;
+            }
+        }
+        let tree = found?;
+        *beginning = Some(tree.id);
+        Some((tree, Beginning(self)))
+    }
+
+    /// Keeps `tree` from getting overlays; the caller waits while [`Overlays::is_beginning`].
+    pub(crate) fn keep_out(&self, tree: TreeId) -> KeptOut {
+        let mut candidates = self.candidates.lock();
+        *candidates.kept_out.entry(tree).or_insert(0) += 1;
+        KeptOut {
+            candidates: Arc::clone(&self.candidates),
+            tree,
+        }
+    }
+
+    /// Whether a task is about to give `tree` overlays.
+    pub(crate) fn is_beginning(&self, tree: TreeId) -> bool {
+        self.candidates.lock().beginning == Some(tree)
+    }
+
+    /// The tree is gone.
+    pub(crate) fn forget(&self, tree: TreeId) {
+        self.candidates.lock().changes.remove(&tree);
+    }
+}

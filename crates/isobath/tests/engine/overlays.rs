@@ -1,0 +1,378 @@
+//! Trees with overlays against a plain map: memories of a few KiB, so that some hundred changes
+//! seal, merge and free runs.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use super::common;
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use common::{Random, assert_sound, key, parameter, value};
+use isobath::{
+    Durability, Options, Simulation, Small, Snapshot, Store, TransactionOptions, Tree, Volume,
+};
+use isobath_io::{FaultDevice, FaultPlan, Survivors};
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+const KEYS: u64 = 1500;
+
+fn options(log: u64) -> Options {
+    let frames = 128 + 64 * 2 + 4 * 12;
+    Options::new()
+        .pool_bytes(2 * frames * 4224 + (2 << 20) + 8192)
+        .version_store_bytes(2 << 20)
+        .workers(2)
+        .tasks_per_worker(6)
+        .depth_per_worker(16)
+        .segment_bytes(64 << 10)
+        .log_bytes(log)
+        .overlays(true)
+}
+
+/// Memories of overlays of so many bytes in the stores of this thread.
+fn small(bytes: u64) {
+    Small {
+        words_per_page: None,
+        checkpoint_bytes: Some(64 << 10),
+        spill_bytes: None,
+        overlay_bytes: Some(bytes),
+    }
+    .switch_on();
+}
+
+fn device(seed: u64) -> Arc<FaultDevice> {
+    FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=20))
+}
+
+fn open(device: &Arc<FaultDevice>, options: &Options, seed: u64) -> Simulation {
+    Simulation::open(Volume::from_device(device.clone()), options, seed)
+        .unwrap_or_else(|error| panic!("seed {seed}: {error}"))
+}
+
+/// A tree, the map that it should be, and snapshots with the maps that they should see.
+struct Compared {
+    tree: Tree,
+    model: Model,
+    snapshots: Vec<(Snapshot, Model)>,
+}
+
+fn bounds(random: &mut Random) -> (Vec<u8>, Vec<u8>) {
+    let (from, to) = (key(random.below(KEYS)), key(random.below(KEYS)));
+    (from.clone().min(to.clone()), from.max(to))
+}
+
+fn within<'m>(model: &'m Model, from: &'m [u8], to: &'m [u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    model
+        .range::<[u8], _>((Bound::Included(from), Bound::Excluded(to)))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
+}
+
+impl Compared {
+    fn new(tree: Tree, model: Model) -> Compared {
+        Compared {
+            tree,
+            model,
+            snapshots: Vec::new(),
+        }
+    }
+
+    fn step(&mut self, store: &Store, random: &mut Random) {
+        let Compared {
+            tree,
+            model,
+            snapshots,
+        } = self;
+        let number = random.below(KEYS);
+        let key = key(number);
+        let length = match random.below(300) {
+            0 => 5000,
+            _ => random.one_of(&[0, 10, 100, 200]),
+        };
+        match random.below(100) {
+            0..40 => {
+                let new = value(random.bits(), length);
+                tree.insert(&key, &new).unwrap();
+                model.insert(key, new);
+            }
+            40..55 => {
+                let existed = tree.remove(&key).unwrap();
+                assert_eq!(existed, model.remove(&key).is_some());
+            }
+            55..72 => assert_eq!(tree.get(&key).unwrap().as_ref(), model.get(&key)),
+            72..76 => {
+                let (from, to) = bounds(random);
+                let wanted = within(model, &from, &to);
+                let found = tree.range(from.clone()..to.clone());
+                let mut found: Vec<_> = found.map(|record| record.unwrap()).collect();
+                assert!(found == wanted, "a range differs");
+                found = tree
+                    .range(from.clone()..to.clone())
+                    .rev()
+                    .map(|record| record.unwrap())
+                    .collect();
+                found.reverse();
+                assert!(found == wanted, "a reverse range differs");
+                assert_eq!(tree.count(from..to).unwrap(), wanted.len() as u64);
+            }
+            76..80 => {
+                let keys: Vec<_> = (0..20).map(|_| common::key(random.below(KEYS))).collect();
+                let found = tree.get_many(&keys).unwrap();
+                for (key, found) in keys.iter().zip(found) {
+                    assert_eq!(found.as_ref(), model.get(key));
+                }
+            }
+            80..88 => {
+                let mut new = model.clone();
+                let mut transaction = store.begin().unwrap();
+                for _ in 0..1 + random.below(20) {
+                    let key = common::key(random.below(KEYS));
+                    if random.below(3) == 0 {
+                        let existed = transaction.remove(tree, &key).unwrap();
+                        assert_eq!(existed, new.remove(&key).is_some());
+                    } else {
+                        let value = value(random.bits(), random.one_of(&[0, 50, 300]));
+                        transaction.insert(tree, &key, &value).unwrap();
+                        new.insert(key, value);
+                    }
+                }
+                let (from, to) = bounds(random);
+                let found = transaction.range(tree, from.clone()..to.clone()).unwrap();
+                let found: Vec<_> = found.map(|record| record.unwrap()).collect();
+                assert!(
+                    found == within(&new, &from, &to),
+                    "a transaction's range differs"
+                );
+                if random.below(4) > 0 {
+                    transaction.commit().unwrap();
+                    *model = new;
+                }
+            }
+            88..91 => {
+                let options = TransactionOptions::default();
+                let end = key.clone()..common::key(number + 1).max(key.clone());
+                store
+                    .transact(options, |transaction| {
+                        transaction.remove_range(tree, end.clone()).map(drop)
+                    })
+                    .unwrap();
+                model.retain(|key, _| !end.contains(key));
+            }
+            91..94 if snapshots.len() < 3 => {
+                snapshots.push((store.snapshot().unwrap(), model.clone()));
+            }
+            94..97 if !snapshots.is_empty() => {
+                let at = random.below(snapshots.len() as u64) as usize;
+                let (snapshot, seen) = &snapshots[at];
+                assert_eq!(snapshot.get(tree, &key).unwrap().as_ref(), seen.get(&key));
+                let (from, to) = bounds(random);
+                let found = snapshot.range(tree, from.clone()..to.clone()).unwrap();
+                let found: Vec<_> = found.map(|record| record.unwrap()).collect();
+                assert!(
+                    found == within(seen, &from, &to),
+                    "a snapshot's range differs"
+                );
+                if random.below(3) == 0 {
+                    snapshots.remove(at);
+                }
+            }
+            97 => {
+                let first = tree.first().unwrap();
+                let wanted = model.first_key_value();
+                assert_eq!(first.as_ref().map(|(key, value)| (key, value)), wanted);
+                let last = tree.last().unwrap();
+                let wanted = model.last_key_value();
+                assert_eq!(last.as_ref().map(|(key, value)| (key, value)), wanted);
+            }
+            98 => {
+                let popped = tree.pop_first().unwrap();
+                assert_eq!(popped, model.pop_first());
+            }
+            _ => {
+                let old = model.get(&key).cloned();
+                let new = value(random.bits(), 30);
+                let swapped = tree
+                    .compare_and_swap(&key, old.as_deref(), Some(&new))
+                    .unwrap();
+                assert!(swapped.is_ok());
+                model.insert(key, new);
+            }
+        }
+    }
+
+    fn compare(&self) {
+        let found: Model = self.tree.range(..).map(|record| record.unwrap()).collect();
+        assert!(found == self.model, "the tree differs");
+    }
+}
+
+fn against_a_map(seed: u64, log: u64, durability: Durability, steps: u64) {
+    small(6 << 10);
+    let options = options(log).durability(durability);
+    let device = device(seed);
+    let volume = Volume::from_device(device.clone());
+    let mut simulation = Simulation::new(volume, &options, seed).unwrap();
+    let mut random = Random::new(seed);
+    let mut compared = Compared::new(
+        simulation.store().create_tree("t").unwrap(),
+        Model::default(),
+    );
+    let (mut sealed, mut merged) = (0, 0);
+    for round in 0..6 {
+        for _ in 0..steps {
+            compared.step(simulation.store(), &mut random);
+        }
+        compared.compare();
+        let stats = simulation.store().stats();
+        (sealed, merged) = (sealed + stats.sealed_runs, merged + stats.merged_runs);
+        let Compared { model, .. } = compared;
+        // Everything that was acknowledged is there, whatever has been written.
+        let survivors = match durability {
+            Durability::Synced => Survivors::None,
+            _ => Survivors::Executed,
+        };
+        let image = device.crash_image(survivors, round);
+        if log > 0 {
+            let options = options.clone();
+            simulation.close().unwrap();
+            let recovered = open(&image, &options, seed + round);
+            let tree = recovered.store().tree("t").unwrap();
+            let found: Model = tree.range(..).map(|record| record.unwrap()).collect();
+            if durability == Durability::Synced {
+                assert!(found == model, "seed {seed}: what was recovered differs");
+            }
+            assert_sound(recovered.store(), Some(found.len() as u64));
+            recovered.close().unwrap();
+        } else {
+            simulation.close().unwrap();
+        }
+        // Without the option what there is is honoured.
+        let again = match random.below(4) {
+            0 => options.clone().overlays(false),
+            _ => options.clone(),
+        };
+        simulation = open(&device, &again, seed + 100 + round);
+        let tree = simulation.store().tree("t").unwrap();
+        compared = Compared::new(tree, model);
+        compared.compare();
+        assert_sound(simulation.store(), Some(compared.model.len() as u64));
+    }
+    simulation.close().unwrap();
+    assert!(
+        sealed > 3 && merged > 3,
+        "seed {seed}: {sealed} sealed, {merged} merged"
+    );
+}
+
+#[test]
+fn overlays_are_a_map_and_what_is_synced_is_recovered() {
+    for seed in parameter("ISOBATH_FROM", 0)..parameter("ISOBATH_SEEDS", 2) {
+        against_a_map(seed, 4 << 20, Durability::Synced, 800);
+    }
+}
+
+#[test]
+fn overlays_are_a_map_with_a_buffered_log() {
+    for seed in parameter("ISOBATH_FROM", 0)..parameter("ISOBATH_SEEDS", 2) {
+        against_a_map(seed, 4 << 20, Durability::Buffered { window_ms: 10 }, 1500);
+    }
+}
+
+#[test]
+fn overlays_are_a_map_without_a_log() {
+    for seed in parameter("ISOBATH_FROM", 0)..parameter("ISOBATH_SEEDS", 2) {
+        against_a_map(seed, 0, Durability::None, 1500);
+    }
+}
+
+/// Threads that write keys of their own, beside others that read and scan, while runs are sealed,
+/// merged and freed: each reader finds what its writer has acknowledged, or something newer.
+#[test]
+fn readers_beside_writers_miss_nothing() {
+    const WRITERS: u64 = 4;
+    const OWN_KEYS: u64 = 400;
+    const ROUNDS: u64 = 40;
+    small(16 << 10);
+    let options = options(8 << 20).durability(Durability::Buffered { window_ms: 10 });
+    let store = Store::in_memory(&options).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let number = |writer: u64, n: u64| common::key(n * WRITERS + writer);
+    let round_of = |value: &[u8]| u64::from_le_bytes(value[..8].try_into().unwrap());
+    for n in 0..WRITERS * OWN_KEYS {
+        tree.insert(common::key(n), value_of(0)).unwrap();
+    }
+    let acknowledged: Vec<AtomicU64> = (0..WRITERS).map(|_| AtomicU64::new(0)).collect();
+    let ended = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let (tree, acknowledged, ended) = (tree.clone(), &acknowledged, &ended);
+            scope.spawn(move || {
+                for round in 1..=ROUNDS {
+                    for n in 0..OWN_KEYS {
+                        tree.insert(number(writer, n), value_of(round)).unwrap();
+                    }
+                    acknowledged[writer as usize].store(round, Ordering::SeqCst);
+                }
+                ended.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+        for reader in 0..2 {
+            let (tree, store) = (tree.clone(), store.clone());
+            let (acknowledged, ended) = (&acknowledged, &ended);
+            scope.spawn(move || {
+                let mut random = Random::new(reader);
+                while ended.load(Ordering::SeqCst) < WRITERS {
+                    let writer = random.below(WRITERS);
+                    let least = acknowledged[writer as usize].load(Ordering::SeqCst);
+                    for _ in 0..50 {
+                        let key = number(writer, random.below(OWN_KEYS));
+                        let found = tree.get(&key).unwrap().unwrap();
+                        assert!(round_of(&found) >= least);
+                    }
+                    let mut count = 0;
+                    let least: Vec<_> = acknowledged
+                        .iter()
+                        .map(|a| a.load(Ordering::SeqCst))
+                        .collect();
+                    let least = least.into_iter().min().unwrap();
+                    let mut see = |_: &[u8], value: &[u8]| {
+                        assert!(round_of(value) >= least);
+                        count += 1;
+                        true
+                    };
+                    match random.below(2) {
+                        0 => tree.scan(.., &mut see).unwrap(),
+                        _ => tree.scan_reverse(.., &mut see).unwrap(),
+                    }
+                    assert_eq!(count, WRITERS * OWN_KEYS);
+                    let snapshot = store.snapshot().unwrap();
+                    let all = |snapshot: &Snapshot| -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
+                        snapshot
+                            .range(&tree, ..)
+                            .ok()?
+                            .collect::<Result<_, _>>()
+                            .ok()
+                    };
+                    if let (Some(first), Some(again)) = (all(&snapshot), all(&snapshot)) {
+                        assert!(first == again, "a snapshot has changed");
+                        assert_eq!(first.len() as u64, WRITERS * OWN_KEYS);
+                    }
+                }
+            });
+        }
+    });
+    let stats = store.stats();
+    assert!(stats.sealed_runs > 3 && stats.merged_runs > 3, "{stats}");
+    assert_sound(&store, Some(WRITERS * OWN_KEYS));
+    store.close().unwrap();
+}
+
+fn value_of(round: u64) -> Vec<u8> {
+    let mut value = round.to_le_bytes().to_vec();
+    value.resize(100, b'v');
+    value
+}
