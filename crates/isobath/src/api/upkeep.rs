@@ -76,18 +76,16 @@ impl Store {
     /// As for [`Store::checkpoint`]; [`Error::Volume`] if cutting a file fails, after which the
     /// store is poisoned.
     pub fn compact(&self) -> Result<Compaction, Error> {
-        self.runtime().run(Urgency::Ordinary, |local| {
-            local.engine.checkpoints.may_shrink()
+        let _kept_out = self.runtime().run(Urgency::Ordinary, |local| {
+            let engine = &local.engine;
+            engine.checkpoints.may_shrink()?;
+            let leave = |tree| engine.merging.leave(&engine.transactions, local, tree);
+            let overlaid = local.pool.overlays.all();
+            let trees = overlaid.iter().map(|overlaid| overlaid.tree);
+            trees.map(leave).collect::<Result<Vec<_>, Error>>()
         })?;
         self.repack_trees()?;
         let shrunk = self.runtime().run(Urgency::Ordinary, |local| {
-            let engine = &local.engine;
-            let merging = &engine.merging;
-            let overlaid = local.pool.overlays.all();
-            let trees = overlaid.iter().map(|overlaid| overlaid.tree);
-            let leave = |tree| merging.leave(&engine.transactions, local, tree);
-            let _kept_out = trees.map(leave).collect::<Result<Vec<_>, _>>()?;
-            drop(overlaid);
             let end_versions = || local.engine.transactions.gc(local);
             let checkpoints = &local.engine.checkpoints;
             checkpoints.shrink(&local.worker, &end_versions)
@@ -138,6 +136,8 @@ impl Tree {
                 return Ok(());
             }
             let transactions = &engine.transactions;
+            // It may have got overlays since; the new leaves would have none of their records.
+            let _kept_out = engine.merging.leave(transactions, local, state.tree)?;
             transactions.repack(local, state.tree, &state.name, &state.status)
         })
     }
