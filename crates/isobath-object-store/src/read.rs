@@ -45,7 +45,7 @@ enum Payload {
     Nothing,
     Whole(Vec<u8>),
     /// To be read from a snapshot.
-    Long(Snapshot),
+    Long(Box<Snapshot>),
 }
 
 fn find(trees: &Trees, location: &Path, options: &GetOptions) -> Result<Found, Failure> {
@@ -61,7 +61,7 @@ fn find(trees: &Trees, location: &Path, options: &GetOptions) -> Result<Found, F
     } else if range.end - range.start <= PIECE_BYTES {
         Payload::Whole(bytes_of(trees, &snapshot, &record, range.clone())?)
     } else {
-        Payload::Long(snapshot)
+        Payload::Long(Box::new(snapshot))
     };
     Ok(Found {
         meta,
@@ -125,7 +125,7 @@ pub(crate) async fn get(
         Payload::Whole(bytes) => stream::iter([Ok(Bytes::from(bytes))]).boxed(),
         Payload::Long(snapshot) => {
             let opened = Opened {
-                snapshot,
+                snapshot: *snapshot,
                 record: found.record.clone(),
             };
             let pieces = pieces(trees, location, opened, found.range.clone());

@@ -1,5 +1,7 @@
 //! The suite that the crate `object_store` publishes for its implementations.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::sync::Arc;
 
 use isobath::{Durability, Options, Store};

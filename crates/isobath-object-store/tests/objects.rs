@@ -1,5 +1,7 @@
 //! What the published suite leaves open: crashes, aborted uploads, bad input, and a model.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::collections::BTreeMap;
 
 use futures_util::TryStreamExt;
