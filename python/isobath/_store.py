@@ -125,6 +125,11 @@ class Store(_native.Store):
         """Whether this object was closed."""
         return self._closed
 
+    @property
+    def read_only(self) -> bool:
+        """Whether it was opened for reading only."""
+        return self._options.get("read_only", False)
+
     def close(self) -> None:
         """Writes a checkpoint and closes the store. Closing again does nothing."""
         if not self._closed:
@@ -372,9 +377,9 @@ class Snapshot(Transaction):
 def _reopened(kind: type[Store], paths: list[str], options: Options) -> Store:
     reads = options.get("read_only", False)
     with _REOPENING:
-        for store in _opened():
+        for store in opened():
             same = [os.fspath(path) for path in store.paths] == paths
-            if same and not store.closed and store._options.get("read_only", False) == reads:
+            if same and not store.closed and store.read_only == reads:
                 return store
         return kind.open(paths, **options)
 
@@ -385,7 +390,8 @@ _LISTING = threading.Lock()
 _REOPENING = threading.Lock()
 
 
-def _opened() -> list[Store]:
+def opened() -> list[Store]:
+    """The stores that this process has opened, closed ones among them."""
     with _LISTING:
         return list(_OPEN)
 
@@ -399,7 +405,7 @@ def _forget() -> None:
 
 def _close_all() -> None:
     failed: BaseException | None = None
-    for store in _opened():
+    for store in opened():
         try:
             store.close()
         except BaseException as error:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ValueReader(io.RawIOBase):
-    """Reads a value from its beginning to its end."""
+    """Reads a value, from its beginning or from where `seek` goes."""
 
     def __init__(self, tree: Tree, key: Buffer) -> None:
         #: The store stays open as long as the stream.
@@ -24,6 +24,25 @@ class ValueReader(io.RawIOBase):
 
     def readable(self) -> bool:
         return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        if self.closed:
+            raise ValueError("the stream is closed")
+        if whence == io.SEEK_CUR:
+            offset += self._offset
+        elif whence == io.SEEK_END:
+            offset += self.length
+        elif whence != io.SEEK_SET:
+            raise ValueError("whence is 0, 1 or 2")
+        if offset < 0:
+            raise ValueError("a place before the value's beginning")
+        if offset != self._offset:
+            self._reader.seek(offset)
+            self._offset = offset
+        return offset
 
     def readinto(self, buffer: Buffer, /) -> int:
         if self.closed:

@@ -257,6 +257,13 @@ class Tree(_native.Tree, MutableMapping[bytes, bytes]):
         values: list[bytes | None] = await end(self.start_get_many(keys))
         return values
 
+    async def part_async(
+        self, key: Buffer, start: int | None = None, stop: int | None = None
+    ) -> bytes | None:
+        """A part of the value of a key, as `part`."""
+        value: bytes | None = await end(self.start_part(key, start, stop))
+        return value
+
     async def put_async(self, key: Buffer, value: Buffer) -> None:
         """Gives a key a value."""
         await end(self.start_put(key, value))

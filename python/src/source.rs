@@ -19,6 +19,24 @@ pub(crate) struct Source {
     pub(crate) open: Option<Arc<Open>>,
 }
 
+/// Indexes of a slice.
+#[derive(Clone, Copy)]
+pub(crate) struct Part {
+    pub(crate) start: Option<i64>,
+    pub(crate) stop: Option<i64>,
+}
+
+impl Part {
+    /// Where it begins and ends in a value of so many bytes.
+    fn within(self, length: u64) -> (u64, u64) {
+        let place = |index: i64| match u64::try_from(index) {
+            Ok(index) => index.min(length),
+            Err(_) => length.saturating_sub(index.unsigned_abs()),
+        };
+        (self.start.map_or(0, place), self.stop.map_or(length, place))
+    }
+}
+
 /// How far a visit goes.
 #[derive(Clone, Copy)]
 pub(crate) struct Extent {
@@ -64,6 +82,17 @@ impl Source {
                 open.get_into(&self.tree, key, value)?
             }
         })
+    }
+
+    /// A part of the value of a key, by indexes as Python's slices have them.
+    pub(crate) fn part(&self, key: &[u8], part: Part) -> Result<Option<Vec<u8>>, Failure> {
+        let reader = self.read(|tree| tree.reader(key), |open, tree| open.reader(tree, key))?;
+        let Some(reader) = reader else {
+            return Ok(None);
+        };
+        let (first, end) = part.within(reader.len());
+        let length = end.saturating_sub(first) as usize;
+        Ok(Some(reader.read_at(first, length)?))
     }
 
     pub(crate) fn compare_and_swap(

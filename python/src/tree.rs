@@ -13,7 +13,7 @@ use crate::bytes::{Buffer, Keys};
 use crate::cursor::{Batch, Cursor, Gives};
 use crate::errors::Failure;
 use crate::operation::{Answer, Operation};
-use crate::source::{Extent, Source};
+use crate::source::{Extent, Part, Source};
 use crate::store::{Store, go_on};
 use crate::transaction::Transaction;
 use crate::value::{Content, Reader, Writer};
@@ -79,6 +79,29 @@ impl Tree {
         record: Option<(Vec<u8>, Vec<u8>)>,
     ) -> Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
         record.map(|(key, value)| (PyBytes::new(py, &key), PyBytes::new(py, &value)))
+    }
+
+    /// Starts work on the tree as a task.
+    fn start(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce() -> Result<Answer, Failure> + Send + 'static,
+    ) -> PyResult<Operation> {
+        // A transaction's lock is not for tasks: its worker would wait with one.
+        let tree = self.plain()?.clone();
+        let store = self.owner.bind(py).cast::<Store>()?.get().open()?;
+        let task = py.detach(|| store.spawn(work));
+        Ok(Operation::new(async move {
+            match task.await {
+                Ok(answer) => answer,
+                Err(panic) => {
+                    // It was not run if the store is closed.
+                    tree.contains_async(b"").await?;
+                    let message = panic.to_string();
+                    Err(isobath::Error::TaskPanicked { message }.into())
+                }
+            }
+        }))
     }
 
     pub(crate) fn plain(&self) -> Result<&isobath::Tree, Failure> {
@@ -172,6 +195,20 @@ impl Tree {
         }
         let content = Bound::new(py, Content(value))?;
         PyMemoryView::from(&content).map(Some)
+    }
+
+    /// A part of the value of a key, as `self[key][start:stop]`; nothing else of a large value is
+    /// read. `None` if there is no value.
+    #[pyo3(signature = (key, start=None, stop=None))]
+    fn part<'py>(
+        &self,
+        py: Python<'py>,
+        key: Buffer<'_>,
+        start: Option<i64>,
+        stop: Option<i64>,
+    ) -> PyResult<Value<'py>> {
+        let bytes = py.detach(|| self.source.part(&key, Part { start, stop }))?;
+        Ok(bytes.map(|bytes| PyBytes::new(py, &bytes)))
     }
 
     fn __contains__(&self, py: Python<'_>, key: Buffer<'_>) -> PyResult<bool> {
@@ -471,6 +508,19 @@ impl Tree {
         Ok(Operation::new(async { Ok(Answer::Value(value.await?)) }))
     }
 
+    #[pyo3(signature = (key, start, stop))]
+    fn start_part(
+        &self,
+        py: Python<'_>,
+        key: Buffer<'_>,
+        start: Option<i64>,
+        stop: Option<i64>,
+    ) -> PyResult<Operation> {
+        let (source, key) = (self.source.clone(), key.to_vec());
+        let part = Part { start, stop };
+        self.start(py, move || Ok(Answer::Value(source.part(&key, part)?)))
+    }
+
     fn start_get_many(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Operation> {
         let tree = self.plain()?;
         let mut taken: Vec<Vec<u8>> = Vec::new();
@@ -513,23 +563,11 @@ impl Tree {
     ) -> PyResult<Operation> {
         let mut keys = Keys::of(start, stop, prefix);
         let gives = Gives::of(gives);
-        // A transaction's lock is not for tasks: its worker would wait with one.
-        let tree = self.plain()?.clone();
         let source = self.source.clone();
-        let store = self.owner.bind(py).cast::<Store>()?.get().open()?;
-        let work = move || Batch::read(&source, &mut keys, gives, reverse, records);
-        let task = py.detach(|| store.spawn(work));
-        Ok(Operation::new(async move {
-            match task.await {
-                Ok(read) => read.map(|(batch, is_last)| Answer::Records(gives, batch, is_last)),
-                Err(panic) => {
-                    // It was not run if the store is closed.
-                    tree.contains_async(b"").await?;
-                    let message = panic.to_string();
-                    Err(isobath::Error::TaskPanicked { message }.into())
-                }
-            }
-        }))
+        self.start(py, move || {
+            let (batch, is_last) = Batch::read(&source, &mut keys, gives, reverse, records)?;
+            Ok(Answer::Records(gives, batch, is_last))
+        })
     }
 
     /// About how many records there are, from some of the leaves.

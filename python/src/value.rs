@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "buffers of Python are memory by address")]
 
 use std::ffi::c_int;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 
 use isobath::{Error, ValueReader, ValueWriter};
 use parking_lot::Mutex;
@@ -93,6 +93,14 @@ impl Reader {
             Ok::<_, Failure>(bytes)
         })?;
         Ok(PyBytes::new(py, &bytes))
+    }
+
+    /// Goes on at a byte of the value.
+    fn seek(&self, py: Python<'_>, offset: u64) -> PyResult<()> {
+        let reader = self.reader.get().ok_or(Failure::Ended)?;
+        let sought = py.detach(|| reader.lock().seek(SeekFrom::Start(offset)));
+        sought.map_err(engine_error)?;
+        Ok(())
     }
 }
 

@@ -118,3 +118,23 @@ def test_first_and_last_read_one_value(tree: Tree) -> None:
     assert tree.first() == (b"a", b"1") and tree.last() == (b"c", b"3")
     with pytest.raises(TypeError):
         tree.size(5)  # type: ignore[arg-type]
+
+
+def test_parts_and_places(tree: Tree) -> None:
+    for value in [b"", b"short", bytes(range(256)) * 4000]:
+        tree[b"k"] = value
+        for start in [None, 0, 3, -3, 1_000_000, -2_000_000, 2_000_000]:
+            for stop in [None, 0, 4, -1, 1_023_000, 2_000_000]:
+                assert tree.part(b"k", start, stop) == value[start:stop], (start, stop)
+        with tree.open(b"k") as file:
+            assert file.seekable()
+            for place in [0, 2, 900_000, 5, 2_000_000, 1]:
+                assert file.seek(place) == place
+                assert file.read(7) == value[place : place + 7]
+            assert file.seek(0, 2) == len(value)
+            with pytest.raises(ValueError):
+                file.seek(-1)
+    assert tree.part(b"nothing") is None
+    with tree.store.snapshot() as snapshot:
+        del tree[b"k"]
+        assert snapshot[tree].part(b"k", 1, 3) == b"\1\2"

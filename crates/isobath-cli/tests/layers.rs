@@ -23,6 +23,7 @@ const CRATES: &[(&str, &[&str])] = &[
         &["isobath", "isobath-io", "isobath-flash", "isobath-model"],
     ),
     ("isobath-files", &["isobath"]),
+    ("isobath-object-store", &["isobath"]),
     ("isobath-cli", &["isobath", "isobath-files", "isobath-lab"]),
     ("isobath-capi", &["isobath", "isobath-files"]),
 ];

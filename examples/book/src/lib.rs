@@ -13,6 +13,8 @@ mod pages {
     struct Guide;
     #[doc = include_str!("../../../docs/threads-and-async.md")]
     struct ThreadsAndAsync;
+    #[doc = include_str!("../../../docs/object-store.md")]
+    struct ObjectStores;
     #[doc = include_str!("../../../docs/advise.md")]
     struct Advise;
 }

@@ -168,9 +168,12 @@ pub struct ValueReader {
     keeper: Keeper,
     /// That of a large value is emptied while it is not read and others need the memory.
     buffer: SharedBuffer,
-    /// Bytes that were read.
+    /// Where the stream goes on.
     offset: u64,
     length: u64,
+    /// Chunks that the next refill reads, at most: few where the stream has jumped, because only
+    /// some bytes may be wanted there.
+    ahead: usize,
 }
 
 /// The owner that keeps a large value while it is read, which decides the meaning of a read error.
@@ -246,6 +249,7 @@ impl ValueReader {
                 position: 0,
             })),
             offset: 0,
+            ahead: usize::MAX,
         }
     }
 
@@ -279,13 +283,53 @@ impl ValueReader {
         self.length == 0
     }
 
+    /// Reads `length` bytes of the value from byte `offset` on, or as many as it has from there;
+    /// only these are read, in whole chunks. Where the stream goes on stays as it is.
+    ///
+    /// ```
+    /// # use isobath::{Options, Store};
+    /// # let store = Store::in_memory(&Options::new().pool_bytes(8 << 20).workers(1))?;
+    /// # let films = store.create_tree("films")?;
+    /// films.insert("k", vec![7; 3 << 20])?;
+    /// let reader = films.reader("k")?.ok_or(isobath::Error::ValueReplaced)?;
+    /// assert_eq!(reader.read_at(2 << 20, 5)?, [7; 5]);
+    /// assert_eq!(reader.read_at((3 << 20) - 1, 5)?, [7]);
+    /// # drop(reader);
+    /// # store.close()?;
+    /// # Ok::<(), isobath::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ValueReplaced`], [`Error::TreeDropped`], [`Error::Closed`], or a failed read.
+    pub fn read_at(&self, offset: u64, length: usize) -> Result<Vec<u8>, Error> {
+        self.tree.alive()?;
+        let end = offset.saturating_add(length as u64).min(self.length);
+        if offset >= end {
+            return Ok(Vec::new());
+        }
+        let Some(extent) = &self.extent else {
+            // Values without chunks are whole in the buffer, which no other reader empties.
+            let buffer = self.buffer.lock();
+            let part = buffer.bytes.get(offset as usize..end as usize);
+            return Ok(part.unwrap_or_default().to_vec());
+        };
+        let result = self.tree.runtime.run(Urgency::Ordinary, |local| {
+            let read = extent.read_range(local, offset..end);
+            read.map_err(|error| (self.keeper).error_of(local, &self.tree, extent.extent(), error))
+        });
+        self.tree.map_error(result)
+    }
+
     /// Refills the empty `buffer`, which is the reader's; `false` at the end.
     fn refill(&mut self, buffer: &mut ReadBuffer) -> Result<bool, Error> {
         let Some(extent) = self.extent.as_mut().filter(|_| self.offset < self.length) else {
             return Ok(false);
         };
         let buffers = self.tree.runtime.engine()?.buffer.read_buffers();
-        let chunks = buffers.admit(&self.buffer, extent.chunk_bytes(), extent.read_ahead());
+        let ahead = self.ahead.min(extent.read_ahead());
+        let chunks = buffers.admit(&self.buffer, extent.chunk_bytes(), ahead);
+        self.ahead = self.ahead.saturating_mul(2);
         buffer.bytes.clear();
         buffer.position = extent.seek(self.offset);
         let (bytes, tree, keeper) = (&mut buffer.bytes, &self.tree, &self.keeper);
@@ -327,5 +371,37 @@ impl io::Read for ValueReader {
         buffer.position += count;
         self.offset += count as u64;
         Ok(count)
+    }
+}
+
+/// The stream goes on anywhere in the value; behind its end there is nothing to read.
+impl io::Seek for ValueReader {
+    fn seek(&mut self, to: io::SeekFrom) -> io::Result<u64> {
+        self.tree.runtime.check_open().map_err(io::Error::other)?;
+        let offset = match to {
+            io::SeekFrom::Start(offset) => Some(offset),
+            io::SeekFrom::End(distance) => self.length.checked_add_signed(distance),
+            io::SeekFrom::Current(distance) => self.offset.checked_add_signed(distance),
+        };
+        let offset = offset.ok_or(io::ErrorKind::InvalidInput)?;
+        let mut buffer = self.buffer.lock();
+        if self.extent.is_none() {
+            let end = buffer.bytes.len();
+            buffer.position = usize::try_from(offset).map_or(end, |offset| offset.min(end));
+        } else {
+            // Bytes that are in the buffer are not read again.
+            let first = self.offset.saturating_sub(buffer.position as u64);
+            let within = offset.checked_sub(first);
+            match within.filter(|within| *within <= buffer.bytes.len() as u64) {
+                Some(within) => buffer.position = within as usize,
+                None => {
+                    *buffer = ReadBuffer::default();
+                    self.ahead = 1;
+                }
+            }
+        }
+        drop(buffer);
+        self.offset = offset;
+        Ok(offset)
     }
 }

@@ -443,6 +443,25 @@ impl ExtentReader {
         (offset % payload) as usize
     }
 
+    /// The bytes of a part of the value, of which some chunks at a time are in flight.
+    pub(crate) fn read_range(
+        &self,
+        local: &TaskWorker,
+        part: std::ops::Range<u64>,
+    ) -> Result<Vec<u8>, Error> {
+        let payload = u64::from(self.extent.payload);
+        let before = (part.start % payload) as usize;
+        let ids = (part.start / payload) as usize..part.end.div_ceil(payload) as usize;
+        let ids = self.ids.get(ids).ok_or(gone(self.extent.first))?;
+        let mut bytes = Vec::new();
+        for ids in ids.chunks(self.read_ahead()) {
+            read_chunks(local, ids, self.extent.stamp, &mut bytes)?;
+        }
+        bytes.truncate(before + (part.end - part.start) as usize);
+        bytes.drain(..before);
+        Ok(bytes)
+    }
+
     /// Appends the next few chunks to `into`; `false` at the end.
     pub(crate) fn read(&mut self, local: &TaskWorker, into: &mut Vec<u8>) -> Result<bool, Error> {
         self.read_some(local, self.read_ahead(), into)

@@ -5,7 +5,7 @@
 
 use super::common;
 
-use std::io::Read;
+use std::io::{Cursor, Read, Seek, SeekFrom};
 use std::sync::Arc;
 
 use common::{LOG, Model, Random, assert_sound, bytes_of, contents, image, key, tiny, value};
@@ -449,6 +449,45 @@ fn readers_whose_buffers_others_took_go_on_where_they_were() {
         let mut rest = Vec::new();
         reader.read_to_end(&mut rest).unwrap();
         assert!(rest == values[of][position..]);
+    }
+}
+
+/// A reader that jumps reads what a cursor over the same bytes does, of small and large values.
+#[test]
+fn readers_jump_within_values_and_behind_them() {
+    let options = Options::new().pool_bytes(8 << 20).workers(1).log_bytes(0);
+    let store = Store::in_memory(&options).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let mut random = Random::new(13);
+    for length in [0, 100, 30_000, 3_000_000] {
+        let bytes = value(7, length);
+        tree.insert("k", &bytes).unwrap();
+        let mut reader = tree.reader("k").unwrap().unwrap();
+        let mut expected = Cursor::new(&bytes);
+        for _ in 0..200 {
+            let offset = random.below(length as u64 + 50);
+            let back = -(random.below(length as u64 / 2 + 1).cast_signed());
+            let to = random.one_of(&[
+                SeekFrom::Start(offset),
+                SeekFrom::End(back),
+                SeekFrom::Current(back),
+                SeekFrom::Current(77),
+            ]);
+            let (found, wanted) = (reader.seek(to), expected.seek(to));
+            assert_eq!(found.ok(), wanted.ok(), "{to:?}");
+            let most = random.one_of(&[1, 1000, 300_000]);
+            let (mut found, mut wanted) = (Vec::new(), Vec::new());
+            reader.by_ref().take(most).read_to_end(&mut found).unwrap();
+            expected
+                .by_ref()
+                .take(most)
+                .read_to_end(&mut wanted)
+                .unwrap();
+            assert!(found == wanted, "{length}: {to:?}, {most} bytes");
+            let part = reader.read_at(offset, most as usize).unwrap();
+            let end = (offset + most).min(length as u64) as usize;
+            assert!(part == bytes[end.min(offset as usize)..end]);
+        }
     }
 }
 

@@ -1,0 +1,434 @@
+"""Stores as a file system of fsspec: `isobath://path/to/store.iso/tree/key`.
+
+Needs `fsspec` (`pip install isobath[fsspec]`), which finds it by the protocol.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import shutil
+import stat
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from fsspec import AbstractFileSystem  # type: ignore[import-untyped, unused-ignore]
+
+from isobath._errors import InvalidArgument, NoSuchTree, StoreNotFound
+from isobath._shared import Lease
+from isobath._store import Options, Store
+from isobath._tree import Tree
+
+__all__ = ["IsobathFileSystem"]
+
+#: Names of files that become stores when something is written into them.
+_EXTENSIONS = (".iso", ".isobath")
+#: Bytes of a value that is copied in memory.
+_COPIED_AT_ONCE = 1 << 20
+
+
+class IsobathFileSystem(AbstractFileSystem):  # type: ignore[misc, unused-ignore]
+    """The trees of stores as directories, and their keys as files.
+
+    A path is that of the store's file or block device, the name of a tree, and a key. Keys with
+    slashes make directories, which are there as long as a key is; there are no empty ones. Writing
+    creates the tree, and the store too if its name ends with `.iso` or `.isobath`.
+
+    Options are those of `isobath.Store`, such as `pool_bytes` and `read_only`. A store stays open,
+    and this process its only writer, until `close` or the end of the program.
+    """
+
+    protocol = "isobath"
+    root_marker = "/"
+
+    def __init__(self, **options: Any) -> None:
+        known = Options.__annotations__
+        self._options = Options(**{name: options[name] for name in options if name in known})  # type: ignore[typeddict-item]
+        rest = {name: options[name] for name in options if name not in known}
+        super().__init__(**rest)
+        self._leases: dict[str, Lease] = {}
+        self._opening = threading.Lock()
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(part) for part in path]
+        path = os.fspath(path).removeprefix("isobath://").removeprefix("isobath::")
+        if ".." in path.split("/"):
+            raise InvalidArgument(f"the path {path!r} has the segment '..'")
+        return os.path.normpath(os.path.join(os.getcwd(), path)) if path else "/"
+
+    def close(self) -> None:
+        """Ends the use of all stores. Later calls open them again."""
+        with self._opening:
+            leases = list(self._leases.values())
+            self._leases.clear()
+        for lease in leases:
+            lease.close()
+
+    # Places.
+
+    def _split(self, path: str) -> tuple[str, str, str]:
+        """The store's file, the tree's name and the key of a path."""
+        parts = path.split("/")
+        counts = range(2, len(parts) + 1)
+        for is_it in (self._leases.__contains__, _is_store):
+            for count in counts:
+                file = "/".join(parts[:count])
+                if is_it(file):
+                    tree, *keys = parts[count:] or [""]
+                    return file, tree, "/".join(keys)
+        raise FileNotFoundError(errno.ENOENT, "no part of the path is a store", path)
+
+    def _store(self, file: str, *, creates: bool = False) -> Store:
+        lease = self._leases.get(file)
+        if lease is None:
+            with self._opening:
+                lease = self._leases.get(file)
+                if lease is None:
+                    lease = self._leases[file] = Lease(file, self._options, creates=creates)
+        return lease.store
+
+    def _tree(self, path: str, *, creates: bool = False) -> tuple[Tree | None, str]:
+        """The tree of a path, if it is there, and the key."""
+        file, name, key = self._split(path)
+        if creates and not (name and key):
+            raise IsADirectoryError(errno.EISDIR, "a file needs a tree and a key", path)
+        if not name:
+            return None, ""
+        try:
+            store = self._store(file, creates=creates)
+        except StoreNotFound:
+            return None, key
+        try:
+            return store.open_or_create_tree(name) if creates else store.tree(name), key
+        except NoSuchTree:
+            return None, key
+
+    def _found(self, path: str) -> tuple[Tree, bytes]:
+        tree, key = self._tree(path)
+        if tree is None or not key:
+            raise _missing(path) if tree is None else _is_directory(path)
+        return tree, key.encode()
+
+    # Looking around.
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        path = self._strip_protocol(path)
+        tree, key = self._tree(path)
+        if tree is None:
+            file, name, _ = self._split(path)
+            if not name and os.path.exists(file):
+                return _directory(path)
+            raise _missing(path)
+        if not key:
+            return _directory(path)
+        first = key.encode()
+        for _, size in tree.sizes(first, first + b"\0"):
+            return _file(path, size)
+        for _ in tree.keys(prefix=first + b"/"):
+            return _directory(path)
+        raise _missing(path)
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
+        path = self._strip_protocol(path)
+        entries = self._entries(path)
+        return entries if detail else sorted(entry["name"] for entry in entries)
+
+    def _entries(self, path: str) -> list[dict[str, Any]]:
+        file, name, key = self._split(path)
+        if not name:
+            if not os.path.exists(file):
+                raise _missing(path)
+            return [_directory(f"{path}/{tree}") for tree in self._store(file).trees()]
+        tree, _ = self._tree(path)
+        if tree is None:
+            raise _missing(path)
+        entries = list(_level(tree, path, f"{key}/".encode() if key else b""))
+        if not entries and key:
+            return [self.info(path)]
+        return entries
+
+    def find(
+        self,
+        path: str,
+        maxdepth: int | None = None,
+        withdirs: bool = False,
+        detail: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        path = self._strip_protocol(path)
+        tree, key = self._tree(path)
+        if maxdepth is not None or tree is None:
+            return super().find(path, maxdepth, withdirs, detail, **kwargs)
+        found: dict[str, dict[str, Any]] = {}
+        # One pass over the keys.
+        prefix = f"{key}/".encode() if key else b""
+        for below, size in tree.sizes(prefix=prefix):
+            name = f"{path}/{below[len(prefix):].decode()}"
+            found[name] = _file(name, size)
+            parent = self._parent(name)
+            while withdirs and len(parent) > len(path) and parent not in found:
+                found[parent] = _directory(parent)
+                parent = self._parent(parent)
+        if not found and key and self.isfile(path):
+            found[path] = self.info(path)
+        elif found and withdirs:
+            found[path] = _directory(path)
+        names = sorted(found)
+        return {name: found[name] for name in names} if detail else names
+
+    # Reading and writing.
+
+    def cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any
+    ) -> bytes:
+        path = self._strip_protocol(path)
+        tree, key = self._found(path)
+        whole = start is None and end is None
+        value = tree.get(key) if whole else tree.part(key, start, end)
+        if value is None:
+            raise _missing(path)
+        return value
+
+    def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **kwargs: Any) -> None:
+        path = self._strip_protocol(path)
+        tree, key = self._tree(path, creates=True)
+        assert tree is not None
+        if mode != "create":
+            tree[key.encode()] = value
+        elif not tree.compare_and_swap(key.encode(), None, value):
+            raise _exists(path)
+
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        autocommit: bool = True,
+        cache_options: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        if mode == "rb":
+            tree, key = self._found(path)
+            try:
+                return tree.open(key)
+            except KeyError:
+                raise _missing(path) from None
+        if mode not in ("wb", "ab", "xb"):
+            raise ValueError(f"the mode is 'rb', 'wb', 'ab' or 'xb', not {mode!r}")
+        if mode == "xb" and self.exists(path):
+            raise _exists(path)
+        into, name = self._tree(path, creates=True)
+        assert into is not None
+        return WritingFile(into, name.encode(), path, mode, autocommit)
+
+    def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
+        path1, path2 = self._strip_protocol(path1), self._strip_protocol(path2)
+        if self.isdir(path1):
+            return
+        source, key = self._found(path1)
+        target, name = self._tree(path2, creates=True)
+        assert target is not None
+        try:
+            # A snapshot: the source may change during that.
+            with source.store.snapshot() as snapshot:
+                seen = snapshot[source]
+                if seen.size(key) <= _COPIED_AT_ONCE:
+                    target[name.encode()] = seen[key]
+                    return
+                with seen.open(key) as reader, target.open(name.encode(), "wb") as writer:
+                    shutil.copyfileobj(reader, writer, _COPIED_AT_ONCE)
+        except KeyError:
+            raise _missing(path1) from None
+
+    # Directories, and removing.
+
+    def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
+        """Makes the tree of a path; directories within it come with their first file."""
+        path = self._strip_protocol(path)
+        file, name, key = self._split(path)
+        if self.isfile(path) or (name and not key and self.exists(path)):
+            raise _exists(path)
+        store = self._store(file, creates=True)
+        if name:
+            store.open_or_create_tree(name)
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        if self.exists(path):
+            if not exist_ok:
+                raise _exists(path)
+            return
+        self.mkdir(path)
+
+    def rmdir(self, path: str) -> None:
+        """Removes an empty tree. Directories within a tree are gone when they are empty."""
+        path = self._strip_protocol(path)
+        tree, key = self._tree(path)
+        if tree is None:
+            raise _missing(path)
+        if any(True for _ in tree.keys(prefix=f"{key}/".encode() if key else None)):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+        if not key:
+            tree.store.drop_tree(tree.name)
+
+    def _rm(self, path: str) -> None:
+        path = self._strip_protocol(path)
+        tree, key = self._found(path)
+        if not tree.discard(key):
+            raise _missing(path)
+
+    def rm_file(self, path: str) -> None:
+        self._rm(path)
+
+    def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
+        paths = self.expand_path(path) if _is_pattern(path) else self._strip_protocol(path)
+        for one in [paths] if isinstance(paths, str) else paths:
+            if self.isfile(one):
+                self._rm(one)
+            elif not self.isdir(one):
+                raise _missing(one)
+            elif not recursive:
+                raise _is_directory(one)
+            elif maxdepth is not None:
+                super().rm(one, recursive=True, maxdepth=maxdepth)
+            else:
+                self._remove_below(one)
+
+    def _remove_below(self, path: str) -> None:
+        """Removes all keys of a directory, some hundred in a commit; a whole tree at once."""
+        tree, key = self._tree(path)
+        if tree is None:
+            raise InvalidArgument(f"{path} is a store: remove its file instead")
+        if key:
+            tree.remove_range(prefix=f"{key}/".encode())
+        else:
+            tree.store.drop_tree(tree.name)
+
+
+class WritingFile(io.RawIOBase):
+    """A file that appears when it is closed, or at the end of the file system's transaction.
+
+    After an exception in its `with` block the tree stays as it was.
+    """
+
+    def __init__(self, tree: Tree, key: bytes, path: str, mode: str, autocommit: bool) -> None:
+        self.path = path
+        self.mode = mode
+        self._tree: Tree | None = tree
+        self._key = key
+        self._autocommit = autocommit
+        self._size = 0
+        #: A new file is collected in memory: only then its key can be checked when it appears.
+        self._new = bytearray() if mode == "xb" else None
+        self._writer = tree.writer(key)
+        if mode == "ab":
+            self._take_old(tree)
+
+    def _take_old(self, tree: Tree) -> None:
+        try:
+            reader = tree.reader(self._key)
+        except KeyError:
+            return
+        while data := reader.read(_COPIED_AT_ONCE):
+            self.write(data)
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._size
+
+    def write(self, data: Any, /) -> int:
+        if self.closed:
+            raise ValueError("the file is closed")
+        if self._new is not None:
+            written = memoryview(data).nbytes
+            self._new += data
+        else:
+            written = self._writer.append(data)
+        self._size += written
+        return written
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            if self._autocommit:
+                self.commit()
+
+    def commit(self) -> None:
+        """Makes the file appear."""
+        tree, self._tree = self._tree, None
+        if tree is None:
+            return
+        if self._new is None:
+            self._writer.finish()
+        elif not tree.compare_and_swap(self._key, None, self._new):
+            raise _exists(self.path)
+
+    def discard(self) -> None:
+        """Leaves the tree as it was."""
+        self._tree = None
+        self._writer.discard()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not None:
+            self.discard()
+        self.close()
+
+    def __del__(self) -> None:
+        self.discard()
+
+
+def _is_store(file: str) -> bool:
+    """Whether a path is a store, or becomes one."""
+    try:
+        mode = os.stat(file).st_mode
+    except OSError:
+        return file.endswith(_EXTENSIONS)
+    return stat.S_ISREG(mode) or stat.S_ISBLK(mode)
+
+
+def _is_pattern(path: Any) -> bool:
+    paths = [path] if isinstance(path, (str, os.PathLike)) else path
+    return any(mark in os.fspath(one) for one in paths for mark in "*?[")
+
+
+def _level(tree: Tree, path: str, prefix: bytes) -> Iterator[dict[str, Any]]:
+    """The files and directories whose names follow a prefix."""
+    start: bytes | None = None
+    while True:
+        for key, size in tree.sizes(start, prefix=prefix):
+            name, slash, _ = key[len(prefix) :].partition(b"/")
+            entry = f"{path}/{name.decode()}"
+            if slash:
+                yield _directory(entry)
+                # Behind all keys of the directory: "0" comes after "/".
+                start = prefix + name + b"0"
+                break
+            if name:
+                yield _file(entry, size)
+        else:
+            return
+
+
+def _file(name: str, size: int) -> dict[str, Any]:
+    return {"name": name, "size": size, "type": "file"}
+
+
+def _directory(name: str) -> dict[str, Any]:
+    return {"name": name, "size": 0, "type": "directory"}
+
+
+def _missing(path: str) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+
+def _is_directory(path: str) -> IsADirectoryError:
+    return IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+
+
+def _exists(path: str) -> FileExistsError:
+    return FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)

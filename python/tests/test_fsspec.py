@@ -1,0 +1,211 @@
+"""The file system: the suite that fsspec publishes, and what it leaves open."""
+
+import io
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec  # type: ignore[import-untyped, unused-ignore]
+import pytest
+from fsspec.tests.abstract import (  # type: ignore[import-untyped, unused-ignore]
+    AbstractCopyTests,
+    AbstractFixtures,
+    AbstractGetTests,
+    AbstractOpenTests,
+    AbstractPipeTests,
+    AbstractPutTests,
+)
+from isobath import InvalidArgument, ReadOnly, Store
+from isobath.fsspec import IsobathFileSystem
+
+from conftest import SMALL
+
+QUICK: Any = {**SMALL, "durability": "none"}
+
+
+@pytest.fixture
+def fs() -> Iterator[IsobathFileSystem]:
+    system = IsobathFileSystem(skip_instance_cache=True, **QUICK)
+    yield system
+    system.close()
+
+
+class Fixtures(AbstractFixtures):  # type: ignore[misc, unused-ignore]
+    @pytest.fixture
+    def fs(self) -> Iterator[IsobathFileSystem]:
+        system = IsobathFileSystem(skip_instance_cache=True, **QUICK)
+        yield system
+        system.close()
+
+    @pytest.fixture
+    def fs_path(self, tmp_path: Path) -> str:
+        return f"{tmp_path}/store.iso/tree/path"
+
+    @pytest.fixture
+    def supports_empty_directories(self) -> bool:
+        return False
+
+
+class TestCopy(Fixtures, AbstractCopyTests):  # type: ignore[misc, unused-ignore]
+    pass
+
+
+class TestGet(Fixtures, AbstractGetTests):  # type: ignore[misc, unused-ignore]
+    pass
+
+
+class TestPut(Fixtures, AbstractPutTests):  # type: ignore[misc, unused-ignore]
+    pass
+
+
+class TestOpen(Fixtures, AbstractOpenTests):  # type: ignore[misc, unused-ignore]
+    pass
+
+
+class TestPipe(Fixtures, AbstractPipeTests):  # type: ignore[misc, unused-ignore]
+    pass
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    return f"{tmp_path}/store.iso"
+
+
+def test_names_and_levels(fs: IsobathFileSystem, root: str) -> None:
+    for name in ["a", "a-", "a/b", "a/c/d", "a0", "b/c", "ü/ö"]:
+        fs.pipe(f"{root}/t/{name}", name.encode())
+
+    def names(path: str) -> list[str]:
+        return [name.removeprefix(f"{root}/t/") for name in fs.ls(path, detail=False)]
+
+    assert names(f"{root}/t") == ["a", "a", "a-", "a0", "b", "ü"]
+    assert names(f"{root}/t/a") == ["a/b", "a/c"]
+    assert names(f"{root}/t/a/b") == ["a/b"]
+    assert fs.ls(root, detail=False) == [f"{root}/t"]
+    assert fs.info(f"{root}/t/a/c") == {
+        "name": f"{root}/t/a/c",
+        "size": 0,
+        "type": "directory",
+    }
+    assert fs.info(f"{root}/t/b/c")["size"] == 3
+    assert fs.find(f"{root}/t/a") == [f"{root}/t/a/b", f"{root}/t/a/c/d"]
+    assert fs.find(f"{root}/t/b", withdirs=True) == [f"{root}/t/b", f"{root}/t/b/c"]
+    assert fs.find(root, maxdepth=2) == [f"{root}/t/a", f"{root}/t/a-", f"{root}/t/a0"]
+    assert fs.glob(f"{root}/t/a*") == [f"{root}/t/a", f"{root}/t/a-", f"{root}/t/a0"]
+    assert fs.glob(f"{root}/t/**/d") == [f"{root}/t/a/c/d"]
+    walked = {path: (directories, files) for path, directories, files in fs.walk(f"{root}/t/b")}
+    assert walked == {f"{root}/t/b": ([], ["c"])}
+    assert fs.exists(root) and fs.exists(f"{root}/t") and not fs.exists(f"{root}/u")
+    assert fs.du(f"{root}/t/a") == 3 + 5
+
+
+def test_files(fs: IsobathFileSystem, root: str) -> None:
+    path = f"isobath://{root}/t/file"
+    value = bytes(range(256)) * 5000
+    with fs.open(path, "wb") as file:
+        assert file.write(value) == len(value)
+        assert not fs.exists(path)
+    with fs.open(path, "ab") as file:
+        file.write(b"end")
+    with fs.open(path) as file:
+        assert file.seek(-5, io.SEEK_END) == len(value) - 2
+        assert file.read() == value[-2:] + b"end"
+        file.seek(1000)
+        assert file.read(10) == value[1000:1010]
+    assert fs.cat_file(path, 5, 10) == value[5:10]
+    assert fs.cat_file(path, -3) == b"end"
+    assert fs.cat_file(path, end=-3) == value
+    assert fs.cat_ranges([path, path], [0, 300_000], [2, 300_002]) == [value[:2], value[224:226]]
+    with fs.open(path, "w") as file:
+        file.write("text")
+    with fs.open(path, "r") as file:
+        assert file.read() == "text"
+    assert fs.size(path) == 4
+    with pytest.raises(RuntimeError), fs.open(path, "wb") as file:
+        file.write(b"half")
+        raise RuntimeError
+    assert fs.cat(path) == b"text"
+    fs.cp(path, f"{root}/u/copy")
+    fs.mv(path, f"{root}/t/moved")
+    assert not fs.exists(path)
+    assert fs.cat([f"{root}/u/copy", f"{root}/t/moved"]) == {
+        f"{root}/u/copy": b"text",
+        f"{root}/t/moved": b"text",
+    }
+    first, second = fs.open(path, "xb"), fs.open(path, "xb")
+    first.write(b"first")
+    first.close()
+    with pytest.raises(FileExistsError):
+        second.close()
+    assert fs.cat(path) == b"first"
+    fs.rm(f"{root}/t", recursive=True)
+    assert not fs.exists(f"{root}/t")
+    assert fs.exists(f"{root}/u")
+
+
+def test_a_transaction_shows_files_at_its_end(fs: IsobathFileSystem, root: str) -> None:
+    with fs.transaction:
+        with fs.open(f"{root}/t/a", "wb") as file:
+            file.write(b"a")
+        assert not fs.exists(f"{root}/t/a")
+    assert fs.cat(f"{root}/t/a") == b"a"
+    with pytest.raises(RuntimeError), fs.transaction:
+        with fs.open(f"{root}/t/b", "wb") as file:
+            file.write(b"b")
+        raise RuntimeError
+    assert not fs.exists(f"{root}/t/b")
+
+
+def test_the_protocol_is_known(root: str, tmp_path: Path) -> None:
+    system: Any = fsspec.filesystem("isobath", **QUICK)
+    assert isinstance(system, IsobathFileSystem)
+    with fsspec.open(f"isobath://{root}/t/a", "wb", **QUICK) as file:
+        file.write(b"a")
+    assert pickle.loads(pickle.dumps(system)).cat(f"{root}/t/a") == b"a"
+    mapper: Any = fsspec.get_mapper(f"isobath://{root}/t", **QUICK)
+    assert dict(mapper) == {"a": b"a"}
+    # It shares the store with the program, which then closes it.
+    system.close()
+    with Store.open(root, **QUICK) as store:
+        assert store.tree("t")[b"a"] == b"a"
+        assert system.cat(f"{root}/t/a") == b"a"
+        system.close()
+    assert dict(mapper) == {"a": b"a"}
+    system.close()
+
+
+def test_impossible_requests_say_why(fs: IsobathFileSystem, root: str, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        fs.cat(f"{root}/t/a")
+    with pytest.raises(FileNotFoundError):
+        fs.ls(f"{tmp_path}/nothing/t")
+    with pytest.raises(FileNotFoundError):
+        fs.pipe(f"{tmp_path}/nothing/t/a", b"")
+    assert not Path(root).exists()
+    fs.pipe(f"{root}/t/a/b", b"b")
+    for path in [f"{root}/t/x", f"{root}/u/a"]:
+        with pytest.raises(FileNotFoundError):
+            fs.open(path)
+        with pytest.raises(FileNotFoundError):
+            fs.rm(path)
+    with pytest.raises(IsADirectoryError):
+        fs.pipe(f"{root}/t", b"")
+    with pytest.raises(IsADirectoryError):
+        fs.rm(f"{root}/t/a")
+    with pytest.raises(InvalidArgument):
+        fs.cat(f"{root}/t/../u")
+    with pytest.raises(InvalidArgument):
+        fs.pipe(f"{root}/t/{'x' * 1025}", b"")
+    with pytest.raises(InvalidArgument):
+        fs.rm(root, recursive=True)
+    with pytest.raises(ValueError):
+        fs.open(f"{root}/t/a/b", "r+b")
+    fs.close()
+    reads = IsobathFileSystem(skip_instance_cache=True, read_only=True, **QUICK)
+    assert reads.cat(f"{root}/t/a/b") == b"b"
+    with pytest.raises(ReadOnly):
+        reads.pipe(f"{root}/t/a/b", b"c")
+    with pytest.raises(ReadOnly):
+        reads.rm(f"{root}/t/a/b")
+    reads.close()
