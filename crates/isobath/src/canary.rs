@@ -229,10 +229,6 @@ canaries! {
     ReuseCheckpointEarly,
     /// A checkpoint clears the change bits of mapping words after it has copied the words.
     ClearBitLate,
-    /// A memory of overlays is written as a run while commits change it.
-    SealBesideCommits,
-    /// The pages of a merged run are freed while readers have it.
-    FreeBesideReaders,
     /// Of a tree's runs the newest one goes when the oldest one is merged.
     RetireNewest,
     /// A checkpoint shortens the log by changes that are in a memory of overlays alone.

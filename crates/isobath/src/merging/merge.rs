@@ -29,6 +29,8 @@ use crate::types::{OVERLAID, UNLISTED_RUN};
 /// Records that one merge moves.
 const RECORDS: usize = 8192;
 const SMALL_RECORDS: usize = 24;
+/// Pages that a merge passes between two looks at other tasks.
+const PAGES_PER_TURN: u32 = 16;
 /// Of a page, what merges fill, in percent.
 const FILL_PERCENT: usize = 94;
 
@@ -111,6 +113,7 @@ impl Work<'_> {
         let token = parts.log.stamp(local.worker.index).0;
         let most = self.most_replaced();
         let mut rewrite = Rewrite::new(&ctx, overlaid.tree, FILL_PERCENT, token, most);
+        rewrite.seldom_waits(PAGES_PER_TURN);
         let mut changes = changes.into_iter();
         let removed = Stretches::default();
         let rewritten = rewrite.run(&mut Edits {
@@ -222,7 +225,7 @@ impl Work<'_> {
     pub(super) fn free_retired(&self) -> Result<(), Error> {
         let mut free = Vec::new();
         self.merging.retired.lock().retain_mut(|run| {
-            let is_free = Arc::get_mut(run).is_some() || canary::is_on(Canary::FreeBesideReaders);
+            let is_free = Arc::get_mut(run).is_some();
             if is_free {
                 free.push(run.tree);
             }

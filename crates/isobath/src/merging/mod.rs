@@ -32,7 +32,7 @@ use crate::{Error, trace};
 
 /// Runs from which on merges go on until some are gone, and those from which on memories are not
 /// sealed: writers wait for merges then.
-const MAX_RUNS: usize = 12;
+const MAX_RUNS: usize = 16;
 const LIMIT_RUNS: usize = 2 * MAX_RUNS;
 const _: () = assert!(LIMIT_RUNS < listing::MAX_LISTED);
 const SMALL_MAX_RUNS: usize = 3;
@@ -47,6 +47,8 @@ const SAMPLED: MaxPages = MaxPages {
 };
 /// Leaves that are looked at for large values between two looks at other work.
 const LOOKED_AT: usize = 4096;
+/// Leaves that are read between two looks at other tasks.
+const LEAVES_PER_TURN: usize = 32;
 
 /// The work on overlays of a store.
 pub(crate) struct Merging {
@@ -427,12 +429,16 @@ impl Work<'_> {
         let mut filter = Filter::new(run.records);
         let (lower, upper) = (Bound::Unbounded, Bound::Unbounded);
         let mut cursor = Cursor::new(run.tree, lower, upper, Direction::Forward);
+        let mut leaves = 0;
         while cursor.next_records(&ctx)? {
             cursor.visit_leaf(&ctx, |entry| {
                 filter.add(entry.key);
                 true
             })?;
-            self.local.worker.yield_now();
+            leaves += 1;
+            if leaves % LEAVES_PER_TURN == 0 {
+                self.local.worker.yield_now();
+            }
         }
         // No other task builds it.
         let _ = run.filter.set(filter);
@@ -448,7 +454,7 @@ impl Work<'_> {
         let ctx = TaskContext { local: self.local };
         let (lower, upper) = (Bound::Included(&from[..]), Bound::Unbounded);
         let mut cursor = Cursor::new(overlaid.tree, lower, upper, Direction::Forward);
-        for _ in 0..LOOKED_AT {
+        for leaf in 1..=LOOKED_AT {
             if !cursor.next_records(&ctx)? {
                 overlaid.found_none_large();
                 return Ok(());
@@ -457,9 +463,11 @@ impl Work<'_> {
             if !cursor.visit_leaf(&ctx, |entry| is_small(entry.value.kind))? {
                 return Ok(());
             }
-            self.local.worker.yield_now();
-            if self.merging.is_to_be_sealed(overlaid) {
-                break;
+            if leaf % LEAVES_PER_TURN == 0 {
+                self.local.worker.yield_now();
+                if self.merging.is_to_be_sealed(overlaid) {
+                    break;
+                }
             }
         }
         match cursor.boundary() {

@@ -42,9 +42,7 @@ impl Work<'_> {
         let Some(memory) = &levels.sealing else {
             return Ok(());
         };
-        if !canary::is_on(Canary::SealBesideCommits) {
-            self.transactions.tracker.drain(false, || self.wait())?;
-        }
+        self.transactions.tracker.drain(false, || self.wait())?;
         let run = Arc::new(self.build(overlaid, memory)?);
         let mut runs = vec![Arc::clone(&run)];
         runs.extend(levels.runs.iter().cloned());

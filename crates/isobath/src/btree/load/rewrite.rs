@@ -62,6 +62,8 @@ pub(crate) struct Rewrite<'c, C: WriteContext> {
     was_touched: bool,
     /// The copy of a leaf that was merged, for the next one.
     spare: Option<Box<Image>>,
+    /// Steps since others had a turn, and after how many they have one.
+    steps: (u32, u32),
 }
 
 /// A tree's new content, beside it.
@@ -145,6 +147,21 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
             most,
             was_touched: false,
             spare: None,
+            steps: (0, 1),
+        }
+    }
+
+    /// Lets others run only after so many pages were passed or written.
+    pub(crate) fn seldom_waits(&mut self, steps: u32) {
+        self.steps = (0, steps);
+    }
+
+    /// Nothing is held, and this goes on for long.
+    fn next_turn(&mut self) {
+        let (done, every) = self.steps;
+        self.steps.0 = (done + 1) % every.max(1);
+        if self.steps.0 == 0 {
+            self.ctx.next_turn();
         }
     }
 
@@ -183,7 +200,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
                 continue;
             }
             step.next += 1;
-            self.ctx.next_turn();
+            self.next_turn();
             let child = step.child(self.tree, position);
             let child = child.map_err(|why| corrupt(self.ctx, id, why))?;
             let is_hollow = self.is_open && self.leaf.count() == 0;
@@ -350,8 +367,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
 
     /// Writes the open leaf, all but its last record.
     fn emit_leaf(&mut self) -> Result<(), C::Error> {
-        // Nothing is held, and this goes on for long.
-        self.ctx.next_turn();
+        self.next_turn();
         let page = self.pages.reserve()?;
         let (image, next_lower) = self.leaf.build(self.tree.id, false);
         let id = self.pages.write(page, image);
