@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TypedDict
 
 import pytest
+from hypothesis import settings
 from isobath import Store, Tree
 
 
@@ -14,6 +15,11 @@ class Small(TypedDict):
 
 
 SMALL: Small = {"pool_bytes": 8 << 20, "workers": 1}
+
+
+# For `pytest --hypothesis-profile=thorough`; zarr's state machines take "quick" otherwise.
+settings.register_profile("quick", max_examples=8, deadline=None)
+settings.register_profile("thorough", max_examples=200, deadline=None)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The file system: the suite that fsspec publishes, and what it leaves open."""
 
 import io
+import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from fsspec.tests.abstract import (  # type: ignore[import-untyped, unused-ignor
     AbstractPipeTests,
     AbstractPutTests,
 )
-from isobath import InvalidArgument, ReadOnly, Store
+from isobath import Forked, InvalidArgument, ReadOnly, Store
 from isobath.fsspec import IsobathFileSystem
 
 from conftest import SMALL
@@ -31,16 +32,22 @@ def fs() -> Iterator[IsobathFileSystem]:
     system.close()
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[IsobathFileSystem, str]]:
+    """A file system whose store is open during all tests of a suite, and a tree of that."""
+    system = IsobathFileSystem(skip_instance_cache=True, **QUICK)
+    yield system, f"{tmp_path_factory.mktemp('fsspec')}/store.iso/tree"
+    system.close()
+
+
 class Fixtures(AbstractFixtures):  # type: ignore[misc, unused-ignore]
     @pytest.fixture
-    def fs(self) -> Iterator[IsobathFileSystem]:
-        system = IsobathFileSystem(skip_instance_cache=True, **QUICK)
-        yield system
-        system.close()
+    def fs(self, shared: tuple[IsobathFileSystem, str]) -> IsobathFileSystem:
+        return shared[0]
 
     @pytest.fixture
-    def fs_path(self, tmp_path: Path) -> str:
-        return f"{tmp_path}/store.iso/tree/path"
+    def fs_path(self, shared: tuple[IsobathFileSystem, str], tmp_path: Path) -> str:
+        return f"{shared[1]}/{tmp_path.name}"
 
     @pytest.fixture
     def supports_empty_directories(self) -> bool:
@@ -173,6 +180,23 @@ def test_the_protocol_is_known(root: str, tmp_path: Path) -> None:
         system.close()
     assert dict(mapper) == {"a": b"a"}
     system.close()
+
+
+def test_a_forked_child_is_refused(fs: IsobathFileSystem, root: str) -> None:
+    fs.pipe(f"{root}/t/a", b"a")
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            fs.cat(f"{root}/t/a")
+        except Forked:
+            fs.close()
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+    assert fs.cat(f"{root}/t/a") == b"a"
 
 
 def test_impossible_requests_say_why(fs: IsobathFileSystem, root: str, tmp_path: Path) -> None:

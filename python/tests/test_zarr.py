@@ -3,6 +3,7 @@
 import asyncio
 import multiprocessing
 import pickle
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,13 @@ def file(path: Path) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A store that is open during all tests of a suite."""
+    with Store.create(tmp_path_factory.mktemp("zarr") / "store.iso", **QUICK) as store:
+        yield store
+
+
 class TestIsobathStore(StoreTests[IsobathStore, cpu.Buffer]):
     store_cls = IsobathStore
     buffer_cls = cpu.Buffer
@@ -44,11 +52,12 @@ class TestIsobathStore(StoreTests[IsobathStore, cpu.Buffer]):
         return cpu.Buffer.from_bytes(store.tree()[key.encode()])
 
     @pytest.fixture
-    def store_kwargs(self, file: Path) -> dict[str, Any]:
-        return {"path": str(file), "options": QUICK}
+    def store_kwargs(self, shared: Store) -> dict[str, Any]:
+        tree = shared.create_tree(f"suite {len(shared.trees())}")
+        return {"path": shared.paths[0], "tree": tree.name}
 
     def test_store_repr(self, store: IsobathStore) -> None:
-        assert repr(store) == f"IsobathStore('isobath://{store.path}/zarr')"
+        assert repr(store) == f"IsobathStore('isobath://{store.path}/{store.tree_name}')"
 
     def test_store_supports_writes(self, store: IsobathStore) -> None:
         assert store.supports_writes
@@ -61,10 +70,10 @@ class TestIsobathStore(StoreTests[IsobathStore, cpu.Buffer]):
 @pytest.mark.parametrize("machine", [ZarrStoreStateMachine, ZarrHierarchyStateMachine])
 def test_state_machines(machine: Any, file: Path) -> None:
     store = IsobathStore(file, options=QUICK)
+    is_default = settings.get_current_profile_name() in ("default", "ci")
     few = settings(
-        max_examples=4 if machine is ZarrHierarchyStateMachine else 10,
+        settings.get_profile("quick" if is_default else settings.get_current_profile_name()),
         stateful_step_count=20,
-        deadline=None,
         suppress_health_check=list(HealthCheck),
     )
     make: Any = lambda: machine(store)
