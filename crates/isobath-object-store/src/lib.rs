@@ -1,14 +1,14 @@
 //! The interface of the crate [`object_store`] over an [Isobath](isobath) store.
 //!
 //! An [`IsobathObjectStore`] keeps objects in a store, beside its other trees. What takes an
-//! `Arc<dyn ObjectStore>`, such as DataFusion, delta-rs or icechunk, works on it.
+//! `Arc<dyn ObjectStore>`, such as DataFusion or delta-rs, works on it.
 //!
 //! - Each operation is one transaction: a put, also one with a condition, a copy, a rename and a
 //!   delete leave all of it or nothing. A rename moves no contents, however large they are.
 //! - A multipart upload takes parts of any size in any order, and the object appears when it is
 //!   completed. An upload that is aborted, dropped, or cut off by a crash leaves nothing.
 //! - Ranges read only the chunks that they need. A stream reads the object as it was when it began,
-//!   whatever is written meanwhile.
+//!   whatever others write.
 //! - Operations run as tasks of the store's workers: they need no particular async runtime, and
 //!   block none.
 //!

@@ -522,6 +522,8 @@ impl Scenario {
         self.rounds = self.rounds.max(2);
         self.own_keys = self.own_keys.max(100);
         self.trees = self.trees.min(2);
+        // A full volume takes no removals yet, and may not close.
+        (self.faults.full, self.limit_bytes) = (false, None);
         self = self.with_more();
         self.more.small.overlay_bytes = Some(random.one_of(&[1 << 10, 4 << 10, 16 << 10]));
         self.more.cut_within = match random.below(3) {

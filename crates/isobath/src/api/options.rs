@@ -324,7 +324,8 @@ impl Options {
     ///
     /// **Experimental.** Updates spread over a large tree write a fraction of what they write
     /// otherwise; lookups may look into several places, and scans read all of them. A change of a
-    /// full volume fails, also a removal, once no map can be written any more. Bulk loads, large
+    /// full volume fails, also a removal, once no map can be written any more; so may closing, after
+    /// which the log has what was acknowledged. Bulk loads, large
     /// transactions, drops of trees and [`Store::compact`](crate::Store::compact) first merge all
     /// that the overlays have, for which changes of the tree wait. Statistics and estimates of a
     /// tree are of its merged part. A recovery keeps the changes of the log in memory, for trees
