@@ -287,6 +287,7 @@ impl Store {
     ) -> Result<Store, Error> {
         let store = Store::on(runtime, paths);
         store.0.runtime.run(Urgency::Ordinary, catalog::create)?;
+        store.0.runtime.engine()?.merging.end_opening();
         Ok(store)
     }
 
@@ -324,6 +325,7 @@ impl Store {
                     let engine = &local.engine;
                     engine.merging.resume(&engine.transactions, local)
                 })?;
+                runtime.engine()?.merging.end_opening();
             }
         }
         Ok(store)

@@ -56,7 +56,7 @@ pub(crate) struct Merging {
     is_on: bool,
     /// The task, parked, to be woken when there is work.
     idle: PerWorker<Cell<Option<TaskId>>>,
-    /// Others that have the task begin nothing: checks, and closing.
+    /// Others that have the task begin nothing: opening, checks, and closing.
     pauses: AtomicUsize,
     is_working: AtomicBool,
     /// A merge has failed; the next sealed memory has them tried again.
@@ -94,7 +94,8 @@ impl Merging {
         Merging {
             is_on,
             idle: PerWorker::new(&lower.workers, |_| Cell::new(None)),
-            pauses: AtomicUsize::new(0),
+            // Until the store is open: a run that is built then is none that a crash has left.
+            pauses: AtomicUsize::new(1),
             is_working: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
             retired: Mutex::default(),
@@ -137,6 +138,13 @@ impl Merging {
         let work = self.work(transactions, local);
         let left = list_unlisted(local)?;
         left.into_iter().try_for_each(|run| work.free_run(run))
+    }
+
+    /// The store is open: the task may begin.
+    pub(crate) fn end_opening(&self) {
+        if self.is_on {
+            self.pauses.fetch_sub(1, Ordering::SeqCst);
+        }
     }
 
     /// Seals all memories, so that the volume has what was committed before.
