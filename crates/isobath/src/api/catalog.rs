@@ -176,11 +176,11 @@ pub(crate) fn drop_tree(local: &WorkerState, name: &str, tree: &TreeState) -> Re
         .merging
         .leave(&engine.transactions, local, tree.tree)?;
     let closed = tree.status.close_to_drop(wait)?.ok_or_else(missing)?;
-    local.pool.overlays.forget(tree.tree.id);
     // Waits for the commits that have not seen the mark; of a commit and this, one sees the other.
     if !canary::is_on(Canary::DropBesideCommits) {
         engine.transactions.tracker.drain(false, wait)?;
     }
+    local.pool.overlays.forget(tree.tree.id);
     match remove_name(local, name, tree.tree) {
         Ok(was_there) => {
             closed.drop_tree();

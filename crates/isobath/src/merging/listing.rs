@@ -17,15 +17,13 @@ use std::sync::Arc;
 use crate::Error;
 use crate::btree::{Cursor, Direction, Tree, TreeId};
 use crate::context::{TaskContext, TaskWorker};
-use crate::overlay::{Position, Run};
+use crate::overlay::{MAX_TREE_RUNS, Position, Run};
 use crate::page::{PageId, get_u32, get_u64, put_u32, put_u64};
 use crate::types::{CATALOG, OVERLAID, UNLISTED_RUN};
 
 const HEADER: usize = 16;
 const RUN: usize = 24;
-/// Runs that one entry can name.
-pub(super) const MAX_LISTED: usize = 40;
-const _: () = assert!(HEADER + MAX_LISTED * RUN <= crate::types::MAX_INLINE_VALUE);
+const _: () = assert!(HEADER + MAX_TREE_RUNS * RUN <= crate::types::MAX_INLINE_VALUE);
 
 /// A tree with overlays, as the catalog says.
 pub(crate) struct Listed {

@@ -43,7 +43,7 @@ impl Work<'_> {
             return Ok(false);
         }
         let mut position = overlaid.position.lock().clone();
-        position = match self.merge_from(overlaid, &levels, &position.key, false)? {
+        position = match self.merge_from(overlaid, &levels, &position.key)? {
             Some(key) => Position { key, ..position },
             None => Position {
                 round: position.round + 1,
@@ -56,25 +56,24 @@ impl Work<'_> {
         Ok(true)
     }
 
-    /// Merges all that `overlaid` has, while no commit changes the tree.
+    /// Merges all runs that `overlaid` has, while no commit changes the tree.
     pub(super) fn merge_all(&self, overlaid: &Overlaid) -> Result<(), Error> {
         let levels = overlaid.levels();
         let mut from = Vec::new();
         // Bound: each round passes some records.
-        while let Some(next) = self.merge_from(overlaid, &levels, &from, true)? {
+        while let Some(next) = self.merge_from(overlaid, &levels, &from)? {
             from = next;
         }
         Ok(())
     }
 
-    /// Merges some records from the key `from` on, and of `levels`' memories if `with_memories`; the
-    /// key from which on to go on, or `None` at the end.
+    /// Merges some records of the runs from the key `from` on; the key from which on to go on, or
+    /// `None` at the end.
     fn merge_from(
         &self,
         overlaid: &Overlaid,
         levels: &Levels,
         from: &[u8],
-        with_memories: bool,
     ) -> Result<Option<Vec<u8>>, Error> {
         let ctx = TaskContext { local: self.local };
         let most = match self.local.pool.overlays.is_small() {
@@ -84,7 +83,7 @@ impl Work<'_> {
         // Each may be in a leaf of its own.
         let most = most.min(self.most_replaced() / 2).max(1);
         let bounds = (Bound::Included(from), Bound::Unbounded);
-        let mut parts = Parts::new(levels, bounds, Direction::Forward, with_memories);
+        let mut parts = Parts::new(levels, bounds, Direction::Forward, false);
         let mut changes = Vec::new();
         while changes.len() < most
             && let Some((key, put)) = parts.next(&ctx)?

@@ -20,22 +20,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::btree::{Cursor, Direction, MaxPages, Tree, ValueKind};
+use crate::buffer::Place;
 use crate::context::{TaskContext, TaskWorker};
-use crate::overlay::{Filter, Overlaid, Run};
+use crate::overlay::{Filter, MAX_TREE_RUNS, Overlaid, Run};
 use crate::pagestore::LowerParts;
 use crate::runtime::{Patience, PerWorker, TaskId, Worker};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::txn::{Transactions, catalog_change};
-use crate::types::OVERLAID;
+use crate::types::{CATALOG, OVERLAID};
 use crate::{Error, trace};
 
-/// Runs from which on merges go on until some are gone, and those from which on memories are not
-/// sealed: writers wait for merges then.
-const MAX_RUNS: usize = 16;
-const LIMIT_RUNS: usize = 2 * MAX_RUNS;
-const _: () = assert!(LIMIT_RUNS < listing::MAX_LISTED);
-const SMALL_MAX_RUNS: usize = 3;
 /// How often the worker of the task looks at least.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Share of the base's records from which on runs are merged: one part in this many.
@@ -59,8 +54,6 @@ pub(crate) struct Merging {
     /// Others that have the task begin nothing: opening, checks, and closing.
     pauses: AtomicUsize,
     is_working: AtomicBool,
-    /// A merge has failed; the next sealed memory has them tried again.
-    has_failed: AtomicBool,
     /// Runs that no `Levels` have but those of readers.
     retired: Mutex<Vec<Arc<Run>>>,
     /// A tree of which no record may have a large value, as far as was looked, and how far.
@@ -97,7 +90,6 @@ impl Merging {
             // Until the store is open: a run that is built then is none that a crash has left.
             pauses: AtomicUsize::new(1),
             is_working: AtomicBool::new(false),
-            has_failed: AtomicBool::new(false),
             retired: Mutex::default(),
             looked: Mutex::default(),
             lower,
@@ -116,6 +108,11 @@ impl Merging {
     ///
     /// A failed read.
     pub(crate) fn restore(local: &TaskWorker) -> Result<bool, Error> {
+        let mapping = &local.pool.mapping;
+        if mapping.place(CATALOG.root) == Place::Free {
+            // The store's creation was cut off.
+            return Ok(false);
+        }
         let listed = listing::list(local)?;
         for entry in &listed {
             let runs = listing::runs_of(entry);
@@ -167,6 +164,10 @@ impl Merging {
                 local.parts.shared.writable()?;
                 patience.wait(&local.worker);
             };
+            // As many as a tree can have. Bound: each round of merges takes some away.
+            while overlaid.levels().runs.len() + 2 > MAX_TREE_RUNS {
+                work.merge(&overlaid)?;
+            }
             // Also one that was left half-way.
             for _ in 0..2 {
                 work.seal(&overlaid)?;
@@ -276,28 +277,17 @@ impl Merging {
         let overlays = &self.lower.buffer.pool.overlays;
         let wanted =
             levels.sealing.is_some() || overlays.is_to_be_sealed(&levels.memory, log.next(), area);
-        wanted && levels.runs.len() < self.limit_runs() && overlaid.failed.lock().is_none()
-    }
-
-    fn max_runs(&self) -> usize {
-        match self.lower.buffer.pool.overlays.is_small() {
-            true => SMALL_MAX_RUNS,
-            false => MAX_RUNS,
-        }
-    }
-
-    fn limit_runs(&self) -> usize {
-        LIMIT_RUNS / MAX_RUNS * self.max_runs()
+        wanted && levels.runs.len() < MAX_TREE_RUNS && overlaid.failed.lock().is_none()
     }
 
     fn is_to_be_merged(&self, overlaid: &Overlaid) -> bool {
-        if self.has_failed.load(Ordering::SeqCst) {
+        if overlaid.merge_failed.load(Ordering::SeqCst) {
             return false;
         }
         let levels = overlaid.levels();
         let records: u64 = levels.runs.iter().map(|run| run.records).sum();
         let base = overlaid.base_records.load(Ordering::Relaxed);
-        levels.runs.len() >= self.max_runs()
+        levels.runs.len() >= self.lower.buffer.pool.overlays.max_runs()
             || levels.runs.len() > 1 && base > 0 && records > base / SHARE
     }
 
@@ -364,12 +354,12 @@ impl Work<'_> {
                 sealed.inspect_err(|error| {
                     *overlaid.failed.lock() = Some(error.clone());
                 })?;
-                self.merging.has_failed.store(false, Ordering::SeqCst);
+                overlaid.merge_failed.store(false, Ordering::SeqCst);
             }
             if self.merging.is_to_be_merged(&overlaid) {
                 self.measure(&overlaid)?;
                 let merged = self.merge(&overlaid);
-                merged.inspect_err(|_| self.merging.has_failed.store(true, Ordering::SeqCst))?;
+                merged.inspect_err(|error| overlaid.note_failed_merge(error, overlays))?;
             } else if lacks_filter(&overlaid) {
                 self.build_filter(&overlaid)?;
             } else if self.merging.is_to_be_looked_at(&overlaid) {

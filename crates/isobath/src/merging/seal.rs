@@ -14,7 +14,7 @@ use crate::Error;
 use crate::btree::{Loader, Tree, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::{TaskContext, WriteContext};
-use crate::overlay::{Filter, Levels, Memory, Overlaid, Run};
+use crate::overlay::{Filter, Levels, MAX_TREE_RUNS, Memory, Overlaid, Run};
 use crate::shared::Counters;
 use crate::txn::catalog_change;
 use crate::txn::commit::CommitContext;
@@ -43,6 +43,9 @@ impl Work<'_> {
             return Ok(());
         };
         self.transactions.tracker.drain(false, || self.wait())?;
+        if levels.runs.len() >= MAX_TREE_RUNS {
+            return Err(Error::TooManyPages);
+        }
         let run = Arc::new(self.build(overlaid, memory)?);
         let mut runs = vec![Arc::clone(&run)];
         runs.extend(levels.runs.iter().cloned());

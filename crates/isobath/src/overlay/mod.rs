@@ -43,6 +43,14 @@ const SEALED_AT: u64 = 11;
 const LOG_SHARE: u64 = 4;
 /// And from which on writers wait for that.
 const LOG_LIMIT_SHARE: u64 = 2;
+/// Runs from which on merges go on until some are gone, and those from which on writers wait for
+/// that. What is in memory then is sealed nevertheless, so that it lets go of the log.
+const MAX_RUNS: usize = 16;
+const SMALL_MAX_RUNS: usize = 3;
+const LIMIT_SHARE: usize = 2;
+/// Runs that a tree can have.
+pub(crate) const MAX_TREE_RUNS: usize = 40;
+const _: () = assert!(LIMIT_SHARE * MAX_RUNS + 2 <= MAX_TREE_RUNS);
 /// Changes of a tree after which it is asked whether it is to have overlays.
 const LOOK_EVERY: u64 = 1024;
 const SMALL_LOOK_EVERY: u64 = 8;
@@ -72,7 +80,8 @@ pub(crate) struct Overlaid {
     /// No other of the store has it.
     pub(crate) serial: u64,
     levels: Mutex<Arc<Levels>>,
-    /// A record may have a large value, which commits have to find before they replace it.
+    /// A record of the base or of a run may have a large value, which commits have to find before
+    /// they replace it.
     has_large: AtomicBool,
     /// A change since the tree got overlays had one.
     puts_large: AtomicBool,
@@ -84,8 +93,10 @@ pub(crate) struct Overlaid {
     pub(crate) position: Mutex<Position>,
     /// About how many records the base has; 0 where that is not known.
     pub(crate) base_records: AtomicU64,
-    /// Why the memory could not be sealed.
+    /// Why the memory could not be sealed, or runs not be merged of which there are too many.
     pub(crate) failed: Mutex<Option<Error>>,
+    /// A merge has failed; the next sealed memory, or a writer that is told so, has it tried again.
+    pub(crate) merge_failed: AtomicBool,
 }
 
 /// Until this is dropped no other task seals or merges the tree's overlays.
@@ -116,6 +127,7 @@ impl Overlaid {
             position: Mutex::default(),
             base_records: AtomicU64::new(0),
             failed: Mutex::default(),
+            merge_failed: AtomicBool::new(false),
         }
     }
 
@@ -141,7 +153,15 @@ impl Overlaid {
 
     /// Whether some record may have a large value.
     pub(crate) fn has_large(&self) -> bool {
-        self.has_large.load(Ordering::SeqCst)
+        self.has_large.load(Ordering::SeqCst) || self.puts_large.load(Ordering::SeqCst)
+    }
+
+    /// No merge is tried again before something changes; writers that wait for merges are told.
+    pub(crate) fn note_failed_merge(&self, error: &Error, overlays: &Overlays) {
+        self.merge_failed.store(true, Ordering::SeqCst);
+        if self.levels().runs.len() >= overlays.limit_runs() {
+            *self.failed.lock() = Some(error.clone());
+        }
     }
 
     /// A change has a large value. Said before the key is unlocked.
@@ -150,15 +170,11 @@ impl Overlaid {
             return;
         }
         self.puts_large.store(true, Ordering::SeqCst);
-        self.has_large.store(true, Ordering::SeqCst);
     }
 
     /// The base and the runs have no large values: only changes since can have some.
     pub(crate) fn found_none_large(&self) {
         self.has_large.store(false, Ordering::SeqCst);
-        if self.puts_large.load(Ordering::SeqCst) {
-            self.has_large.store(true, Ordering::SeqCst);
-        }
     }
 
     /// The LSN of the oldest record that is in a memory alone.
@@ -172,13 +188,13 @@ impl Overlaid {
 /// The trees of a store that have overlays.
 #[derive(Default)]
 pub(crate) struct Overlays {
-    /// Some tree has them.
+    /// How many trees have them.
     any: bytes::AtomicU64,
     trees: Mutex<BTreeMap<TreeId, Arc<Overlaid>>>,
     serials: AtomicU64,
     /// Trees get overlays.
     begins: bytes::AtomicU64,
-    /// Bytes that a memory may take.
+    /// Bytes that all memories may take that are not being sealed.
     memory_bytes: AtomicU64,
     /// Everything is small, for simulations.
     is_small: AtomicBool,
@@ -246,6 +262,19 @@ impl Overlays {
         self.is_small.load(Ordering::Relaxed)
     }
 
+    /// Runs of a tree from which on merges go on until some are gone.
+    pub(crate) fn max_runs(&self) -> usize {
+        match self.is_small() {
+            true => SMALL_MAX_RUNS,
+            false => MAX_RUNS,
+        }
+    }
+
+    /// Runs of a tree from which on its writers wait for merges.
+    pub(crate) fn limit_runs(&self) -> usize {
+        LIMIT_SHARE * self.max_runs()
+    }
+
     /// Changes of a tree after which it is asked whether it is to have overlays.
     fn look_every(&self) -> u64 {
         match self.is_small() {
@@ -287,17 +316,16 @@ impl Overlays {
     pub(crate) fn insert(&self, tree: Tree, runs: Vec<Arc<Run>>, has_large: bool) {
         let serial = 1 + self.serials.fetch_add(1, Ordering::SeqCst);
         let new = || Arc::new(Overlaid::new(tree, serial, runs, has_large));
-        self.trees.lock().entry(tree.id).or_insert_with(new);
-        self.any.store(1, Ordering::SeqCst);
+        let mut trees = self.trees.lock();
+        trees.entry(tree.id).or_insert_with(new);
+        self.any.store(trees.len() as u64, Ordering::SeqCst);
     }
 
     /// The tree has no overlays any more: all of them are in its base.
     pub(crate) fn remove(&self, tree: TreeId) {
         let mut trees = self.trees.lock();
         trees.remove(&tree);
-        if trees.is_empty() {
-            self.any.store(0, Ordering::SeqCst);
-        }
+        self.any.store(trees.len() as u64, Ordering::SeqCst);
     }
 
     /// What a commit asks in its slot: the serial number of the tree's overlays, 0 without some;
@@ -323,8 +351,10 @@ impl Overlays {
         Lsn(floors.min().unwrap_or(u64::MAX))
     }
 
+    /// Bytes that the memory of a tree may take.
     fn memory_bytes(&self) -> u64 {
-        self.memory_bytes.load(Ordering::Relaxed)
+        let trees = self.any.load(Ordering::Relaxed).max(1);
+        self.memory_bytes.load(Ordering::Relaxed) / trees
     }
 
     /// Whether a memory of `bytes` whose first record is at `first` is to be sealed. The log's next
@@ -345,7 +375,10 @@ impl Overlays {
     ) -> Admission {
         let most = self.memory_bytes();
         let mut full = trees.filter_map(|tree| self.of(tree));
-        let full = full.find(|overlaid| overlaid.levels().memory.bytes() >= most);
+        let full = full.find(|overlaid| {
+            let levels = overlaid.levels();
+            levels.memory.bytes() >= most || levels.runs.len() >= self.limit_runs()
+        });
         let full = full.or_else(|| {
             let is_held = |overlaid: &Arc<Overlaid>| {
                 area > 0 && next.0.saturating_sub(overlaid.floor()) > area / LOG_LIMIT_SHARE
@@ -356,7 +389,10 @@ impl Overlays {
             None => Admission::Granted,
             // It is tried again then.
             Some(overlaid) => match overlaid.failed.lock().take() {
-                Some(error) => Admission::Refused(error),
+                Some(error) => {
+                    overlaid.merge_failed.store(false, Ordering::SeqCst);
+                    Admission::Refused(error)
+                }
                 None => Admission::Later,
             },
         }
