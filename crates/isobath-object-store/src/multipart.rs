@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use isobath::Durability;
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;
 use object_store::{
@@ -75,7 +76,7 @@ impl MultipartUpload for PartUpload {
     }
 
     async fn abort(&mut self) -> Result<()> {
-        let aborted = upload::abort(&self.trees, self.id).await;
+        let aborted = upload::abort(&self.trees, self.id, Durability::None).await;
         aborted.map_err(|error| error.at(&self.location))?;
         self.has_ended = true;
         Ok(())
@@ -87,7 +88,7 @@ impl Drop for PartUpload {
         if !self.has_ended {
             // It goes on without this. No caller is left to receive an error: what cannot be removed
             // now is removed when the objects are opened again.
-            drop(upload::abort(&self.trees, self.id));
+            drop(upload::abort(&self.trees, self.id, Durability::None));
         }
     }
 }
@@ -135,7 +136,8 @@ impl MultipartStore for IsobathObjectStore {
     }
 
     async fn abort_multipart(&self, path: &Path, id: &MultipartId) -> Result<()> {
-        let aborted = upload::abort(&self.trees, parse(id)?).await;
+        // A name that is gone does not come back after a crash.
+        let aborted = upload::abort(&self.trees, parse(id)?, Durability::Synced).await;
         aborted.map_err(|error| error.at(path))
     }
 }

@@ -44,6 +44,7 @@ pub(crate) async fn begin(
     attributes: Attributes,
     lasts: bool,
 ) -> Result<Id> {
+    crate::write::check_path(location)?;
     crate::write::check_attributes(&attributes)?;
     let id = Id::new();
     let upload = Upload { lasts, attributes };
@@ -147,10 +148,12 @@ fn missing(id: Id, part: usize) -> Failure {
 pub(crate) fn abort(
     trees: &Arc<Trees>,
     id: Id,
+    durability: Durability,
 ) -> impl Future<Output = Result<(), Failure>> + Send + 'static + use<> {
-    trees.transact(options(), move |trees, transaction| {
-        Ok(remove(trees, transaction, id)?)
-    })
+    trees.transact(
+        options().durability(durability),
+        move |trees, transaction| Ok(remove(trees, transaction, id)?),
+    )
 }
 
 fn remove(trees: &Trees, transaction: &mut Transaction, id: Id) -> Result<(), Error> {

@@ -260,6 +260,17 @@ async fn impossible_requests_say_why() {
     }
     let path = Path::from("a");
     objects.put(&path, "abc".into()).await.unwrap();
+    let empty = Path::from("a").join("").join("b");
+    for refused in [
+        objects.put(&empty, "a".into()).await.err(),
+        objects.put_multipart(&empty).await.err(),
+        objects.create_multipart(&empty).await.err(),
+        objects.copy(&path, &empty).await.err(),
+        objects.rename(&path, &empty).await.err(),
+    ] {
+        let error = refused.unwrap();
+        assert!(matches!(error, Error::InvalidPath { .. }), "{error}");
+    }
     let options = GetOptions::new().with_version(Some("1".to_owned()));
     let refused = objects.get_opts(&path, options).await;
     assert!(matches!(refused, Err(Error::NotSupported { .. })));
