@@ -6,6 +6,7 @@ Needs `fsspec` (`pip install isobath[fsspec]`), which finds it by the protocol.
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import os
 import shutil
@@ -15,10 +16,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from fsspec import AbstractFileSystem  # type: ignore[import-untyped, unused-ignore]
+from fsspec.core import has_magic  # type: ignore[import-untyped, unused-ignore]
+from fsspec.utils import other_paths  # type: ignore[import-untyped, unused-ignore]
 
-from isobath._errors import InvalidArgument, NoSuchTree, StoreNotFound
+from isobath._errors import InvalidArgument, NoSuchTree, ReadOnly, StoreNotFound
 from isobath._shared import Lease
 from isobath._store import Options, Store
+from isobath._streams import ValueReader
 from isobath._tree import Tree
 
 __all__ = ["IsobathFileSystem"]
@@ -82,6 +86,11 @@ class IsobathFileSystem(AbstractFileSystem):  # type: ignore[misc, unused-ignore
                     return file, tree, "/".join(keys)
         raise FileNotFoundError(errno.ENOENT, "no part of the path is a store", path)
 
+    def _check_writable(self) -> None:
+        """Also where this process has the store open for writing elsewhere."""
+        if self._options.get("read_only"):
+            raise ReadOnly("the file system is for reading only")
+
     def _store(self, file: str, *, creates: bool = False) -> Store:
         lease = self._leases.get(file)
         if lease is None:
@@ -93,6 +102,8 @@ class IsobathFileSystem(AbstractFileSystem):  # type: ignore[misc, unused-ignore
 
     def _tree(self, path: str, *, creates: bool = False) -> tuple[Tree | None, str]:
         """The tree of a path, if it is there, and the key."""
+        if creates:
+            self._check_writable()
         file, name, key = self._split(path)
         if creates and not (name and key):
             raise IsADirectoryError(errno.EISDIR, "a file needs a tree and a key", path)
@@ -194,6 +205,10 @@ class IsobathFileSystem(AbstractFileSystem):  # type: ignore[misc, unused-ignore
         return value
 
     def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **kwargs: Any) -> None:
+        if self._intrans:
+            # It appears at the end of the transaction.
+            super().pipe_file(path, value, mode, **kwargs)
+            return
         path = self._strip_protocol(path)
         tree, key = self._tree(path, creates=True)
         assert tree is not None
@@ -214,11 +229,12 @@ class IsobathFileSystem(AbstractFileSystem):  # type: ignore[misc, unused-ignore
         if mode == "rb":
             tree, key = self._found(path)
             try:
-                return tree.open(key)
+                return ReadingFile(tree, key)
             except KeyError:
                 raise _missing(path) from None
         if mode not in ("wb", "ab", "xb"):
             raise ValueError(f"the mode is 'rb', 'wb', 'ab' or 'xb', not {mode!r}")
+        self._check_writable()
         if mode == "xb" and self.exists(path):
             raise _exists(path)
         into, name = self._tree(path, creates=True)
@@ -226,6 +242,7 @@ class IsobathFileSystem(AbstractFileSystem):  # type: ignore[misc, unused-ignore
         return WritingFile(into, name.encode(), path, mode, autocommit)
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
+        self._check_writable()
         path1, path2 = self._strip_protocol(path1), self._strip_protocol(path2)
         if self.isdir(path1):
             return
@@ -248,6 +265,7 @@ class IsobathFileSystem(AbstractFileSystem):  # type: ignore[misc, unused-ignore
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
         """Makes the tree of a path; directories within it come with their first file."""
+        self._check_writable()
         path = self._strip_protocol(path)
         file, name, key = self._split(path)
         if self.isfile(path) or (name and not key and self.exists(path)):
@@ -257,6 +275,7 @@ class IsobathFileSystem(AbstractFileSystem):  # type: ignore[misc, unused-ignore
             store.open_or_create_tree(name)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        self._check_writable()
         if self.exists(path):
             if not exist_ok:
                 raise _exists(path)
@@ -265,6 +284,7 @@ class IsobathFileSystem(AbstractFileSystem):  # type: ignore[misc, unused-ignore
 
     def rmdir(self, path: str) -> None:
         """Removes an empty tree. Directories within a tree are gone when they are empty."""
+        self._check_writable()
         path = self._strip_protocol(path)
         tree, key = self._tree(path)
         if tree is None:
@@ -275,6 +295,7 @@ class IsobathFileSystem(AbstractFileSystem):  # type: ignore[misc, unused-ignore
             tree.store.drop_tree(tree.name)
 
     def _rm(self, path: str) -> None:
+        self._check_writable()
         path = self._strip_protocol(path)
         tree, key = self._found(path)
         if not tree.discard(key):
@@ -284,28 +305,164 @@ class IsobathFileSystem(AbstractFileSystem):  # type: ignore[misc, unused-ignore
         self._rm(path)
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
+        self._check_writable()
         paths = self.expand_path(path) if _is_pattern(path) else self._strip_protocol(path)
-        for one in [paths] if isinstance(paths, str) else paths:
+        files: set[str] = set()
+        directories: list[str] = []
+        # What cannot be removed is found before anything is.
+        for one in [paths] if isinstance(paths, str) else sorted(set(paths)):
             if self.isfile(one):
-                self._rm(one)
+                files.add(one)
             elif not self.isdir(one):
                 raise _missing(one)
             elif not recursive:
                 raise _is_directory(one)
             elif maxdepth is not None:
-                super().rm(one, recursive=True, maxdepth=maxdepth)
-            else:
-                self._remove_below(one)
+                files.update(self.find(one, maxdepth))
+            elif self._tree(one)[0] is None:
+                raise InvalidArgument(f"{one} is a store: remove its file instead")
+            elif not _is_below(one, directories):
+                directories.append(one)
+        for one in directories:
+            self._remove_below(one)
+        for one in sorted(files):
+            if not _is_below(one, directories):
+                self._rm(one)
 
     def _remove_below(self, path: str) -> None:
         """Removes all keys of a directory, some hundred in a commit; a whole tree at once."""
         tree, key = self._tree(path)
         if tree is None:
-            raise InvalidArgument(f"{path} is a store: remove its file instead")
+            raise _missing(path)
         if key:
             tree.remove_range(prefix=f"{key}/".encode())
         else:
             tree.store.drop_tree(tree.name)
+
+    # Moving.
+
+    def mv(
+        self,
+        path1: Any,
+        path2: Any,
+        recursive: bool = False,
+        maxdepth: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Copies files, and then removes exactly those that were copied.
+
+        A file whose target is itself stays. A directory cannot go below itself.
+        """
+        self._check_writable()
+        if isinstance(path1, list) and isinstance(path2, list):
+            if len(path1) != len(path2):
+                raise InvalidArgument("there are not as many targets as sources")
+            # Nothing is expanded: a directory has no file to move.
+            pairs = list(zip(self._strip_protocol(path1), self._strip_protocol(path2)))
+            pairs = [pair for pair in pairs if not self.isdir(pair[0])]
+        elif isinstance(path1, (str, os.PathLike)) and self._is_same(path1, path2):
+            self.info(os.fspath(path1))
+            return
+        else:
+            pairs = self._targets(path1, path2, recursive, maxdepth)
+        pairs = [(self._place(source), self._place(target)) for source, target in pairs]
+        pairs = [(source, target) for source, target in pairs if source != target]
+        for source, target in _in_order(pairs):
+            self.cp_file(source, target)
+        targets = {target for _, target in pairs}
+        for source in {source for source, _ in pairs} - targets:
+            self._rm(source)
+        if pairs and recursive and isinstance(path1, (str, os.PathLike)):
+            self._drop_if_empty(self._strip_protocol(path1))
+
+    def _place(self, path: str) -> str:
+        """The one spelling of a path: that with the real path of the store's file."""
+        file, name, key = self._split(path)
+        return "/".join(part for part in (os.path.realpath(file), name, key) if part)
+
+    def _is_same(self, path1: Any, path2: Any) -> bool:
+        source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+        if source == target:
+            return True
+        return not has_magic(source) and bool(self._place(source) == self._place(target))
+
+    def _targets(
+        self, path1: Any, path2: Any, recursive: bool, maxdepth: int | None
+    ) -> list[tuple[str, str]]:
+        """The files that move, and where each goes, as copying them has it."""
+        is_one = isinstance(path1, (str, os.PathLike))
+        sources = [path1] if is_one else list(path1)
+        ends_with_slash = is_one and os.fspath(path1).endswith("/")
+        is_pattern = is_one and has_magic(os.fspath(path1))
+        roots = [] if is_pattern else self._strip_protocol(sources)
+        for root in roots:
+            if not recursive and self.isdir(root):
+                raise _is_directory(root)
+        found = self.expand_path(path1, recursive=recursive, maxdepth=maxdepth)
+        directories = {one for one in found if self.isdir(one)}
+        if is_one and (not recursive or maxdepth is not None):
+            found = [one for one in found if one not in directories]
+            if not found:
+                return []
+        into = os.fspath(path2)
+        is_into = into.endswith("/") or self.isdir(into)
+        exists = is_one and (
+            (is_pattern and len(found) == 1)
+            or (not is_pattern and is_into and not ends_with_slash)
+        )
+        into = self._strip_protocol(into)
+        targets = other_paths(found, into, exists=exists, flatten=not is_one)
+        pairs = list(zip(found, targets))
+        places = {source: self._place(source) for source in directories}
+        for source, target in pairs:
+            place = self._place(target)
+            above = places.get(source)
+            if above is not None and _is_below(place, [above]) and place != above:
+                raise InvalidArgument(f"{source} cannot move below itself, to {target}")
+        return [pair for pair in pairs if pair[0] not in directories]
+
+    def _drop_if_empty(self, path: str) -> None:
+        """Removes a tree that has moved as a whole."""
+        if has_magic(path):
+            return
+        tree, key = self._tree(path)
+        if tree is not None and not key and not any(True for _ in tree.keys()):
+            tree.store.drop_tree(tree.name)
+
+    # What tells whether a file has changed.
+
+    def ukey(self, path: str) -> str:
+        """A hash of a file's contents."""
+        path = self._strip_protocol(path)
+        digest = None if self.isdir(path) else self._digest(path)
+        return str(super().ukey(path)) if digest is None else digest
+
+    def checksum(self, path: str) -> int:
+        """A hash of a file's contents, as a number."""
+        path = self._strip_protocol(path)
+        digest = None if self.isdir(path) else self._digest(path)
+        return int(super().checksum(path)) if digest is None else int(digest, 16)
+
+    def _digest(self, path: str) -> str:
+        tree, key = self._found(path)
+        digest = hashlib.blake2b(digest_size=32)
+        try:
+            with tree.store.snapshot() as snapshot, snapshot[tree].open(key) as reader:
+                while data := reader.read(_COPIED_AT_ONCE):
+                    digest.update(data)
+        except KeyError:
+            raise _missing(path) from None
+        return digest.hexdigest()
+
+
+class ReadingFile(io.BufferedReader):
+    """A file that is read."""
+
+    def __init__(self, tree: Tree, key: bytes) -> None:
+        raw = ValueReader(tree, key)
+        super().__init__(raw, 1 << 16)
+        #: Bytes of the file.
+        self.size = raw.length
 
 
 class WritingFile(io.RawIOBase):
@@ -389,6 +546,25 @@ def _is_store(file: str) -> bool:
     except OSError:
         return file.endswith(_EXTENSIONS)
     return stat.S_ISREG(mode) or stat.S_ISBLK(mode)
+
+
+def _is_below(path: str, directories: list[str]) -> bool:
+    """Whether a path is one of the directories, or below one."""
+    return any(path == above or path.startswith(f"{above}/") for above in directories)
+
+
+def _in_order(pairs: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Sources and targets so that each source is copied before another one overwrites it."""
+    targets = {target for _, target in pairs}
+    if len(targets) != len(pairs):
+        raise InvalidArgument("two files would move to the same place")
+    while pairs:
+        sources = {source for source, _ in pairs}
+        ready = [pair for pair in pairs if pair[1] not in sources]
+        if not ready:
+            raise InvalidArgument("files cannot move to the places of each other")
+        yield from ready
+        pairs = [pair for pair in pairs if pair[1] in sources]
 
 
 def _is_pattern(path: Any) -> bool:

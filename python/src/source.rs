@@ -12,6 +12,8 @@ use crate::transaction::Open;
 
 /// Up to so many records are read without more pages than they need.
 const FEW: usize = 64;
+/// How often a part of a value is read that others keep replacing.
+const READINGS: usize = 16;
 
 #[derive(Clone)]
 pub(crate) struct Source {
@@ -86,13 +88,20 @@ impl Source {
 
     /// A part of the value of a key, by indexes as Python's slices have them.
     pub(crate) fn part(&self, key: &[u8], part: Part) -> Result<Option<Vec<u8>>, Failure> {
-        let reader = self.read(|tree| tree.reader(key), |open, tree| open.reader(tree, key))?;
-        let Some(reader) = reader else {
-            return Ok(None);
-        };
-        let (first, end) = part.within(reader.len());
-        let length = end.saturating_sub(first) as usize;
-        Ok(Some(reader.read_at(first, length)?))
+        for _ in 0..READINGS {
+            let reader = self.read(|tree| tree.reader(key), |open, tree| open.reader(tree, key))?;
+            let Some(reader) = reader else {
+                return Ok(None);
+            };
+            let (first, end) = part.within(reader.len());
+            let length = end.saturating_sub(first) as usize;
+            match reader.read_at(first, length) {
+                // Another write came between. The newest value is read instead.
+                Err(Error::ValueReplaced) => {}
+                other => return Ok(Some(other?)),
+            }
+        }
+        Err(Error::ValueReplaced.into())
     }
 
     pub(crate) fn compare_and_swap(

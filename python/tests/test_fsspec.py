@@ -3,7 +3,8 @@
 import io
 import os
 import pickle
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -233,3 +234,175 @@ def test_impossible_requests_say_why(fs: IsobathFileSystem, root: str, tmp_path:
     with pytest.raises(ReadOnly):
         reads.rm(f"{root}/t/a/b")
     reads.close()
+
+
+def _all(fs: IsobathFileSystem, path: str) -> dict[str, bytes]:
+    return {name.removeprefix(f"{path}/"): fs.cat_file(name) for name in fs.find(path)}
+
+
+def test_moving_something_onto_itself_keeps_it(
+    fs: IsobathFileSystem, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = f"{root}/t"
+    for name in ["d/a", "d/b/c"]:
+        fs.pipe(f"{tree}/{name}", name.encode())
+    before = _all(fs, tree)
+    monkeypatch.chdir(os.path.dirname(root))
+    os.symlink(root, os.path.join(os.path.dirname(root), "link.iso"))
+    for source, target in [
+        (f"{tree}/d/a", f"{tree}/d"),
+        (f"{tree}/d/a", f"{tree}/d/"),
+        (f"{tree}/d/a", f"isobath://{tree}/d/a"),
+        (f"{tree}/d/a", "store.iso/t/d/a"),
+        (f"{tree}/d/a", "link.iso/t/d/a"),
+        (f"{tree}/d/a", f"{tree}/d//a"),
+        (f"{tree}/d/*", f"{tree}/d"),
+    ]:
+        fs.mv(source, target)
+        assert _all(fs, tree) == before, (source, target)
+    for source, target in [
+        (f"{tree}/d", f"{tree}/d/"),
+        (f"{tree}/d/", f"{tree}/d"),
+        (f"{tree}/d", f"isobath://{tree}/d"),
+        (f"{tree}/d/b", f"{tree}/d"),
+        (f"{tree}/d", f"{tree}/"),
+        ("store.iso/t", tree),
+        ("link.iso/t/d/", f"{tree}/d"),
+    ]:
+        fs.rename(source, target, recursive=True)
+        assert _all(fs, tree) == before, (source, target)
+    fs.mv([f"{tree}/d/a"], [f"isobath://{tree}/d/a"])
+    assert _all(fs, tree) == before
+    with pytest.raises(FileNotFoundError):
+        fs.mv(f"{tree}/d/x", f"{tree}/d/x/")
+
+
+def test_moving_a_directory_below_itself_is_refused(fs: IsobathFileSystem, root: str) -> None:
+    tree = f"{root}/t"
+    for name in ["d/a", "d/b/c"]:
+        fs.pipe(f"{tree}/{name}", name.encode())
+    before = _all(fs, tree)
+    for target in [f"{tree}/d/e", f"{tree}/d/b", f"{tree}/d/b/"]:
+        with pytest.raises(InvalidArgument):
+            fs.mv(f"{tree}/d", target, recursive=True)
+    with pytest.raises(IsADirectoryError):
+        fs.mv(f"{tree}/d", f"{tree}/e")
+    assert _all(fs, tree) == before
+
+
+def test_moving_removes_what_was_copied(fs: IsobathFileSystem, root: str) -> None:
+    tree = f"{root}/t"
+    fs.pipe({f"{tree}/d": b"file", f"{tree}/d/a": b"a", f"{tree}/d/d/a": b"da"})
+    fs.mv(f"{tree}/d", f"{tree}/e")
+    assert _all(fs, tree) == {"e": b"file", "d/a": b"a", "d/d/a": b"da"}
+    # Each source is copied before it is overwritten.
+    fs.mv(f"{tree}/d/d/", f"{tree}/d/", recursive=True)
+    assert _all(fs, tree) == {"e": b"file", "d/a": b"da"}
+    fs.mv(tree, f"{root}/u", recursive=True)
+    assert not fs.exists(tree)
+    assert _all(fs, f"{root}/u") == {"e": b"file", "d/a": b"da"}
+    fs.pipe(f"{root}/u/f/e", b"other")
+    with pytest.raises(InvalidArgument):
+        fs.mv([f"{root}/u/e", f"{root}/u/f/e"], f"{root}/u/g/")
+    with pytest.raises(InvalidArgument):
+        fs.mv([f"{root}/u/e", f"{root}/u/f/e"], [f"{root}/u/f/e", f"{root}/u/e"])
+    assert _all(fs, f"{root}/u") == {"e": b"file", "d/a": b"da", "f/e": b"other"}
+
+
+def test_a_file_system_for_reading_refuses_changes(fs: IsobathFileSystem, root: str) -> None:
+    path = f"{root}/t/a"
+    fs.pipe(path, b"a")
+    reads = IsobathFileSystem(skip_instance_cache=True, read_only=True, **QUICK)
+    assert reads.cat(path) == b"a"
+    changes: list[Callable[[], Any]] = [
+        lambda: reads.pipe(path, b"b"),
+        lambda: reads.pipe(f"{root}/u/a", b"b"),
+        lambda: reads.open(path, "wb"),
+        lambda: reads.open(path, "ab"),
+        lambda: reads.open(path, "xb"),
+        lambda: reads.rm(path),
+        lambda: reads.rm_file(path),
+        lambda: reads.rm(f"{root}/t", recursive=True),
+        lambda: reads.rmdir(f"{root}/t"),
+        lambda: reads.mkdir(f"{root}/u"),
+        lambda: reads.makedirs(f"{root}/u"),
+        lambda: reads.cp(path, f"{root}/t/b"),
+        lambda: reads.mv(path, f"{root}/t/b"),
+        lambda: reads.touch(path),
+    ]
+    for change in changes:
+        with pytest.raises(ReadOnly):
+            change()
+    reads.close()
+    assert _all(fs, f"{root}/t") == {"a": b"a"}
+    assert fs.ls(root, detail=False) == [f"{root}/t"]
+
+
+def test_piped_files_appear_at_the_end_of_a_transaction(fs: IsobathFileSystem, root: str) -> None:
+    path = f"{root}/t/a"
+    with fs.transaction:
+        fs.pipe(path, b"a")
+        assert not fs.exists(path)
+    assert fs.cat(path) == b"a"
+    with pytest.raises(ZeroDivisionError), fs.transaction:
+        fs.pipe(path, b"b")
+        raise ZeroDivisionError
+    assert fs.cat(path) == b"a"
+
+
+def test_removing_fails_before_it_begins(fs: IsobathFileSystem, root: str) -> None:
+    tree = f"{root}/t"
+    names = ["a", "d/a", "d/b/c", "d/b/e/f", "g"]
+    fs.pipe({f"{tree}/{name}": name.encode() for name in names})
+    before = _all(fs, tree)
+    for other, recursive in [("x", True), ("d", False)]:
+        with pytest.raises(OSError):
+            fs.rm([f"{tree}/a", f"{tree}/{other}"], recursive=recursive)
+        assert _all(fs, tree) == before
+    with pytest.raises(InvalidArgument):
+        fs.rm([f"{tree}/a", root], recursive=True)
+    assert _all(fs, tree) == before
+    fs.rm(f"{tree}/d", recursive=True, maxdepth=2)
+    assert sorted(_all(fs, tree)) == ["a", "d/b/e/f", "g"]
+    fs.rm([f"{tree}/d", f"{tree}/d/b", f"{tree}/d/b/e/f", f"{tree}/a", f"{tree}/a"], recursive=True)
+    assert sorted(_all(fs, tree)) == ["g"]
+    fs.pipe({f"{tree}/{name}": name.encode() for name in names})
+    fs.rm(f"{tree}/**", recursive=True)
+    assert not fs.exists(f"{tree}/d/a")
+
+
+def test_blocks_and_checksums_follow_the_contents(fs: IsobathFileSystem, root: str) -> None:
+    path = f"{root}/t/a"
+    fs.pipe(path, b"one\ntwo\nsix\n")
+    with fs.open(path) as file:
+        assert file.size == 12
+    assert fs.read_block(path, 1, 5) == b"ne\ntw"
+    assert fs.read_block(path, 1, 5, delimiter=b"\n") == b"two\n"
+    key, checksum = fs.ukey(path), fs.checksum(path)
+    assert (fs.ukey(path), fs.checksum(path)) == (key, checksum)
+    fs.pipe(path, b"one\nTWO\nsix\n")
+    assert fs.ukey(path) != key and fs.checksum(path) != checksum
+    assert fs.ukey(f"{root}/t") and fs.checksum(f"{root}/t")
+    with pytest.raises(FileNotFoundError):
+        fs.ukey(f"{root}/t/b")
+
+
+def test_parts_are_read_while_the_value_is_replaced(fs: IsobathFileSystem, root: str) -> None:
+    path = f"{root}/t/a"
+    values = [bytes([number]) * (1 << 18) for number in range(2)]
+    fs.pipe(path, values[0])
+    is_over = threading.Event()
+
+    def replace() -> None:
+        while not is_over.is_set():
+            for value in values:
+                fs.pipe(path, value)
+
+    writer = threading.Thread(target=replace)
+    writer.start()
+    try:
+        for _ in range(500):
+            assert fs.cat_file(path, 1000, 200000) in [value[1000:200000] for value in values]
+    finally:
+        is_over.set()
+        writer.join()

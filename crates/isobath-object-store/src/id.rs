@@ -8,10 +8,10 @@ use isobath::{EncodeKey, Error, Key};
 
 /// Contents of an object, written once and never changed. Those of one process follow each other in
 /// the tree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Id {
     /// A random number of the process that has made it.
-    pub(crate) process: u64,
+    process: u64,
     number: u64,
 }
 
@@ -63,7 +63,7 @@ impl std::fmt::Display for Id {
 }
 
 /// A number that no other process has.
-pub(crate) fn process() -> u64 {
+fn process() -> u64 {
     static PROCESS: OnceLock<u64> = OnceLock::new();
     // Hashers of the standard library begin with random keys.
     *PROCESS.get_or_init(|| RandomState::new().hash_one(std::process::id()))

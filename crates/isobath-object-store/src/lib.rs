@@ -81,7 +81,7 @@ pub struct IsobathObjectStore {
 
 impl IsobathObjectStore {
     /// The objects that are named `name` in a store, whose trees are made if they are not there.
-    /// Removes what uploads of processes that ended have left.
+    /// Removes what uploads have left that can no longer go on.
     ///
     /// This waits for the drive: call it before asynchronous work begins, or in a task of the
     /// store.

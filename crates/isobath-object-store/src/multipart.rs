@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use isobath::Durability;
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;
 use object_store::{
@@ -13,13 +14,13 @@ use crate::IsobathObjectStore;
 use crate::error::generic;
 use crate::id::Id;
 use crate::trees::Trees;
-use crate::upload;
+use crate::upload::{self, Live};
 
 /// An upload of this process. Dropping it before its end aborts it.
 pub(crate) struct PartUpload {
     trees: Arc<Trees>,
     location: Path,
-    id: Id,
+    live: Live,
     /// Parts that were handed over.
     parts: u32,
     has_ended: bool,
@@ -29,7 +30,7 @@ impl std::fmt::Debug for PartUpload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PartUpload")
             .field("location", &self.location)
-            .field("id", &self.id)
+            .field("id", &self.live.id)
             .field("parts", &self.parts)
             .finish_non_exhaustive()
     }
@@ -41,11 +42,12 @@ impl PartUpload {
         location: &Path,
         options: PutMultipartOptions,
     ) -> Result<PartUpload> {
-        let id = upload::begin(trees, location, options.attributes, false).await?;
+        let live = Live::new();
+        upload::begin(trees, location, live.id, options.attributes, false).await?;
         Ok(PartUpload {
             trees: Arc::clone(trees),
             location: location.clone(),
-            id,
+            live,
             parts: 0,
             has_ended: false,
         })
@@ -60,7 +62,7 @@ impl MultipartUpload for PartUpload {
         Box::pin(upload::put_part(
             Arc::clone(&self.trees),
             self.location.clone(),
-            self.id,
+            self.live.id,
             part,
             payload,
             false,
@@ -69,13 +71,13 @@ impl MultipartUpload for PartUpload {
 
     async fn complete(&mut self) -> Result<PutResult> {
         let count = self.parts as usize;
-        let result = upload::complete(&self.trees, &self.location, self.id, count).await?;
+        let result = upload::complete(&self.trees, &self.location, self.live.id, count).await?;
         self.has_ended = true;
         Ok(result)
     }
 
     async fn abort(&mut self) -> Result<()> {
-        let aborted = upload::abort(&self.trees, self.id).await;
+        let aborted = upload::abort(&self.trees, self.live.id, Durability::None).await;
         aborted.map_err(|error| error.at(&self.location))?;
         self.has_ended = true;
         Ok(())
@@ -87,7 +89,7 @@ impl Drop for PartUpload {
         if !self.has_ended {
             // It goes on without this. No caller is left to receive an error: what cannot be removed
             // now is removed when the objects are opened again.
-            drop(upload::abort(&self.trees, self.id));
+            drop(upload::abort(&self.trees, self.live.id, Durability::None));
         }
     }
 }
@@ -105,7 +107,8 @@ impl MultipartStore for IsobathObjectStore {
         path: &Path,
         options: PutMultipartOptions,
     ) -> Result<MultipartId> {
-        let id = upload::begin(&self.trees, path, options.attributes, true).await?;
+        let id = Id::new();
+        upload::begin(&self.trees, path, id, options.attributes, true).await?;
         Ok(id.to_string())
     }
 
@@ -135,7 +138,8 @@ impl MultipartStore for IsobathObjectStore {
     }
 
     async fn abort_multipart(&self, path: &Path, id: &MultipartId) -> Result<()> {
-        let aborted = upload::abort(&self.trees, parse(id)?).await;
+        // A name that is gone does not come back after a crash.
+        let aborted = upload::abort(&self.trees, parse(id)?, Durability::Synced).await;
         aborted.map_err(|error| error.at(path))
     }
 }

@@ -1,7 +1,8 @@
 //! Uploads in parts: parts are contents of an id that no path has yet. Completing gives the id to a
 //! path.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use chrono::Utc;
 use isobath::{Durability, Error, Isolation, Transaction, TransactionOptions};
@@ -9,13 +10,40 @@ use object_store::path::Path;
 use object_store::{Attributes, PutPayload, PutResult, Result};
 
 use crate::error::{Failure, generic};
-use crate::id::{self, Id};
+use crate::id::Id;
 use crate::record::{Record, Upload};
 use crate::trees::Trees;
 use crate::write::put_result;
 
 /// Uploads that one transaction removes.
 const REMOVED_AT_ONCE: usize = 64;
+
+/// Uploads of this process that can still go on.
+static LIVE: LazyLock<Mutex<HashSet<Id>>> = LazyLock::new(Mutex::default);
+
+fn live() -> MutexGuard<'static, HashSet<Id>> {
+    LIVE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The id of an upload that no opening removes as long as this is there.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) id: Id,
+}
+
+impl Live {
+    pub(crate) fn new() -> Live {
+        let id = Id::new();
+        live().insert(id);
+        Live { id }
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        live().remove(&self.id);
+    }
+}
 
 /// Commits wait for no flush: a crash loses them in reverse order, and the one that completes the
 /// upload comes after them. Serializable, so that no part arrives in an upload that has ended.
@@ -37,15 +65,16 @@ fn under_way(trees: &Trees, transaction: &Transaction, id: Id) -> Result<Upload,
     Ok(Upload::decode(&upload)?)
 }
 
-/// Begins an upload; one that does not last is removed by the next process, if it has not ended.
+/// Begins an upload; one that does not last is removed by a later opening, if it is not [`Live`].
 pub(crate) async fn begin(
     trees: &Arc<Trees>,
     location: &Path,
+    id: Id,
     attributes: Attributes,
     lasts: bool,
-) -> Result<Id> {
+) -> Result<()> {
+    crate::write::check_path(location)?;
     crate::write::check_attributes(&attributes)?;
-    let id = Id::new();
     let upload = Upload { lasts, attributes };
     let mut options = options();
     if lasts {
@@ -58,8 +87,7 @@ pub(crate) async fn begin(
         trees.record(transaction, &of)?;
         Ok(transaction.insert(&trees.uploads, id.key(), upload.encode())?)
     });
-    begun.await.map_err(|error: Failure| error.at(location))?;
-    Ok(id)
+    begun.await.map_err(|error: Failure| error.at(location))
 }
 
 /// Writes a part.
@@ -147,10 +175,12 @@ fn missing(id: Id, part: usize) -> Failure {
 pub(crate) fn abort(
     trees: &Arc<Trees>,
     id: Id,
+    durability: Durability,
 ) -> impl Future<Output = Result<(), Failure>> + Send + 'static + use<> {
-    trees.transact(options(), move |trees, transaction| {
-        Ok(remove(trees, transaction, id)?)
-    })
+    trees.transact(
+        options().durability(durability),
+        move |trees, transaction| Ok(remove(trees, transaction, id)?),
+    )
 }
 
 fn remove(trees: &Trees, transaction: &mut Transaction, id: Id) -> Result<(), Error> {
@@ -160,13 +190,14 @@ fn remove(trees: &Trees, transaction: &mut Transaction, id: Id) -> Result<(), Er
     Ok(())
 }
 
-/// Removes the uploads that processes which ended have left.
+/// Removes the uploads that cannot go on: those of processes that ended, and those of this one
+/// whose handle is gone.
 pub(crate) fn remove_left(trees: &Trees) -> Result<(), Error> {
     let mut left = Vec::new();
     for upload in trees.uploads.iter() {
         let (key, value) = upload?;
         let id = Id::of_key(&key)?;
-        if id.process != id::process() && !Upload::decode(&value)?.lasts {
+        if !Upload::decode(&value)?.lasts && !live().contains(&id) {
             left.push(id);
         }
     }

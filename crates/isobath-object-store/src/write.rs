@@ -30,6 +30,17 @@ pub(crate) fn check_attributes(attributes: &Attributes) -> Result<()> {
     }
 }
 
+/// Refuses a path that parsing its text would not give back, such as one with an empty segment:
+/// a listing could not name it.
+pub(crate) fn check_path(location: &Path) -> Result<()> {
+    let text = location.as_ref();
+    match Path::parse(text) {
+        Ok(parsed) if parsed.as_ref() == text => Ok(()),
+        Ok(_) => Err(object_store::path::Error::EmptySegment { path: text.into() }.into()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 pub(crate) fn put_result(id: Id) -> PutResult {
     PutResult {
         e_tag: Some(id.e_tag()),
@@ -45,6 +56,7 @@ pub(crate) async fn put(
     payload: PutPayload,
     options: PutOptions,
 ) -> Result<PutResult> {
+    check_path(location)?;
     check_attributes(&options.attributes)?;
     let to = location.clone();
     let put = trees.transact(TransactionOptions::new(), move |trees, transaction| {
@@ -119,6 +131,7 @@ fn write(
 
 /// Copies an object.
 pub(crate) async fn copy(trees: &Arc<Trees>, from: &Path, to: &Path, mode: CopyMode) -> Result<()> {
+    check_path(to)?;
     let (source, target) = (from.clone(), to.clone());
     let copied = trees.transact(TransactionOptions::new(), move |trees, transaction| {
         let record = trees.record(transaction, &source)?;
@@ -167,6 +180,7 @@ pub(crate) async fn rename(
     to: &Path,
     mode: RenameTargetMode,
 ) -> Result<()> {
+    check_path(to)?;
     let (source, target) = (from.clone(), to.clone());
     let renamed = trees.transact(TransactionOptions::new(), move |trees, transaction| {
         let record = trees.record(transaction, &source)?;

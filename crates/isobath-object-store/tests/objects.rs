@@ -136,15 +136,15 @@ async fn uploads_that_are_aborted_or_dropped_leave_nothing() {
     assert!(objects.list(None).try_next().await.unwrap().is_none());
 }
 
-/// As [`uploads_of_another_process_are_removed_when_it_is_opened`] finds it.
-fn as_of_another_process(objects: &IsobathObjectStore) {
+/// Gives the uploads other ids: of another process (`byte` 0), or of this one (`byte` 10).
+fn with_other_ids(objects: &IsobathObjectStore, byte: usize) {
     let uploads = objects.store().tree("objects.uploads").unwrap();
     let contents = objects.store().tree("objects.contents").unwrap();
     for tree in [uploads, contents] {
         let records: Vec<_> = tree.iter().collect::<Result<_, _>>().unwrap();
         for (key, value) in records {
             let mut other = key.clone();
-            other[0] ^= 1;
+            other[byte] ^= 1;
             tree.remove(&key).unwrap();
             tree.insert(&other, &value).unwrap();
         }
@@ -152,23 +152,25 @@ fn as_of_another_process(objects: &IsobathObjectStore) {
 }
 
 #[tokio::test]
-async fn uploads_of_another_process_are_removed_when_it_is_opened() {
+async fn uploads_that_cannot_go_on_are_removed_when_it_is_opened() {
     let objects = objects();
     let path = Path::from("upload");
-    let mut upload = objects.put_multipart(&path).await.unwrap();
-    upload.put_part("part".into()).await.unwrap();
-    let again = IsobathObjectStore::open(objects.store(), "objects").unwrap();
-    assert_eq!(left(&again), (1, 1));
-    as_of_another_process(&objects);
-    let again = IsobathObjectStore::open(objects.store(), "objects").unwrap();
-    assert_eq!(left(&again), (0, 0));
+    for byte in [0, 10] {
+        let mut upload = objects.put_multipart(&path).await.unwrap();
+        upload.put_part("part".into()).await.unwrap();
+        let again = IsobathObjectStore::open(objects.store(), "objects").unwrap();
+        assert_eq!(left(&again), (1, 1));
+        with_other_ids(&objects, byte);
+        let again = IsobathObjectStore::open(objects.store(), "objects").unwrap();
+        assert_eq!(left(&again), (0, 0));
+    }
     // Those that outlive processes stay.
     let id = objects.create_multipart(&path).await.unwrap();
     objects
         .put_part(&path, &id, 0, "part".into())
         .await
         .unwrap();
-    as_of_another_process(&objects);
+    with_other_ids(&objects, 0);
     IsobathObjectStore::open(objects.store(), "objects").unwrap();
     assert_eq!(left(&objects), (1, 1));
 }
@@ -260,6 +262,17 @@ async fn impossible_requests_say_why() {
     }
     let path = Path::from("a");
     objects.put(&path, "abc".into()).await.unwrap();
+    let empty = Path::from("a").join("").join("b");
+    for refused in [
+        objects.put(&empty, "a".into()).await.err(),
+        objects.put_multipart(&empty).await.err(),
+        objects.create_multipart(&empty).await.err(),
+        objects.copy(&path, &empty).await.err(),
+        objects.rename(&path, &empty).await.err(),
+    ] {
+        let error = refused.unwrap();
+        assert!(matches!(error, Error::InvalidPath { .. }), "{error}");
+    }
     let options = GetOptions::new().with_version(Some("1".to_owned()));
     let refused = objects.get_opts(&path, options).await;
     assert!(matches!(refused, Err(Error::NotSupported { .. })));
