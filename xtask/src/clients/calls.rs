@@ -340,10 +340,21 @@ impl Actor {
                 let Some(mut reader) = tree.reader(one)? else {
                     return Ok(vec![(one.to_vec(), None)]);
                 };
-                let mut value = Vec::new();
                 // A value that is replaced during the read cannot be read to its end.
-                let read = std::io::Read::read_to_end(&mut reader, &mut value);
-                Ok(read.map_or_else(|_| Vec::new(), |_| vec![(one.to_vec(), Some(value))]))
+                let read = match one.last().is_some_and(|byte| byte % 2 == 0) {
+                    true => {
+                        let length = reader.len();
+                        let rest = reader.read_at(length / 2, length as usize);
+                        let first = reader.read_at(0, (length / 2) as usize);
+                        first.and_then(|first| Ok([first, rest?].concat())).ok()
+                    }
+                    false => {
+                        let mut value = Vec::new();
+                        let read = std::io::Read::read_to_end(&mut reader, &mut value);
+                        read.ok().map(|_| value)
+                    }
+                };
+                Ok(read.map_or_else(Vec::new, |value| vec![(one.to_vec(), Some(value))]))
             }
             _ => {
                 let there = match self.random.below(4) {
