@@ -79,7 +79,6 @@ const LEFT_OUT: &[(&str, &str)] = &[
         "`Store::spawn`; simulations place all clients by it",
     ),
     ("ValueReader::is_empty", "`ValueReader::len`"),
-    ("ValueReader::len", "known before anything is read"),
     ("ValueWriter::is_empty", "`ValueWriter::len`"),
     ("ValueWriter::len", "known by the caller"),
     ("TransactionWriter::is_empty", "`TransactionWriter::len`"),
