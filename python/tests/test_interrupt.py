@@ -14,6 +14,14 @@ from conftest import SMALL
 from isobath import Store, Tree
 
 
+@pytest.fixture(autouse=True)
+def sigint() -> Iterator[None]:
+    """Shells have SIGINT ignored by what runs in the background, and Python keeps that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def is_ended(call: Callable[[], object]) -> bool:
     """Whether SIGINT ends a call. A second one comes if the first has not."""
     begun, ended = threading.Event(), threading.Event()
