@@ -84,6 +84,16 @@ class Stats:
     growth_bytes_written: int
     #: Checkpoints written.
     checkpoints: int
+    #: Trees that have overlays.
+    overlaid_trees: int
+    #: Bytes of changes in the memory of overlays.
+    overlay_bytes: int
+    #: Runs of overlays.
+    runs: int
+    #: Runs that were sealed.
+    sealed_runs: int
+    #: Runs that were merged as a whole.
+    merged_runs: int
     #: Bytes of log that opening had to apply; 0 after a clean close.
     recovered_log_bytes: int
     #: Nanoseconds that this took.
