@@ -53,7 +53,8 @@
 //!
 //! Each write of an object has a new id, which is its `e_tag`. Contents are never changed: so a
 //! completed upload, a rename and an overwrite only change which id a path has. A path has at most
-//! [`isobath::MAX_KEY_BYTES`] bytes of UTF-8. Objects have no older versions, and tags are not kept.
+//! [`isobath::MAX_KEY_BYTES`] bytes of UTF-8. Objects have no older versions, and tags are not
+//! kept.
 
 mod error;
 mod id;

@@ -87,8 +87,8 @@ impl MultipartUpload for PartUpload {
 impl Drop for PartUpload {
     fn drop(&mut self) {
         if !self.has_ended {
-            // It goes on without this. No caller is left to receive an error: what cannot be removed
-            // now is removed when the objects are opened again.
+            // It goes on without this. No caller is left to receive an error: what cannot be
+            // removed now is removed when the objects are opened again.
             drop(upload::abort(&self.trees, self.live.id, Durability::None));
         }
     }

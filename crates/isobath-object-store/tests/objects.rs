@@ -33,7 +33,7 @@ fn bytes(length: usize, seed: usize) -> Vec<u8> {
 }
 
 /// Waits until what a drop has begun is done.
-async fn settled(objects: &IsobathObjectStore) -> (u64, u64) {
+async fn left_in_the_end(objects: &IsobathObjectStore) -> (u64, u64) {
     for _ in 0..1000 {
         if left(objects) == (0, 0) {
             break;
@@ -125,7 +125,7 @@ async fn uploads_that_are_aborted_or_dropped_leave_nothing() {
     let mut upload = objects.put_multipart(&path).await.unwrap();
     upload.put_part(bytes(MIB, 3).into()).await.unwrap();
     drop(upload);
-    assert_eq!(settled(&objects).await, (0, 0));
+    assert_eq!(left_in_the_end(&objects).await, (0, 0));
 
     let id = objects.create_multipart(&path).await.unwrap();
     objects.put_part(&path, &id, 3, "x".into()).await.unwrap();

@@ -319,17 +319,16 @@ impl Options {
 
     /// Whether trees that are larger than the pool get *overlays*, so that they take changes like
     /// an LSM tree: a change goes to an ordered map in memory, which is written as a whole, and
-    /// merged into the tree later, range by range. By default off. Half of the pool's memory is then
-    /// for these maps.
+    /// merged into the tree later, range by range. By default off. Half of the pool's memory is
+    /// then for these maps.
     ///
     /// **Experimental.** Updates spread over a large tree write a fraction of what they write
     /// otherwise; lookups may look into several places, and scans read all of them. A change of a
-    /// full volume fails, also a removal, once no map can be written any more; so may closing, after
-    /// which the log has what was acknowledged. Bulk loads, large
-    /// transactions, drops of trees and [`Store::compact`](crate::Store::compact) first merge all
-    /// that the overlays have, for which changes of the tree wait. Statistics and estimates of a
-    /// tree are of its merged part. A recovery keeps the changes of the log in memory, for trees
-    /// with overlays.
+    /// full volume fails, also a removal, once no map can be written any more; so may closing,
+    /// after which the log has what was acknowledged. Bulk loads, large transactions, drops of
+    /// trees and [`Store::compact`](crate::Store::compact) first merge all that the overlays have,
+    /// for which changes of the tree wait. Statistics and estimates of a tree are of its merged
+    /// part. A recovery keeps the changes of the log in memory, for trees with overlays.
     ///
     /// A store that was once opened with this cannot be opened by versions that do not know
     /// overlays. Opened without it, trees that have overlays keep them, and others get none.

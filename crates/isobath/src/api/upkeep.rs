@@ -47,13 +47,13 @@ impl Store {
     /// Packs what is stored towards the beginning of the volume and gives the space behind it back
     /// to the file system: after much was removed, the files become small. A log that has grown
     /// becomes small again, too. Trees of up to 192 MiB whose leaves are much emptier than after a
-    /// load get new ones first, if there is room for both; commits to such a tree wait for that. The
-    /// store can be used during the rest; writes that need the space end it early, without an error.
-    /// What stays is what the records take, 4 MiB of log and 14 segments or more, and in a store
-    /// with a limit the share that [`Options::fill_factor`](crate::Options::fill_factor) keeps free
-    /// for cleaning. Without a limit the next writes make the files grow again, and closing gives
-    /// the blocks of files back that hold none of the records: the next opening for writing finds
-    /// room for them, or fails.
+    /// load get new ones first, if there is room for both; commits to such a tree wait for that.
+    /// The store can be used during the rest; writes that need the space end it early, without an
+    /// error. What stays is what the records take, 4 MiB of log and 14 segments or more, and in a
+    /// store with a limit the share that [`Options::fill_factor`](crate::Options::fill_factor)
+    /// keeps free for cleaning. Without a limit the next writes make the files grow again, and
+    /// closing gives the blocks of files back that hold none of the records: the next opening for
+    /// writing finds room for them, or fails.
     ///
     /// A crash at any moment leaves all records as they were, in a volume of the one length or the
     /// other. Block devices keep their length; they are asked to discard segments that hold

@@ -123,8 +123,8 @@ impl Checkpoints {
         }
     }
 
-    /// Gives a file's blocks back that hold nothing, when a store is closed that was compacted: free
-    /// segments, and of the log what lies outside the LSNs from `start` to `end`, which no
+    /// Gives a file's blocks back that hold nothing, when a store is closed that was compacted:
+    /// free segments, and of the log what lies outside the LSNs from `start` to `end`, which no
     /// superblock needs. Opening finds room for them again, before anything is written.
     pub(super) fn discard_unused(&self, volume: &Volume, start: Lsn, end: Lsn) {
         if !self.pagestore.gives_blocks_back() || !volume.can_shrink() {

@@ -180,7 +180,8 @@ impl Cursor {
         has_overlays
     }
 
-    /// Reads the next leaf of the base and the records of overlays in its range; `false` at the end.
+    /// Reads the next leaf of the base and the records of overlays in its range; `false` at the
+    /// end.
     fn merge<C: ReadContext>(&mut self, ctx: &C) -> Result<bool, C::Error> {
         let Some(merged) = self.merged.as_deref_mut() else {
             return Ok(false);

@@ -7,8 +7,8 @@
 //!
 //! A run is merged as a whole once merges have come round to where they were when it was sealed.
 //! Then the catalog lists it as one that is being freed, new `Levels` come without it, and once no
-//! reader has it its pages are freed. Older runs are never left behind: they would say what they had
-//! again.
+//! reader has it its pages are freed. Older runs are never left behind: they would say what they
+//! had again.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl Work<'_> {
             false => RECORDS,
         };
         // Each may be in a leaf of its own.
-        let most = most.min(self.most_replaced() / 2).max(1);
+        let most = most.min(self.max_replaced() / 2).max(1);
         let bounds = (Bound::Included(from), Bound::Unbounded);
         let mut parts = Parts::new(levels, bounds, Direction::Forward, false);
         let mut changes = Vec::new();
@@ -100,7 +100,7 @@ impl Work<'_> {
     }
 
     /// Pages that the record of one merge can name.
-    fn most_replaced(&self) -> usize {
+    fn max_replaced(&self) -> usize {
         (self.local.parts.log.record_limit() / 8) as usize
     }
 
@@ -110,7 +110,7 @@ impl Work<'_> {
         let ctx = TaskContext { local };
         ctx.admit()?;
         let token = parts.log.stamp(local.worker.index).0;
-        let most = self.most_replaced();
+        let most = self.max_replaced();
         let mut rewrite = Rewrite::new(&ctx, overlaid.tree, FILL_PERCENT, token, most);
         rewrite.seldom_waits(PAGES_PER_TURN);
         let mut changes = changes.into_iter();

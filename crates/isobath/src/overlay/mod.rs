@@ -7,11 +7,11 @@
 //!
 //! - A tree's [`Levels`] are its memory, the memory that is being sealed, its runs from new to old,
 //!   and the base. A change of these makes new `Levels`.
-//! - A reader takes the `Levels` once, before it reads anything else, and asks its parts from new to
-//!   old. What moves down stays in the part where it was while someone has these `Levels`. So no
+//! - A reader takes the `Levels` once, before it reads anything else, and asks its parts from new
+//!   to old. What moves down stays in the part where it was while someone has these `Levels`. So no
 //!   reader validates, and the base may be newer than the rest.
-//! - Of a key the newer record is always in the newer part: writers of a key have its lock, and take
-//!   the `Levels` under it.
+//! - Of a key the newer record is always in the newer part: writers of a key have its lock, and
+//!   take the `Levels` under it.
 //! - A memory holds the log from its first record on ([`Overlays::floor`]).
 //!
 //! This part has the state alone. `levels` reads and changes it, `merging` seals and merges.
@@ -35,11 +35,11 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, bytes};
 use crate::types::{Tree, TreeId};
 
-/// Share of its bytes from which on a memory is to be sealed, in sixteenths: the rest is for writers
-/// beside that.
+/// Share of its bytes from which on a memory is to be sealed, in sixteenths: the rest is for
+/// writers beside that.
 const SEALED_AT: u64 = 11;
-/// Share of the log's area behind a memory's first record from which on it is to be sealed: one part
-/// in this many.
+/// Share of the log's area behind a memory's first record from which on it is to be sealed: one
+/// part in this many.
 const LOG_SHARE: u64 = 4;
 /// And from which on writers wait for that.
 const LOG_LIMIT_SHARE: u64 = 2;

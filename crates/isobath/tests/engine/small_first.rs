@@ -254,8 +254,8 @@ impl Bound {
     }
 }
 
-/// Where a closed store, a restored one and, within `compacted`, a compacted one are longer than they
-/// may be.
+/// Where a closed store, a restored one and, within `compacted`, a compacted one are longer than
+/// they may be.
 fn long_files(cases: impl IntoIterator<Item = Case>, compacted: &Bound) -> Vec<String> {
     let dir = tempfile::tempdir().unwrap();
     let backup = dir.path().join("b");
