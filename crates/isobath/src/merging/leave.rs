@@ -71,10 +71,8 @@ impl Work<'_> {
         overlaid.is_leaving.store(true, Ordering::SeqCst);
         let leaving = Leaving(overlaid);
         self.transactions.tracker.drain(false, || self.wait())?;
-        // So that nothing in memory holds the log while all is merged; also one left half-way.
-        for _ in 0..2 {
-            self.seal(overlaid)?;
-        }
+        // So that nothing in memory holds the log while all is merged.
+        self.seal_all(overlaid)?;
         self.merge_all(overlaid)?;
         let runs = overlaid.levels().runs.clone();
         let key = listing::key(OVERLAID, overlaid.tree.id);

@@ -1,7 +1,7 @@
 //! The work on overlays: which trees get some, sealing, merging, and getting rid of them.
 //!
-//! One system task does it for all trees, while there is some to do ([`Merging::run`]). Sealing comes
-//! first, since writers wait for it. Other tasks have a tree leave its overlays
+//! One system task does it for all trees, while there is some to do ([`Merging::run`]). Sealing
+//! comes first, since writers wait for it. Other tasks have a tree leave its overlays
 //! ([`Merging::leave`]). Both are *busy* with a tree while they work on it.
 //!
 //! Commits to the catalog are a part of this work. So they never wait for a memory, and others
@@ -164,14 +164,7 @@ impl Merging {
                 local.parts.shared.writable()?;
                 patience.wait(&local.worker);
             };
-            // As many as a tree can have. Bound: each round of merges takes some away.
-            while overlaid.levels().runs.len() + 2 > MAX_TREE_RUNS {
-                work.merge(&overlaid)?;
-            }
-            // Also one that was left half-way.
-            for _ in 0..2 {
-                work.seal(&overlaid)?;
-            }
+            work.seal_all(&overlaid)?;
         }
         Ok(())
     }

@@ -2,7 +2,8 @@
 //!
 //! 1. The tree gets a new memory.
 //! 2. The commits in flight end: none changes the old one any more.
-//! 3. A tree is built of it, which the catalog lists as a run that is being built: a crash frees it.
+//! 3. A tree is built of it, which the catalog lists as a run that is being built: a crash frees
+//!    it.
 //! 4. One commit makes it the newest run of the tree.
 //! 5. Readers find it in place of the memory, which lets go of the log.
 
@@ -26,8 +27,22 @@ const COPIED_AT_ONCE: usize = 256;
 const FREE_STEP: u32 = 64;
 
 impl Work<'_> {
-    /// Seals the memory of `overlaid`, with which the caller is busy.
+    /// Seals all that `overlaid`, with which the caller is busy, has in memory.
+    pub(super) fn seal_all(&self, overlaid: &Overlaid) -> Result<(), Error> {
+        // The second one is the memory, if an earlier attempt has left one half-way.
+        for _ in 0..2 {
+            self.seal(overlaid)?;
+        }
+        Ok(())
+    }
+
+    /// Seals the memory of `overlaid`, with which the caller is busy, or one that an earlier attempt
+    /// has left half-way.
     pub(super) fn seal(&self, overlaid: &Overlaid) -> Result<(), Error> {
+        // The catalog can name no more. Bound: a round of merges takes some away.
+        while overlaid.levels().runs.len() >= MAX_TREE_RUNS {
+            self.merge(overlaid)?;
+        }
         overlaid.change(|levels| {
             // One that an earlier attempt has left is first.
             let begins = levels.sealing.is_none() && levels.memory.count() > 0;
@@ -43,9 +58,6 @@ impl Work<'_> {
             return Ok(());
         };
         self.transactions.tracker.drain(false, || self.wait())?;
-        if levels.runs.len() >= MAX_TREE_RUNS {
-            return Err(Error::TooManyPages);
-        }
         let run = Arc::new(self.build(overlaid, memory)?);
         let mut runs = vec![Arc::clone(&run)];
         runs.extend(levels.runs.iter().cloned());
@@ -161,7 +173,8 @@ impl Work<'_> {
         self.commit(&[catalog_change(&key, None)], Some(run))
     }
 
-    /// Commits changes of the catalog, with the end of a tree of which nothing but the root is left.
+    /// Commits changes of the catalog, with the end of a tree of which nothing but the root is
+    /// left.
     pub(super) fn commit(
         &self,
         changes: &[crate::txn::commit::Change<'_>],
