@@ -94,6 +94,8 @@ class Stats:
     sealed_runs: int
     #: Runs that were merged as a whole.
     merged_runs: int
+    #: Runs that became one with their neighbour.
+    combined_runs: int
     #: Bytes of log that opening had to apply; 0 after a clean close.
     recovered_log_bytes: int
     #: Nanoseconds that this took.

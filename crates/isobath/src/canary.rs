@@ -241,6 +241,10 @@ canaries! {
     ForgetInFilter,
     /// A large value in an overlay is not said: a later change does not free it.
     LargeUnsaid,
+    /// Of runs that are trimmed the newest one comes first.
+    TrimNewestFirst,
+    /// Of two runs that become one the older one's records count.
+    CombineOlderFirst,
 }
 
 #[cfg(any(test, feature = "simulation"))]

@@ -323,12 +323,12 @@ impl Options {
     /// then for these maps.
     ///
     /// **Experimental.** Updates spread over a large tree write a fraction of what they write
-    /// otherwise; lookups may look into several places, and scans read all of them. A change of a
-    /// full volume fails, also a removal, once no map can be written any more; so may closing,
-    /// after which the log has what was acknowledged. Bulk loads, large transactions, drops of
-    /// trees and [`Store::compact`](crate::Store::compact) first merge all that the overlays have,
-    /// for which changes of the tree wait. Statistics and estimates of a tree are of its merged
-    /// part. A recovery keeps the changes of the log in memory, for trees with overlays.
+    /// otherwise; lookups may look into several places, and scans read all of them. In a full
+    /// volume a change that is no removal first waits until all is merged, and fails if that has
+    /// freed nothing. Bulk loads, large transactions, drops of trees and
+    /// [`Store::compact`](crate::Store::compact) first merge all that the overlays have, for which
+    /// changes of the tree wait. Statistics and estimates of a tree are of its merged part. A
+    /// recovery keeps the changes of the log in memory, for trees with overlays.
     ///
     /// A store that was once opened with this cannot be opened by versions that do not know
     /// overlays. Opened without it, trees that have overlays keep them, and others get none.

@@ -112,6 +112,8 @@ stats! {
     sealed_runs: Counter,
     /// Runs that were merged as a whole.
     merged_runs: Counter,
+    /// Runs that became one with their neighbour.
+    combined_runs: Counter,
     /// Bytes of log that opening had to apply; 0 after a clean close.
     recovered_log_bytes: Gauge,
     /// Nanoseconds that this took.
@@ -228,6 +230,7 @@ impl Stats {
             runs: levels.iter().map(|levels| levels.runs.len() as u64).sum(),
             sealed_runs: read(&counters.sealed_runs),
             merged_runs: read(&counters.merged_runs),
+            combined_runs: read(&counters.combined_runs),
             recovered_log_bytes: read(&counters.recovered_bytes),
             recovery_ns: read(&counters.recovery_ns),
             stalls: read(&counters.stalls),

@@ -150,6 +150,16 @@ impl Stretches {
         last.is_some_and(|(_, end)| is_below(lower, end))
     }
 
+    /// Whether one of them has all keys from `lower` on that are below `upper`, if that is given.
+    pub(crate) fn covers_range(&self, lower: &[u8], upper: Option<&[u8]>) -> bool {
+        let last = self.last_from(Bound::Included(lower));
+        last.is_some_and(|(_, end)| match (end, upper) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(end), Some(upper)) => upper <= &end[..],
+        })
+    }
+
     /// Adds the keys of a stretch.
     pub(crate) fn add(&mut self, stretch: Stretch) {
         let Stretch { start, mut end } = stretch;

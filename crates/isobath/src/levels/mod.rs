@@ -53,7 +53,9 @@ fn get_in<C: ReadContext>(
     if let Some(found) = sealing.and_then(|memory| memory.read(key, &mut copy)) {
         return Ok(found);
     }
-    for run in levels.runs.iter().filter(|run| run.may_have(key)) {
+    let position = &levels.position;
+    let runs = levels.runs.iter();
+    for run in runs.filter(|run| run.may_have(key, position)) {
         match run.tree.get(ctx, key, into)? {
             None => {}
             // A tombstone.

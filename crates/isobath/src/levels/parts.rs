@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use crate::btree::{self, Direction, OwnedBounds, ValueKind, ValueRef};
 use crate::context::ReadContext;
-use crate::overlay::{Levels, Memory, Put, Run};
+use crate::overlay::{Levels, Memory, Position, Put, Run};
 
 /// Records that are copied from a memory under one lock.
 const COPIED_AT_ONCE: usize = 64;
 
 enum Source {
     Memory(Arc<Memory>, VecDeque<(Vec<u8>, Put)>),
-    Run(Box<btree::Cursor>),
+    Run(Arc<Run>, Box<btree::Cursor>),
 }
 
 struct Part {
@@ -23,6 +23,8 @@ struct Part {
     /// Its next record.
     next: Option<(Vec<u8>, Put)>,
     has_ended: bool,
+    /// Records that were taken from it.
+    taken: u64,
 }
 
 impl Part {
@@ -32,29 +34,35 @@ impl Part {
             rest,
             next: None,
             has_ended: false,
+            taken: 0,
         }
     }
 
-    fn of_run(run: &Run, rest: OwnedBounds, direction: Direction) -> Part {
-        let (lower, upper) = as_slices(&rest);
-        let cursor = btree::Cursor::new(run.tree, lower, upper, direction);
+    fn of_run(run: &Arc<Run>, rest: OwnedBounds, direction: Direction) -> Part {
+        let cursor = cursor_of(run, &rest, direction);
         Part {
-            source: Source::Run(Box::new(cursor)),
+            source: Source::Run(Arc::clone(run), Box::new(cursor)),
             rest,
             next: None,
             has_ended: false,
+            taken: 0,
         }
     }
 
-    /// Has `next` be its next record, if it has more.
-    fn fill<C: ReadContext>(&mut self, ctx: &C, direction: Direction) -> Result<(), C::Error> {
+    /// Has `next` be its next record, if it has more that merges at `position` have not moved.
+    fn fill<C: ReadContext>(
+        &mut self,
+        ctx: &C,
+        position: &Position,
+        direction: Direction,
+    ) -> Result<(), C::Error> {
         if self.next.is_some() || self.has_ended {
             return Ok(());
         }
+        let forward = direction == Direction::Forward;
         self.next = match &mut self.source {
             Source::Memory(memory, batch) => {
                 if batch.is_empty() {
-                    let forward = direction == Direction::Forward;
                     let bounds = as_slices(&self.rest);
                     batch.extend(memory.within(bounds, forward, COPIED_AT_ONCE));
                     if let Some((last, _)) = batch.back() {
@@ -63,15 +71,32 @@ impl Part {
                 }
                 batch.pop_front()
             }
-            Source::Run(cursor) => cursor.next(ctx)?.map(|entry| {
-                let is_tombstone = is_tombstone(entry.value);
-                let put = Put::of((!is_tombstone).then_some(entry.value));
-                (entry.key.to_vec(), put)
-            }),
+            // Bound: once behind what is merged, it meets none of that again.
+            Source::Run(run, cursor) => loop {
+                let Some(entry) = cursor.next(ctx)? else {
+                    break None;
+                };
+                if !run.has_merged(entry.key, position) {
+                    let is_tombstone = is_tombstone(entry.value);
+                    let put = Put::of((!is_tombstone).then_some(entry.value));
+                    break Some((entry.key.to_vec(), put));
+                }
+                match (run.past_merged(entry.key, position, forward), direction) {
+                    (None, _) => break None,
+                    (Some(bound), Direction::Forward) => self.rest.0 = bound,
+                    (Some(bound), Direction::Reverse) => self.rest.1 = bound,
+                }
+                **cursor = cursor_of(run, &self.rest, direction);
+            },
         };
         self.has_ended = self.next.is_none();
         Ok(())
     }
+}
+
+fn cursor_of(run: &Run, rest: &OwnedBounds, direction: Direction) -> btree::Cursor {
+    let (lower, upper) = as_slices(rest);
+    btree::Cursor::new(run.tree, lower, upper, direction)
 }
 
 /// Whether a run's value stands for none.
@@ -95,6 +120,7 @@ fn pass(rest: &mut OwnedBounds, last: &[u8], direction: Direction) {
 /// The records of overlays within a range, in one direction, tombstones included.
 pub(crate) struct Parts {
     direction: Direction,
+    position: Arc<Position>,
     /// From new to old.
     parts: Vec<Part>,
 }
@@ -119,6 +145,7 @@ impl Parts {
         let runs = runs.map(|run| Part::of_run(run, rest(), direction));
         Parts {
             direction,
+            position: Arc::clone(&levels.position),
             parts: memories.chain(runs).collect(),
         }
     }
@@ -140,19 +167,30 @@ impl Parts {
             return Ok(None);
         };
         let found = self.parts[first].next.take();
+        self.parts[first].taken += 1;
         if let Some((key, _)) = &found {
             // What older parts have of the key.
             for part in &mut self.parts[first + 1..] {
-                part.next.take_if(|(other, _)| other == key);
+                let older = part.next.take_if(|(other, _)| other == key);
+                part.taken += u64::from(older.is_some());
             }
         }
         Ok(found)
     }
 
+    /// Notes that merges have passed the records that were taken from runs.
+    pub(crate) fn pass(self) {
+        for part in self.parts {
+            if let Source::Run(run, _) = part.source {
+                run.pass(part.taken);
+            }
+        }
+    }
+
     /// The newest part that has the next key.
     fn first<C: ReadContext>(&mut self, ctx: &C) -> Result<Option<usize>, C::Error> {
         for part in &mut self.parts {
-            part.fill(ctx, self.direction)?;
+            part.fill(ctx, &self.position, self.direction)?;
         }
         let mut first: Option<(usize, &[u8])> = None;
         for (at, part) in self.parts.iter().enumerate() {

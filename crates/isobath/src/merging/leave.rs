@@ -6,7 +6,7 @@ use super::{Merging, Work, listing};
 use crate::Error;
 use crate::btree::Tree;
 use crate::context::TaskWorker;
-use crate::overlay::{KeptOut, Levels, Overlaid};
+use crate::overlay::{KeptOut, Overlaid};
 use crate::runtime::Patience;
 use crate::sync::atomic::Ordering;
 use crate::txn::{Transactions, catalog_change};
@@ -62,7 +62,7 @@ impl Merging {
 }
 
 impl Work<'_> {
-    fn merge_and_end(&self, overlaid: &Overlaid) -> Result<(), Error> {
+    fn merge_and_end(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
         let overlays = &self.local.pool.overlays;
         if overlays.state(overlaid.tree.id) != Some(overlaid.serial) {
             // Another task has done it.
@@ -74,21 +74,11 @@ impl Work<'_> {
         // So that nothing in memory holds the log while all is merged.
         self.seal_all(overlaid)?;
         self.merge_all(overlaid)?;
-        let runs = overlaid.levels().runs.clone();
-        let key = listing::key(OVERLAID, overlaid.tree.id);
-        self.unlist(&runs, catalog_change(&key, None))?;
-        overlays.remove(overlaid.tree.id);
         // Those that come with it still read the base, which has everything.
-        overlaid.change(|_| {
-            Some(Levels {
-                number: 0,
-                memory: Arc::default(),
-                sealing: None,
-                runs: Vec::new(),
-            })
-        });
+        let key = listing::key(OVERLAID, overlaid.tree.id);
+        self.commit(&[catalog_change(&key, None)], None)?;
+        overlays.remove(overlaid.tree.id);
         drop(leaving);
-        self.merging.retired.lock().extend(runs);
         self.free_retired()
     }
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use crate::Error;
 use crate::btree::{Cursor, Direction, Tree, TreeId};
 use crate::context::{TaskContext, TaskWorker};
-use crate::overlay::{MAX_TREE_RUNS, Position, Run};
+use crate::overlay::{Initial, MAX_TREE_RUNS, Overlaid, Position, Run};
 use crate::page::{PageId, get_u32, get_u64, put_u32, put_u64};
 use crate::types::{CATALOG, OVERLAID, UNLISTED_RUN};
 
@@ -28,7 +28,7 @@ const _: () = assert!(HEADER + MAX_TREE_RUNS * RUN <= crate::types::MAX_INLINE_V
 /// A tree with overlays, as the catalog says.
 pub(crate) struct Listed {
     pub(crate) tree: Tree,
-    pub(super) has_none_large: bool,
+    has_none_large: bool,
     /// From the newest to the oldest; their records.
     pub(crate) runs: Vec<(Tree, u64)>,
 }
@@ -40,16 +40,23 @@ pub(super) fn key(kind: u8, id: TreeId) -> [u8; 5] {
     key
 }
 
-/// The entry of `tree`, with these runs.
-pub(super) fn encode(tree: Tree, has_none_large: bool, runs: &[Arc<Run>]) -> Vec<u8> {
-    let mut bytes = vec![0; HEADER + RUN * runs.len()];
+/// The entry of a tree without runs, which may have large values.
+pub(super) fn encode_new(tree: Tree) -> Vec<u8> {
+    let mut bytes = vec![0; HEADER];
     put_u64(&mut bytes, 0, tree.root.0);
-    put_u32(&mut bytes, 8, u32::from(has_none_large));
+    bytes
+}
+
+/// The entry of a tree with these runs.
+pub(super) fn encode(overlaid: &Overlaid, runs: &[Arc<Run>]) -> Vec<u8> {
+    let mut bytes = encode_new(overlaid.tree);
+    bytes.resize(HEADER + RUN * runs.len(), 0);
+    put_u32(&mut bytes, 8, u32::from(!overlaid.has_large()));
     put_u32(&mut bytes, 12, runs.len() as u32);
     for (run, into) in runs.iter().zip(bytes[HEADER..].chunks_exact_mut(RUN)) {
         put_u32(into, 0, run.tree.id.0);
         put_u64(into, 8, run.tree.root.0);
-        put_u64(into, 16, run.records);
+        put_u64(into, 16, run.unmerged());
     }
     bytes
 }
@@ -135,8 +142,11 @@ pub(crate) fn list_unlisted(local: &TaskWorker) -> Result<Vec<Tree>, Error> {
     Ok(found)
 }
 
-/// The runs of an entry as a store begins with them: merges begin at the first key.
-pub(super) fn runs_of(listed: &Listed) -> Vec<Arc<Run>> {
+/// What an entry says, as a store begins with it: merges begin at the first key.
+pub(super) fn initial(listed: &Listed) -> Initial {
     let run = |(tree, records): &(Tree, u64)| Run::new(*tree, *records, Position::default());
-    listed.runs.iter().map(run).map(Arc::new).collect()
+    Initial {
+        runs: listed.runs.iter().map(run).map(Arc::new).collect(),
+        has_large: !listed.has_none_large,
+    }
 }

@@ -8,14 +8,15 @@
 //! A run is merged as a whole once merges have come round to where they were when it was sealed.
 //! Then the catalog lists it as one that is being freed, new `Levels` come without it, and once no
 //! reader has it its pages are freed. Older runs are never left behind: they would say what they
-//! had again.
+//! had again. Before that `trim` frees what merges have passed.
 
 use std::ops::Bound;
 use std::sync::Arc;
 
+use super::trim::Freed;
 use super::{Work, listing};
 use crate::Error;
-use crate::btree::{self, Change, Direction, Edits, Rewrite, Stretches};
+use crate::btree::{self, Change, Direction, Edits, Rewrite, Stretches, Tree};
 use crate::canary::{self, Canary};
 use crate::context::{TaskContext, WriteContext};
 use crate::levels::Parts;
@@ -28,6 +29,7 @@ use crate::types::{OVERLAID, UNLISTED_RUN};
 
 /// Records that one merge moves.
 const RECORDS: usize = 8192;
+const RECORDS_IF_FULL: usize = 512;
 const SMALL_RECORDS: usize = 24;
 /// Pages that a merge passes between two looks at other tasks.
 const PAGES_PER_TURN: u32 = 16;
@@ -37,33 +39,37 @@ const FILL_PERCENT: usize = 94;
 impl Work<'_> {
     /// Merges the next records of the runs of `overlaid`, with which the caller is busy; `false` if
     /// it has none.
-    pub(super) fn merge(&self, overlaid: &Overlaid) -> Result<bool, Error> {
+    pub(super) fn merge(&self, overlaid: &Arc<Overlaid>) -> Result<bool, Error> {
         let levels = overlaid.levels();
         if levels.runs.is_empty() {
             return Ok(false);
         }
-        let mut position = overlaid.position.lock().clone();
-        position = match self.merge_from(overlaid, &levels, &position.key)? {
-            Some(key) => Position { key, ..position },
+        let round = levels.position.round;
+        let position = match self.merge_from(overlaid, &levels, &levels.position.key)? {
+            Some(key) => Position { round, key },
             None => Position {
-                round: position.round + 1,
+                round: round + 1,
                 key: Vec::new(),
             },
         };
         drop(levels);
-        overlaid.position.lock().clone_from(&position);
+        // Only now: the base has what readers do not look for in runs from here on.
+        let position = Arc::new(position);
+        overlaid.change(|levels| {
+            Some(Levels {
+                position: Arc::clone(&position),
+                ..levels.copy()
+            })
+        });
         self.retire(overlaid, &position)?;
+        overlaid.set_pace(&self.local.pool.overlays);
         Ok(true)
     }
 
     /// Merges all runs that `overlaid` has, while no commit changes the tree.
-    pub(super) fn merge_all(&self, overlaid: &Overlaid) -> Result<(), Error> {
-        let levels = overlaid.levels();
-        let mut from = Vec::new();
+    pub(super) fn merge_all(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
         // Bound: each round passes some records.
-        while let Some(next) = self.merge_from(overlaid, &levels, &from)? {
-            from = next;
-        }
+        while self.merge(overlaid)? {}
         Ok(())
     }
 
@@ -71,13 +77,15 @@ impl Work<'_> {
     /// `None` at the end.
     fn merge_from(
         &self,
-        overlaid: &Overlaid,
+        overlaid: &Arc<Overlaid>,
         levels: &Levels,
         from: &[u8],
     ) -> Result<Option<Vec<u8>>, Error> {
         let ctx = TaskContext { local: self.local };
-        let most = match self.local.pool.overlays.is_small() {
+        let overlays = &self.local.pool.overlays;
+        let most = match overlays.is_small() {
             true => SMALL_RECORDS,
+            false if overlays.is_short() => RECORDS_IF_FULL,
             false => RECORDS,
         };
         // Each may be in a leaf of its own.
@@ -92,10 +100,10 @@ impl Work<'_> {
             changes.push(Change { key, value });
         }
         let next = parts.peek(&ctx)?.map(<[u8]>::to_vec);
-        drop(parts);
         if !changes.is_empty() {
-            self.rewrite(overlaid, changes)?;
+            self.rewrite(overlaid.tree, changes, &Stretches::default())?;
         }
+        parts.pass();
         Ok(next)
     }
 
@@ -104,31 +112,37 @@ impl Work<'_> {
         (self.local.parts.log.record_limit() / 8) as usize
     }
 
-    /// Gives the base these records.
-    fn rewrite(&self, overlaid: &Overlaid, changes: Vec<Change>) -> Result<(), Error> {
+    /// Gives `tree` these records, and takes the keys of `removed` from it, unless these have too
+    /// many pages for one record: the key from which on they are left then.
+    pub(super) fn rewrite(
+        &self,
+        tree: Tree,
+        changes: Vec<Change>,
+        removed: &Stretches,
+    ) -> Result<Option<Vec<u8>>, Error> {
         let (local, parts) = (self.local, &self.local.parts);
-        let ctx = TaskContext { local };
+        let ctx = self.beyond_limit(changes.len())?;
         ctx.admit()?;
         let token = parts.log.stamp(local.worker.index).0;
         let most = self.max_replaced();
-        let mut rewrite = Rewrite::new(&ctx, overlaid.tree, FILL_PERCENT, token, most);
+        let mut rewrite = Rewrite::new(&ctx, tree, FILL_PERCENT, token, most);
         rewrite.seldom_waits(PAGES_PER_TURN);
+        rewrite.stops_at(most / 2);
         let mut changes = changes.into_iter();
-        let removed = Stretches::default();
         let rewritten = rewrite.run(&mut Edits {
             next: &mut || Ok(changes.next()),
-            removed: &removed,
-            is_removed: &mut |_| Ok(false),
+            removed,
+            is_removed: None,
             // The commit that has replaced a large value has freed it, or given it to a version.
             on_replaced: &mut |_| Ok(()),
         });
-        let built = rewrite.built();
+        let (built, stopped) = (rewrite.built(), rewrite.stopped());
         drop(rewrite);
         let installed = rewritten.and_then(|rewritten| self.install(&rewritten, token));
         if installed.is_err() && parts.shared.writable().is_ok() {
             parts.pagestore.discard_pages(&local.worker, token, built);
         }
-        installed
+        installed.map(|()| stopped)
     }
 
     /// Gives the root its new content.
@@ -173,7 +187,7 @@ impl Work<'_> {
     }
 
     /// Takes the oldest runs out of the tree that are merged at `position`.
-    fn retire(&self, overlaid: &Overlaid, position: &Position) -> Result<(), Error> {
+    fn retire(&self, overlaid: &Arc<Overlaid>, position: &Position) -> Result<(), Error> {
         let levels = overlaid.levels();
         let is_left = |run: &Arc<Run>| !run.is_merged_at(position);
         let kept = levels.runs.iter().rposition(is_left).map_or(0, |at| at + 1);
@@ -186,19 +200,13 @@ impl Work<'_> {
             return Ok(());
         }
         let listed = listing::key(OVERLAID, overlaid.tree.id);
-        let entry = listing::encode(overlaid.tree, !overlaid.has_large(), &runs);
+        let entry = listing::encode(overlaid, &runs);
         self.unlist(&retired, catalog_change(&listed, Some(&entry)))?;
-        overlaid.change(|levels| {
-            Some(Levels {
-                number: 0,
-                memory: Arc::clone(&levels.memory),
-                sealing: levels.sealing.clone(),
-                runs,
-            })
-        });
+        let number = overlaid.change(|levels| Some(levels.with_runs(runs)));
         let counters = &self.local.parts.shared.counters;
         Counters::add(&counters.merged_runs, retired.len() as u64);
-        self.merging.retired.lock().extend(retired);
+        let retired = retired.iter().map(|run| run.tree).collect();
+        self.retire_at(overlaid, number, Freed::Runs(retired));
         Ok(())
     }
 
@@ -218,19 +226,5 @@ impl Work<'_> {
             .map(|(key, value)| catalog_change(key, Some(value)));
         let changes: Vec<_> = std::iter::once(change).chain(listed).collect();
         self.commit(&changes, None)
-    }
-
-    /// Frees the runs that no reader has any more; leaves the others.
-    pub(super) fn free_retired(&self) -> Result<(), Error> {
-        let mut free = Vec::new();
-        self.merging.retired.lock().retain_mut(|run| {
-            let is_free = Arc::get_mut(run).is_some();
-            if is_free {
-                free.push(run.tree);
-            }
-            !is_free
-        });
-        // What fails here is freed by the next opening.
-        free.into_iter().try_for_each(|run| self.free_run(run))
     }
 }

@@ -7,22 +7,23 @@
 //! Commits to the catalog are a part of this work. So they never wait for a memory, and others
 //! leave half of the log's area for them ([`Overlays::admit`](crate::overlay::Overlays::admit)).
 
+mod combine;
 mod leave;
 mod listing;
 mod merge;
 mod seal;
+mod trim;
 
 pub(crate) use listing::{decode, list_unlisted, unlisted};
 
 use std::cell::Cell;
 use std::ops::Bound;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::btree::{Cursor, Direction, MaxPages, Tree, ValueKind};
 use crate::buffer::Place;
 use crate::context::{TaskContext, TaskWorker};
-use crate::overlay::{Filter, MAX_TREE_RUNS, Overlaid, Run};
+use crate::overlay::{Filter, Initial, MAX_TREE_RUNS, Overlaid};
 use crate::pagestore::LowerParts;
 use crate::runtime::{Patience, PerWorker, TaskId, Worker};
 use crate::sync::Mutex;
@@ -33,15 +34,15 @@ use crate::{Error, trace};
 
 /// How often the worker of the task looks at least.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Share of the base's records from which on runs are merged: one part in this many.
-const SHARE: u64 = 4;
+/// Part of a volume's limit that a memory may take at most: one in this many.
+const LIMIT_SHARE: u64 = 64;
 /// Pages that are read to estimate the size of a tree.
 const SAMPLED: MaxPages = MaxPages {
     leaves: 16,
     inner: 64,
 };
 /// Leaves that are looked at for large values between two looks at other work.
-const LOOKED_AT: usize = 4096;
+const LOOKED_AT: usize = 8192;
 /// Leaves that are read between two looks at other tasks.
 const LEAVES_PER_TURN: usize = 32;
 
@@ -54,8 +55,9 @@ pub(crate) struct Merging {
     /// Others that have the task begin nothing: opening, checks, and closing.
     pauses: AtomicUsize,
     is_working: AtomicBool,
-    /// Runs that no `Levels` have but those of readers.
-    retired: Mutex<Vec<Arc<Run>>>,
+    /// What is freed once no reader has it, from old to new.
+    retired: Mutex<Vec<trim::Retired>>,
+    is_freeing: AtomicBool,
     /// A tree of which no record may have a large value, as far as was looked, and how far.
     looked: Mutex<Option<(u64, Vec<u8>)>>,
     lower: LowerParts,
@@ -91,6 +93,7 @@ impl Merging {
             pauses: AtomicUsize::new(1),
             is_working: AtomicBool::new(false),
             retired: Mutex::default(),
+            is_freeing: AtomicBool::new(false),
             looked: Mutex::default(),
             lower,
         }
@@ -114,12 +117,13 @@ impl Merging {
             return Ok(false);
         }
         let listed = listing::list(local)?;
+        let is_any = !listed.is_empty();
+        limit_memory(local);
         for entry in &listed {
-            let runs = listing::runs_of(entry);
             let overlays = &local.pool.overlays;
-            overlays.insert(entry.tree, runs, !entry.has_none_large);
+            overlays.insert(entry.tree, listing::initial(entry));
         }
-        Ok(!listed.is_empty())
+        Ok(is_any)
     }
 
     /// Frees the runs that were being built or freed when the store was left.
@@ -239,17 +243,22 @@ impl Merging {
         wakes
     }
 
+    /// Whether others want the task to do nothing.
+    fn is_paused(&self) -> bool {
+        self.pauses.load(Ordering::SeqCst) > 0
+    }
+
     /// Whether there is work for the task.
     fn is_due(&self) -> bool {
         let overlays = &self.lower.buffer.pool.overlays;
-        let is_free = |run: &Arc<Run>| Arc::strong_count(run) == 1;
-        self.pauses.load(Ordering::SeqCst) == 0
+        !self.is_paused()
             && !self.lower.shared.is_recovering()
             && !self.lower.shared.is_poisoned()
             && (overlays.has_candidate()
-                || self.retired.lock().iter().any(is_free)
+                || self.retired.lock().iter().any(trim::Retired::is_free)
                 || overlays.all().iter().any(|overlaid| {
                     self.is_to_be_sealed(overlaid)
+                        || self.is_to_be_combined(overlaid)
                         || self.is_to_be_merged(overlaid)
                         || lacks_filter(overlaid)
                         || self.is_to_be_looked_at(overlaid)
@@ -268,8 +277,10 @@ impl Merging {
         let log = &self.lower.log;
         let area = if log.is_on() { log.area_bytes() } else { 0 };
         let overlays = &self.lower.buffer.pool.overlays;
-        let wanted =
-            levels.sealing.is_some() || overlays.is_to_be_sealed(&levels.memory, log.next(), area);
+        let is_left = overlays.is_short() && levels.runs.is_empty() && levels.memory.bytes() > 0;
+        let wanted = levels.sealing.is_some()
+            || is_left
+            || overlays.is_to_be_sealed(&levels.memory, log.next(), area);
         wanted && levels.runs.len() < MAX_TREE_RUNS && overlaid.failed.lock().is_none()
     }
 
@@ -277,11 +288,15 @@ impl Merging {
         if overlaid.merge_failed.load(Ordering::SeqCst) {
             return false;
         }
-        let levels = overlaid.levels();
-        let records: u64 = levels.runs.iter().map(|run| run.records).sum();
-        let base = overlaid.base_records.load(Ordering::Relaxed);
-        levels.runs.len() >= self.lower.buffer.pool.overlays.max_runs()
-            || levels.runs.len() > 1 && base > 0 && records > base / SHARE
+        overlaid.has_backlog(&self.lower.buffer.pool.overlays)
+    }
+
+    fn is_to_be_combined(&self, overlaid: &Overlaid) -> bool {
+        let overlays = &self.lower.buffer.pool.overlays;
+        overlaid.levels().runs.len() >= overlays.max_runs()
+            && !overlays.is_short()
+            && overlaid.trims.lock().current.is_none()
+            && !overlaid.merge_failed.load(Ordering::SeqCst)
     }
 
     /// Whether it may turn out that no record of the tree has a large value.
@@ -318,6 +333,13 @@ impl Merging {
     }
 }
 
+/// Sealing and merging may take about as much as a memory has beyond what user data may take.
+fn limit_memory(local: &TaskWorker) {
+    if let Some(limit) = local.parts.pagestore.limit_bytes() {
+        local.pool.overlays.limit_memory(limit / LIMIT_SHARE);
+    }
+}
+
 /// A run of the tree has no filter.
 fn lacks_filter(overlaid: &Overlaid) -> bool {
     let levels = overlaid.levels();
@@ -348,18 +370,36 @@ impl Work<'_> {
                     *overlaid.failed.lock() = Some(error.clone());
                 })?;
                 overlaid.merge_failed.store(false, Ordering::SeqCst);
+                self.begin_trim(&overlaid);
             }
-            if self.merging.is_to_be_merged(&overlaid) {
+            if self.merging.is_to_be_combined(&overlaid) {
+                match self.combine(&overlaid) {
+                    // Merging all frees space; this takes some first.
+                    Err(Error::VolumeFull { .. }) => overlays.set_short(true),
+                    combined => {
+                        combined
+                            .inspect_err(|error| overlaid.note_failed_merge(error, overlays))?;
+                    }
+                }
+            } else if self.merging.is_to_be_merged(&overlaid) {
                 self.measure(&overlaid)?;
                 let merged = self.merge(&overlaid);
                 merged.inspect_err(|error| overlaid.note_failed_merge(error, overlays))?;
+                if overlaid.levels().position.key.is_empty() {
+                    self.begin_trim(&overlaid);
+                }
             } else if lacks_filter(&overlaid) {
                 self.build_filter(&overlaid)?;
-            } else if self.merging.is_to_be_looked_at(&overlaid) {
+            }
+            // Until that has ended changes read what they replace, which costs more than merges.
+            if self.merging.is_to_be_looked_at(&overlaid) {
                 self.look_for_large(&overlaid)?;
             }
         }
         self.free_retired()?;
+        if overlays.is_short() && overlays.can_free_nothing() {
+            overlays.set_short(false);
+        }
         match overlays.next_candidate() {
             Some((tree, _beginning)) => self.begin(tree),
             None => Ok(()),
@@ -384,10 +424,15 @@ impl Work<'_> {
         if !is_large {
             return Ok(());
         }
+        limit_memory(self.local);
         let key = listing::key(OVERLAID, tree.id);
-        let entry = listing::encode(tree, false, &[]);
+        let entry = listing::encode_new(tree);
         self.commit(&[catalog_change(&key, Some(&entry))], None)?;
-        overlays.insert(tree, Vec::new(), true);
+        let initial = Initial {
+            runs: Vec::new(),
+            has_large: true,
+        };
+        overlays.insert(tree, initial);
         self.transactions.tracker.drain(false, || self.wait())?;
         if let Some(overlaid) = overlays.of(tree.id) {
             let records = sample.records.round() as u64;
@@ -400,7 +445,7 @@ impl Work<'_> {
     /// Finds how many records the base has, about, where a round of merges begins.
     fn measure(&self, overlaid: &Overlaid) -> Result<(), Error> {
         let is_known = overlaid.base_records.load(Ordering::Relaxed) > 0;
-        if is_known && !overlaid.position.lock().key.is_empty() {
+        if is_known && !overlaid.levels().position.key.is_empty() {
             return Ok(());
         }
         let ctx = TaskContext { local: self.local };

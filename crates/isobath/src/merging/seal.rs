@@ -16,9 +16,11 @@ use crate::btree::{Loader, Tree, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::{TaskContext, WriteContext};
 use crate::overlay::{Filter, Levels, MAX_TREE_RUNS, Memory, Overlaid, Run};
+use crate::page::PAGE_SIZE;
 use crate::shared::Counters;
 use crate::txn::catalog_change;
 use crate::txn::commit::CommitContext;
+use crate::txn::reserved_task::ReservedTask;
 use crate::types::{OVERLAID, UNLISTED_RUN};
 
 /// Records that are copied under one lock.
@@ -28,7 +30,7 @@ const FREE_STEP: u32 = 64;
 
 impl Work<'_> {
     /// Seals all that `overlaid`, with which the caller is busy, has in memory.
-    pub(super) fn seal_all(&self, overlaid: &Overlaid) -> Result<(), Error> {
+    pub(super) fn seal_all(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
         // The second one is the memory, if an earlier attempt has left one half-way.
         for _ in 0..2 {
             self.seal(overlaid)?;
@@ -38,7 +40,7 @@ impl Work<'_> {
 
     /// Seals the memory of `overlaid`, with which the caller is busy, or one that an earlier attempt
     /// has left half-way.
-    pub(super) fn seal(&self, overlaid: &Overlaid) -> Result<(), Error> {
+    pub(super) fn seal(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
         // The catalog can name no more. Bound: a round of merges takes some away.
         while overlaid.levels().runs.len() >= MAX_TREE_RUNS {
             self.merge(overlaid)?;
@@ -47,10 +49,9 @@ impl Work<'_> {
             // One that an earlier attempt has left is first.
             let begins = levels.sealing.is_none() && levels.memory.count() > 0;
             begins.then(|| Levels {
-                number: 0,
                 memory: Arc::default(),
                 sealing: Some(Arc::clone(&levels.memory)),
-                runs: levels.runs.clone(),
+                ..levels.copy()
             })
         });
         let levels = overlaid.levels();
@@ -61,7 +62,7 @@ impl Work<'_> {
         let run = Arc::new(self.build(overlaid, memory)?);
         let mut runs = vec![Arc::clone(&run)];
         runs.extend(levels.runs.iter().cloned());
-        let entry = listing::encode(overlaid.tree, !overlaid.has_large(), &runs);
+        let entry = listing::encode(overlaid, &runs);
         let (listed, built) = (
             listing::key(OVERLAID, overlaid.tree.id),
             listing::key(UNLISTED_RUN, run.tree.id),
@@ -76,20 +77,23 @@ impl Work<'_> {
         }
         overlaid.change(|levels| {
             Some(Levels {
-                number: 0,
-                memory: Arc::clone(&levels.memory),
                 sealing: None,
-                runs,
+                ..levels.with_runs(runs)
             })
         });
+        overlaid.set_pace(&self.local.pool.overlays);
         Counters::add(&self.local.parts.shared.counters.sealed_runs, 1);
         Ok(())
     }
 
     /// Builds a run of a memory that no commit changes.
-    fn build(&self, overlaid: &Overlaid, memory: &Memory) -> Result<Run, Error> {
+    fn build(&self, overlaid: &Arc<Overlaid>, memory: &Memory) -> Result<Run, Error> {
         let tree = self.create_run()?;
-        let run = Run::new(tree, memory.count(), overlaid.position.lock().clone());
+        let run = Run::new(
+            tree,
+            memory.count(),
+            overlaid.levels().position.as_ref().clone(),
+        );
         let mut filter = Filter::new(run.records);
         match self.fill(tree, memory, &mut filter) {
             Ok(()) => {
@@ -105,8 +109,8 @@ impl Work<'_> {
     }
 
     /// Makes an empty run, which the catalog lists as one that is being built.
-    fn create_run(&self) -> Result<Tree, Error> {
-        let ctx = TaskContext { local: self.local };
+    pub(super) fn create_run(&self) -> Result<Tree, Error> {
+        let ctx = self.beyond_limit(1)?;
         let parts = &self.local.parts;
         let id = self.transactions.next_tree_id(self.local)?;
         let token = parts.log.stamp(self.local.worker.index).0;
@@ -130,7 +134,7 @@ impl Work<'_> {
     }
 
     fn fill(&self, tree: Tree, memory: &Memory, filter: &mut Filter) -> Result<(), Error> {
-        let ctx = TaskContext { local: self.local };
+        let ctx = self.beyond_limit((memory.bytes() / PAGE_SIZE as u64) as usize)?;
         let mut loader = Loader::new(&ctx, tree, 100, || Ok::<(), Error>(()))?;
         let mut last: Option<Vec<u8>> = None;
         loop {
@@ -154,8 +158,19 @@ impl Work<'_> {
         loader.link(&mut |_| {}).map(drop)
     }
 
+    /// A task for about so many pages, which takes them beyond what user data may take where it has
+    /// to: what is in memory has to find space, and merges free what they replace. So that it does
+    /// not go far beyond, what is dead already is freed before.
+    pub(super) fn beyond_limit(&self, pages: usize) -> Result<ReservedTask<'_>, Error> {
+        let pagestore = &self.local.parts.pagestore;
+        if !pagestore.has_room_for((pages * PAGE_SIZE) as u64) {
+            pagestore.wait_for_pending_frees(&self.local.worker)?;
+        }
+        ReservedTask::reserve_from(self.local, 0, true, 0)
+    }
+
     /// Frees a run that will not be used; what fails is left to the next opening.
-    fn give_up(&self, run: Tree) {
+    pub(super) fn give_up(&self, run: Tree) {
         if self.local.parts.shared.writable().is_ok() {
             // The caller has an error to tell already.
             let _ = self.free_run(run);

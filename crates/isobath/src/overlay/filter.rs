@@ -1,7 +1,5 @@
 //! A blocked Bloom filter: which keys a run may have. A block is one cache line.
 
-/// Bits per key.
-const BITS: u64 = 10;
 /// Bits that a key sets, all in one block.
 const SET: u32 = 6;
 const BLOCK_BITS: u64 = 512;
@@ -13,9 +11,12 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
+    /// Bits per key.
+    pub(crate) const BITS: u64 = 10;
+
     /// Of up to `keys` keys.
     pub(crate) fn new(keys: u64) -> Filter {
-        let blocks = (keys * BITS).div_ceil(BLOCK_BITS).max(1);
+        let blocks = (keys * Filter::BITS).div_ceil(BLOCK_BITS).max(1);
         Filter {
             blocks: vec![[0; BLOCK_WORDS]; blocks as usize],
         }

@@ -10,6 +10,9 @@
 //! - A reader takes the `Levels` once, before it reads anything else, and asks its parts from new
 //!   to old. What moves down stays in the part where it was while someone has these `Levels`. So no
 //!   reader validates, and the base may be newer than the rest.
+//! - `Levels` say how far merges have come. What a run has [merged](Run::has_merged) the base has, so
+//!   no reader looks for it in the run. *Trims* free these pages, of the oldest run first, once no
+//!   reader has `Levels` from before: it may have read the base already.
 //! - Of a key the newer record is always in the newer part: writers of a key have its lock, and
 //!   take the `Levels` under it.
 //! - A memory holds the log from its first record on ([`Overlays::floor`]).
@@ -18,14 +21,19 @@
 
 mod filter;
 mod memory;
+mod pace;
 mod run;
+mod trim;
 
 pub(crate) use filter::Filter;
 pub(crate) use memory::{Memory, Put};
+pub(crate) use pace::Pace;
 pub(crate) use run::{Position, Run};
+pub(crate) use trim::{Trim, Trims};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::Error;
 use crate::canary::{self, Canary};
@@ -45,12 +53,18 @@ const LOG_SHARE: u64 = 4;
 const LOG_LIMIT_SHARE: u64 = 2;
 /// Runs from which on merges go on until some are gone, and those from which on writers wait for
 /// that. What is in memory then is sealed nevertheless, so that it lets go of the log.
-const MAX_RUNS: usize = 16;
+const MAX_RUNS: usize = 12;
 const SMALL_MAX_RUNS: usize = 3;
 const LIMIT_SHARE: usize = 2;
 /// Runs that a tree can have.
-pub(crate) const MAX_TREE_RUNS: usize = 40;
+pub(crate) const MAX_TREE_RUNS: usize = 28;
 const _: () = assert!(LIMIT_SHARE * MAX_RUNS + 2 <= MAX_TREE_RUNS);
+/// Share of the base's records that are to be merged from which on merges go on, and that with
+/// which writers wait, in hundredths.
+const MERGED_AT: u64 = 25;
+const MERGE_LIMIT: u64 = 35;
+/// Part of a memory's bytes that filters may take beside it: one in this many.
+const FILTER_SHARE: u64 = 4;
 /// Changes of a tree after which it is asked whether it is to have overlays.
 const LOOK_EVERY: u64 = 1024;
 const SMALL_LOOK_EVERY: u64 = 8;
@@ -64,13 +78,56 @@ pub(crate) struct Levels {
     pub(crate) sealing: Option<Arc<Memory>>,
     /// From new to old.
     pub(crate) runs: Vec<Arc<Run>>,
+    /// How far merges have come.
+    pub(crate) position: Arc<Position>,
 }
 
 impl Levels {
+    /// The same with other parts, for a change.
+    pub(crate) fn with_runs(&self, runs: Vec<Arc<Run>>) -> Levels {
+        Levels {
+            runs,
+            ..self.copy()
+        }
+    }
+
+    /// The same, for a change.
+    pub(crate) fn copy(&self) -> Levels {
+        Levels {
+            number: self.number,
+            memory: Arc::clone(&self.memory),
+            sealing: self.sealing.clone(),
+            runs: self.runs.clone(),
+            position: Arc::clone(&self.position),
+        }
+    }
+
+    /// Records of runs that are to be merged.
+    pub(crate) fn unmerged(&self) -> u64 {
+        self.runs.iter().map(|run| run.unmerged()).sum()
+    }
+
     /// Bytes of changes that no run has.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let sealing = self.sealing.as_ref().map_or(0, |memory| memory.bytes());
         self.memory.bytes() + sealing
+    }
+}
+
+/// The `Levels` of a tree, and those of before that readers may have.
+struct Versions {
+    current: Arc<Levels>,
+    /// From old to new.
+    former: VecDeque<Arc<Levels>>,
+}
+
+impl Versions {
+    /// Forgets the oldest as long as no reader has them.
+    fn forget_unused(&mut self) {
+        let is_free = |former: &Arc<Levels>| Arc::strong_count(former) == 1;
+        while self.former.front().is_some_and(is_free) {
+            self.former.pop_front();
+        }
     }
 }
 
@@ -79,7 +136,7 @@ pub(crate) struct Overlaid {
     pub(crate) tree: Tree,
     /// No other of the store has it.
     pub(crate) serial: u64,
-    levels: Mutex<Arc<Levels>>,
+    levels: Mutex<Versions>,
     /// A record of the base or of a run may have a large value, which commits have to find before
     /// they replace it.
     has_large: AtomicBool,
@@ -89,14 +146,23 @@ pub(crate) struct Overlaid {
     pub(crate) is_leaving: AtomicBool,
     /// A task seals, merges or leaves.
     busy: AtomicBool,
-    /// The key from which on the next merge goes.
-    pub(crate) position: Mutex<Position>,
+    pub(crate) trims: Mutex<Trims>,
+    /// How fast commits may come.
+    pub(crate) pace: Pace,
     /// About how many records the base has; 0 where that is not known.
     pub(crate) base_records: AtomicU64,
     /// Why the memory could not be sealed, or runs not be merged of which there are too many.
     pub(crate) failed: Mutex<Option<Error>>,
     /// A merge has failed; the next sealed memory, or a writer that is told so, has it tried again.
     pub(crate) merge_failed: AtomicBool,
+}
+
+/// With what a tree's overlays begin.
+pub(crate) struct Initial {
+    /// From new to old.
+    pub(crate) runs: Vec<Arc<Run>>,
+    /// A record of the base or of a run may have a large value.
+    pub(crate) has_large: bool,
 }
 
 /// Until this is dropped no other task seals or merges the tree's overlays.
@@ -109,22 +175,28 @@ impl Drop for Busy<'_> {
 }
 
 impl Overlaid {
-    fn new(tree: Tree, serial: u64, runs: Vec<Arc<Run>>, has_large: bool) -> Overlaid {
+    fn new(tree: Tree, serial: u64, initial: Initial) -> Overlaid {
+        let Initial { runs, has_large } = initial;
         let levels = Levels {
             number: 0,
             memory: Arc::default(),
             sealing: None,
             runs,
+            position: Arc::default(),
         };
         Overlaid {
             tree,
             serial,
-            levels: Mutex::new(Arc::new(levels)),
+            levels: Mutex::new(Versions {
+                current: Arc::new(levels),
+                former: VecDeque::new(),
+            }),
+            trims: Mutex::default(),
+            pace: Pace::default(),
             has_large: AtomicBool::new(has_large),
             puts_large: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
             busy: AtomicBool::new(false),
-            position: Mutex::default(),
             base_records: AtomicU64::new(0),
             failed: Mutex::default(),
             merge_failed: AtomicBool::new(false),
@@ -133,16 +205,71 @@ impl Overlaid {
 
     /// The parts as they are now.
     pub(crate) fn levels(&self) -> Arc<Levels> {
-        Arc::clone(&self.levels.lock())
+        Arc::clone(&self.levels.lock().current)
+    }
+
+    /// Whether some reader has `Levels` with a number below `number`. Once none has, none will.
+    pub(crate) fn has_readers_before(&self, number: u64) -> bool {
+        let mut levels = self.levels.lock();
+        levels.forget_unused();
+        let oldest = levels.former.front().unwrap_or(&levels.current);
+        oldest.number < number
     }
 
     /// Gives the tree other parts; `None` leaves them as they are. The caller is busy with it.
-    pub(crate) fn change(&self, change: impl FnOnce(&Levels) -> Option<Levels>) {
+    /// The number of those that it has then.
+    pub(crate) fn change(&self, change: impl FnOnce(&Levels) -> Option<Levels>) -> u64 {
         let mut levels = self.levels.lock();
-        if let Some(new) = change(&levels) {
-            let number = levels.number + 1;
-            *levels = Arc::new(Levels { number, ..new });
+        let number = levels.current.number;
+        let Some(new) = change(&levels.current) else {
+            return number;
+        };
+        let number = number + 1;
+        let new = Arc::new(Levels { number, ..new });
+        let former = std::mem::replace(&mut levels.current, new);
+        levels.former.push_back(former);
+        levels.forget_unused();
+        number
+    }
+
+    /// Whether so many records are to be merged that merges go on.
+    pub(crate) fn has_backlog(&self, overlays: &Overlays) -> bool {
+        let levels = self.levels();
+        if overlays.is_short() && !levels.runs.is_empty() {
+            return true;
         }
+        let limits = self.max_unmerged(overlays);
+        levels.runs.len() > 1 && limits.is_some_and(|(from, _)| levels.unmerged() > from)
+    }
+
+    /// Records that may be to be merged before merges go on, and before writers wait. Unknown
+    /// before the base is measured.
+    fn max_unmerged(&self, overlays: &Overlays) -> Option<(u64, u64)> {
+        let base = self.base_records.load(Ordering::Relaxed);
+        let filtered = overlays.max_filtered();
+        let most = |hundredths| base.saturating_mul(hundredths).min(filtered * 100) / 100;
+        let limit = base
+            .saturating_mul(MERGE_LIMIT)
+            .min(filtered * (MERGE_LIMIT * 100 / MERGED_AT))
+            / 100;
+        (base > 0).then(|| (most(MERGED_AT), limit))
+    }
+
+    /// Has commits come as what is to be merged demands. Called when that has changed.
+    pub(crate) fn set_pace(&self, overlays: &Overlays) {
+        let levels = self.levels();
+        let share = |used: u64, from: u64, limit: u64| {
+            let used = used.saturating_sub(from) as f64;
+            used / limit.saturating_sub(from).max(1) as f64
+        };
+        let runs = levels.runs.len();
+        let (from, limit) = (overlays.max_runs(), overlays.limit_runs());
+        let by_runs = share(runs as u64, from as u64, limit as u64);
+        let by_records = match self.max_unmerged(overlays) {
+            None => 0.0,
+            Some((from, limit)) => share(levels.unmerged(), from, limit),
+        };
+        self.pace.set_backlog(by_runs.max(by_records));
     }
 
     /// Makes the caller the one task that seals or merges, if no other is.
@@ -198,6 +325,8 @@ pub(crate) struct Overlays {
     memory_bytes: AtomicU64,
     /// Everything is small, for simulations.
     is_small: AtomicBool,
+    /// The volume is full: all that frees space is due.
+    is_short: AtomicBool,
     candidates: Arc<Mutex<Candidates>>,
 }
 
@@ -257,6 +386,11 @@ impl Overlays {
         self.memory_bytes.store(bytes, Ordering::SeqCst);
     }
 
+    /// All memories take no more than this.
+    pub(crate) fn limit_memory(&self, bytes: u64) {
+        self.memory_bytes.fetch_min(bytes, Ordering::SeqCst);
+    }
+
     /// Whether everything is small, for simulations.
     pub(crate) fn is_small(&self) -> bool {
         self.is_small.load(Ordering::Relaxed)
@@ -312,10 +446,10 @@ impl Overlays {
         }
     }
 
-    /// Gives `tree` overlays with these runs, from new to old, unless it has some.
-    pub(crate) fn insert(&self, tree: Tree, runs: Vec<Arc<Run>>, has_large: bool) {
+    /// Gives `tree` overlays that begin so, unless it has some.
+    pub(crate) fn insert(&self, tree: Tree, initial: Initial) {
         let serial = 1 + self.serials.fetch_add(1, Ordering::SeqCst);
-        let new = || Arc::new(Overlaid::new(tree, serial, runs, has_large));
+        let new = || Arc::new(Overlaid::new(tree, serial, initial));
         let mut trees = self.trees.lock();
         trees.entry(tree.id).or_insert_with(new);
         self.any.store(trees.len() as u64, Ordering::SeqCst);
@@ -349,6 +483,60 @@ impl Overlays {
         let floors = self.all();
         let floors = floors.iter().map(|overlaid| overlaid.floor());
         Lsn(floors.min().unwrap_or(u64::MAX))
+    }
+
+    /// Says whether the volume is full. Then all is sealed and merged: what was removed or replaced
+    /// takes space until that.
+    pub(crate) fn set_short(&self, is_short: bool) {
+        self.is_short.store(is_short, Ordering::SeqCst);
+    }
+
+    /// Whether it is.
+    pub(crate) fn is_short(&self) -> bool {
+        self.is_short.load(Ordering::SeqCst)
+    }
+
+    /// Bytes of changes in all memories, which will be pages of runs.
+    pub(crate) fn bytes_in_memory(&self) -> u64 {
+        let trees = self.all();
+        let bytes = trees
+            .iter()
+            .map(|overlaid| overlaid.levels().memory_bytes());
+        bytes.sum()
+    }
+
+    /// Whether sealing and merging will free nothing: there is nothing, or they have failed.
+    pub(crate) fn can_free_nothing(&self) -> bool {
+        self.all().iter().all(|overlaid| {
+            let levels = overlaid.levels();
+            let is_empty = levels.runs.is_empty() && levels.memory_bytes() == 0;
+            let has_failed = overlaid.failed.lock().is_some();
+            is_empty || has_failed || overlaid.merge_failed.load(Ordering::SeqCst)
+        })
+    }
+
+    /// Whether `tree` has overlays.
+    pub(crate) fn has(&self, tree: TreeId) -> bool {
+        self.is_any() && self.trees.lock().contains_key(&tree)
+    }
+
+    /// Records of a tree that may be to be merged so that the filters of runs, which have about
+    /// twice as many, take no more than a quarter of a memory.
+    fn max_filtered(&self) -> u64 {
+        self.memory_bytes() * 8 / Filter::BITS / FILTER_SHARE / 2
+    }
+
+    /// When a commit of so many changes of `tree` may begin, if not now: writers are slowed down
+    /// before they have to wait.
+    pub(crate) fn begin(&self, tree: TreeId, changes: u64, now: Instant) -> Option<Instant> {
+        let overlaid = self.of(tree)?;
+        let most = self.memory_bytes();
+        let bytes = overlaid.levels().memory.bytes();
+        let sealed_at = most * SEALED_AT / 16;
+        let rest = most.saturating_sub(sealed_at).max(1);
+        let memory = bytes.saturating_sub(sealed_at) as f64 / rest as f64;
+        let used = memory.max(overlaid.pace.backlog()).min(1.0);
+        overlaid.pace.begin(changes, used, now)
     }
 
     /// Bytes that the memory of a tree may take.

@@ -221,8 +221,21 @@ impl PageStore {
         Ok(())
     }
 
+    /// Whether there is room for `bytes` more without growing.
+    pub(crate) fn has_room_for(&self, bytes: u64) -> bool {
+        let reserved = self.reserved_bytes.load(Ordering::Acquire);
+        reserved.saturating_add(bytes) <= self.capacity_bytes.load(Ordering::Acquire)
+    }
+
+    /// Bytes of the volume's limit, if it has one.
+    pub(crate) fn limit_bytes(&self) -> Option<u64> {
+        let sizes = self.lower.shared.config.sizes;
+        let growth = &self.growth;
+        growth.is_limited().then(|| sizes.start_of(growth.most))
+    }
+
     /// Whether the volume should grow instead of being cleaned: live data fills it beyond the fill
-    /// factor.
+    /// factor, and no segment is nearly empty. Merges of overlays leave such ones.
     pub(crate) fn prefers_growth(&self, space: &SegmentAllocator) -> bool {
         if self.growth_was_refused() {
             return false;
@@ -241,6 +254,7 @@ impl PageStore {
         };
         let room = total.saturating_sub(slack);
         live as f64 > self.lower.shared.config.fill_factor * room as f64
+            && !space.has_nearly_empty()
     }
 
     /// Where the volume cannot grow in place of what readers may need, frees what was retained for the longest time;

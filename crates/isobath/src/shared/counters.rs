@@ -22,6 +22,7 @@ pub(crate) struct Counters {
     pub(crate) checkpoints: AtomicU64,
     pub(crate) sealed_runs: AtomicU64,
     pub(crate) merged_runs: AtomicU64,
+    pub(crate) combined_runs: AtomicU64,
     pub(crate) recovered_bytes: AtomicU64,
     pub(crate) recovery_ns: AtomicU64,
     pub(crate) value_bytes: AtomicU64,

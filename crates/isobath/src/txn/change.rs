@@ -29,6 +29,12 @@ pub(crate) struct Change<'a> {
 }
 
 impl Change<'_> {
+    /// Bytes of its record.
+    pub(super) fn bytes(&self) -> u64 {
+        let value = self.value.map_or(0, |value| value.bytes.len());
+        (self.key.len() + value) as u64
+    }
+
     pub(super) fn conflict(&self) -> Error {
         Error::Conflict {
             tree: self.name.to_owned(),

@@ -20,6 +20,7 @@
 mod space;
 
 use self::space::Splits;
+use super::admission;
 pub(crate) use super::change::Change;
 use super::locks::Locked;
 use super::reserved_task::ReservedTask;
@@ -34,12 +35,9 @@ use crate::context::{TaskContext, TaskWorker, WriteContext};
 use crate::levels;
 use crate::log::record::{CommitBody, Kind, Operation, Token, operation_bytes};
 use crate::log::{LogReservation, Slot};
-use crate::overlay::Admission;
 use crate::page::{Lsn, PageId};
-use crate::runtime::Patience;
 use crate::shared::Counters;
 use crate::shared::Durability;
-use crate::types::CATALOG;
 use crate::{Error, extent};
 
 /// The context of a commit, without its changes.
@@ -110,7 +108,7 @@ impl Transactions {
         let durability = parts.shared.config.durability;
         TaskContext { local }.admit()?;
         self.await_version_space(local)?;
-        await_memory(local, std::slice::from_ref(&change))?;
+        admission::wait(local, std::slice::from_ref(&change))?;
         let locked = self.locks.one(&local.worker, change.number());
         if !parts.log.is_on() && self.snapshots.active() == 0 {
             change.await_load(local)?;
@@ -166,7 +164,7 @@ impl Transactions {
     ) -> Result<bool, Error> {
         TaskContext { local }.admit()?;
         self.await_version_space(local)?;
-        await_memory(local, changes)?;
+        admission::wait(local, changes)?;
         let numbers = changes.iter().map(Change::number).collect();
         let locked = self.locks.all(&local.worker, numbers);
         self.commit(local, changes, context, durability, precondition, locked)
@@ -260,27 +258,6 @@ fn apply_unversioned(
         local.parts.pagestore.confirm_allocations(&confirmed, &[]);
     }
     Ok((went, dead.filter(|_| went)))
-}
-
-/// Waits until the memory of overlays has space for a commit of `changes`. The caller holds
-/// nothing. Commits to the catalog do not wait: sealing makes some.
-fn await_memory(local: &TaskWorker, changes: &[Change<'_>]) -> Result<(), Error> {
-    let overlays = &local.pool.overlays;
-    let mut patience = Patience::default();
-    while overlays.is_any() && changes.iter().any(|change| change.tree != CATALOG) {
-        let log = &local.parts.log;
-        let trees = changes.iter().map(|change| change.tree.id);
-        match overlays.admit(trees, log.next(), log.area_bytes()) {
-            Admission::Granted => break,
-            Admission::Refused(error) => return Err(error),
-            Admission::Later => {
-                local.parts.shared.writable()?;
-                local.parts.workers.notify_all();
-                patience.wait(&local.worker);
-            }
-        }
-    }
-    Ok(())
 }
 
 impl Transactions {

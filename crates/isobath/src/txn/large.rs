@@ -265,7 +265,7 @@ impl<'a> LargeCommit<'a> {
             let rewritten = rewrite.run(&mut Edits {
                 next: &mut changes,
                 removed: tree.removed,
-                is_removed: &mut |key| Ok(!self.repacks && self.was_there(tree, key)),
+                is_removed: Some(&mut |key| Ok(!self.repacks && self.was_there(tree, key))),
                 on_replaced: &mut on_replaced,
             });
             built.append(&mut rewrite.built());

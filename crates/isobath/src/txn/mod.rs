@@ -27,6 +27,7 @@
 //! snapshot that begins waits for the blind commits in flight; the others know
 //! of it.
 
+mod admission;
 mod change;
 pub(crate) mod commit;
 mod copies;

@@ -15,6 +15,8 @@ use crate::page::{Lsn, PageId};
 pub(crate) struct ReservedTask<'l> {
     task: TaskContext<'l>,
     pages: Cell<u64>,
+    /// Beyond what user data may take.
+    from_reserve: bool,
     /// Changes that the commit has.
     changes: usize,
 }
@@ -43,6 +45,7 @@ impl<'l> ReservedTask<'l> {
         Ok(ReservedTask {
             task: TaskContext { local },
             pages: Cell::new(pages),
+            from_reserve,
             changes,
         })
     }
@@ -92,10 +95,13 @@ impl WriteContext for ReservedTask<'_> {
         let missing = wanted.saturating_sub(self.pages.get());
         if missing > 0 {
             let local = self.task.local;
-            local
-                .parts
-                .pagestore
-                .reserve_pages(&local.worker, missing)?;
+            let pagestore = &local.parts.pagestore;
+            match pagestore.reserve_pages(&local.worker, missing) {
+                Err(Error::VolumeFull { .. }) if self.from_reserve => {
+                    pagestore.reserve_beyond_limit(missing);
+                }
+                reserved => reserved?,
+            }
             self.pages.set(self.pages.get() + missing);
         }
         let reserved = self.task.take_reserved(pages)?;

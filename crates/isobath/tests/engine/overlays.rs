@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{Random, assert_sound, key, parameter, value};
 use isobath::{
-    Durability, Options, Simulation, Small, Snapshot, Store, TransactionOptions, Tree, Volume,
+    Durability, Error, Options, Simulation, Small, Snapshot, Store, TransactionOptions, Tree,
+    Volume,
 };
 use isobath_io::{FaultDevice, FaultPlan, Survivors};
 
@@ -369,6 +370,78 @@ fn readers_beside_writers_miss_nothing() {
     assert!(stats.sealed_runs > 3 && stats.merged_runs > 3, "{stats}");
     assert_sound(&store, Some(WRITERS * OWN_KEYS));
     store.close().unwrap();
+}
+
+/// A volume that changes fill says so, takes removals, and changes again once these have freed
+/// space; what it has acknowledged is there after it was closed, without a log too.
+#[test]
+fn a_full_volume_takes_removals_and_goes_on() {
+    for (log, seed) in [(0, 1), (4 << 20, 2)] {
+        let limit = (12 << 20) + log;
+        small(64 << 10);
+        let durability = match log {
+            0 => Durability::default(),
+            _ => Durability::Buffered { window_ms: 10 },
+        };
+        let options = options(log)
+            .durability(durability)
+            .volume_limit_bytes(Some(limit));
+        let volume = Volume::in_memory(0, Some(limit));
+        let store = Store::create_on_volume(volume.clone(), &options).unwrap();
+        let tree = store.create_tree("t").unwrap();
+        let mut model = Model::new();
+        let mut random = Random::new(seed);
+        let fill = |model: &mut Model, random: &mut Random| loop {
+            let (name, round) = (key(random.below(1 << 40)), random.below(1 << 30));
+            match tree.insert(&name, value_of(round)) {
+                Ok(()) => drop(model.insert(name.to_vec(), value_of(round))),
+                Err(Error::VolumeFull { .. }) => break,
+                Err(error) => panic!("{error}"),
+            }
+        };
+        fill(&mut model, &mut random);
+        let first = model.len();
+        assert!(first > 5_000, "{first}");
+        assert!(store.stats().sealed_runs > 3, "{}", store.stats());
+        let gone: Vec<_> = model.keys().step_by(2).cloned().collect();
+        for name in gone {
+            assert!(tree.remove(&name).unwrap());
+            model.remove(&name);
+        }
+        let left = model.len();
+        fill(&mut model, &mut random);
+        assert!(
+            model.len() > left + first / 8,
+            "{left} of {first}, {}",
+            model.len()
+        );
+        let compare = |tree: &Tree, model: &Model| {
+            let mut expected = model.iter();
+            tree.scan(.., |name, value| {
+                let (key, bytes) = expected.next().unwrap();
+                assert!(&key[..] == name && &bytes[..] == value);
+                true
+            })
+            .unwrap();
+            assert!(expected.next().is_none());
+        };
+        compare(&tree, &model);
+        drop(tree);
+        store.close().unwrap();
+        let store = Store::open_on_volume(volume, &options).unwrap();
+        assert_sound(&store, Some(model.len() as u64));
+        compare(&store.tree("t").unwrap(), &model);
+        store.drop_tree("t").unwrap();
+        let tree = store.create_tree("t").unwrap();
+        let mut model = Model::new();
+        for n in 0..first as u64 / 2 {
+            tree.insert(key(n), value_of(n)).unwrap();
+            model.insert(key(n).to_vec(), value_of(n));
+        }
+        compare(&tree, &model);
+        drop(tree);
+        store.close().unwrap();
+    }
 }
 
 fn value_of(round: u64) -> Vec<u8> {

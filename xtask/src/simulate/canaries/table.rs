@@ -412,4 +412,8 @@ pub(super) const ROWS: &[Row] = &[
         campaign(&[]).shape(Shape::Overlaid)),
     row(Canary::LargeUnsaid, "0105", "A blind change frees no large value, for there is none.",
         campaign(&[]).shape(Shape::Overlaid)),
+    row(Canary::TrimNewestFirst, "0105", "Of runs the oldest one is trimmed first.",
+        campaign(POWER).shape(Shape::Overlaid)),
+    row(Canary::CombineOlderFirst, "0105", "Where two runs become one the newer one counts.",
+        campaign(&[]).shape(Shape::Overlaid)),
 ];

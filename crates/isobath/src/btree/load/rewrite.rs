@@ -33,12 +33,16 @@ pub(crate) struct Change {
 pub(crate) struct Edits<'s, E> {
     /// Gives the changes of single keys, by ascending keys, each key once.
     pub(crate) next: &'s mut dyn FnMut() -> Result<Option<Change>, E>,
-    /// Of the other keys, those that may be removed, and whether one of them is.
+    /// Of the other keys, those that may be removed, and whether one of them is; without this all
+    /// of them are, unread, and so must not have large values.
     pub(crate) removed: &'s Stretches,
-    pub(crate) is_removed: &'s mut dyn FnMut(&[u8]) -> Result<bool, E>,
+    pub(crate) is_removed: Option<&'s mut IsRemoved<'s, E>>,
     /// Receives the descriptors of large values that are replaced or removed.
     pub(crate) on_replaced: &'s mut dyn FnMut(&[u8]) -> Result<(), E>,
 }
+
+/// Whether a key is removed.
+pub(crate) type IsRemoved<'s, E> = dyn FnMut(&[u8]) -> Result<bool, E> + 's;
 
 /// A tree that is being rewritten.
 pub(crate) struct Rewrite<'c, C: WriteContext> {
@@ -58,6 +62,9 @@ pub(crate) struct Rewrite<'c, C: WriteContext> {
     replaced: Vec<PageId>,
     /// So many of them may be.
     most: usize,
+    /// From so many on no key is removed any more, and from which key on that was so.
+    stops_at: usize,
+    stopped: Option<Vec<u8>>,
     /// The last leaf was read for its changes.
     was_touched: bool,
     /// The copy of a leaf that was merged, for the next one.
@@ -145,6 +152,8 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
             built: Vec::new(),
             replaced: Vec::new(),
             most,
+            stops_at: usize::MAX,
+            stopped: None,
             was_touched: false,
             spare: None,
             steps: (0, 1),
@@ -154,6 +163,16 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
     /// Lets others run only after so many pages were passed or written.
     pub(crate) fn seldom_waits(&mut self, steps: u32) {
         self.steps = (0, steps);
+    }
+
+    /// Once so many pages are replaced the other keys stay that are to be removed.
+    pub(crate) fn stops_at(&mut self, pages: usize) {
+        self.stops_at = pages;
+    }
+
+    /// The key from which on they have.
+    pub(crate) fn stopped(&mut self) -> Option<Vec<u8>> {
+        self.stopped.take()
     }
 
     /// Nothing is held, and this goes on for long.
@@ -205,7 +224,13 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
             let child = child.map_err(|why| corrupt(self.ctx, id, why))?;
             let is_hollow = self.is_open && self.leaf.count() == 0;
             let upper = child.upper.as_deref();
-            let is_changed = self.has_change(upper) || edits.removed.meets(&child.lower, upper);
+            let has_change = self.has_change(upper);
+            let may_be_removed = edits.removed.meets(&child.lower, upper);
+            let stops = may_be_removed && self.replaced.len() >= self.stops_at;
+            if stops && self.stopped.is_none() {
+                self.stopped = Some(child.lower.clone());
+            }
+            let is_changed = has_change || may_be_removed && !stops;
             if !is_changed && !is_hollow {
                 self.was_touched = false;
                 self.share(level, child.lower, child.id)?;
@@ -217,6 +242,12 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
                 self.ctx.read_ahead(&ahead);
             }
             self.replace(child.id)?;
+            let is_unread = edits.is_removed.is_none() && !has_change && !stops;
+            if level == 0 && is_unread && edits.removed.covers_range(&child.lower, upper) {
+                // The open leaf goes on behind it.
+                self.open_leaf(&child.lower);
+                continue;
+            }
             let (image, _) = self.read(child.id, Some(level))?;
             if level == 0 {
                 self.was_touched = true;
@@ -278,6 +309,14 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
         }
     }
 
+    /// Has a leaf be open, whose range starts at `lower` if none is.
+    fn open_leaf(&mut self, lower: &[u8]) {
+        if !self.is_open {
+            self.leaf.set_lower(lower);
+            self.is_open = true;
+        }
+    }
+
     /// Adds the records of a leaf, with the changes of its range.
     fn merge_leaf(
         &mut self,
@@ -286,14 +325,12 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
         upper: Option<&[u8]>,
         edits: &mut Edits<'_, C::Error>,
     ) -> Result<(), C::Error> {
-        if !self.is_open {
-            self.leaf.set_lower(lower);
-            self.is_open = true;
-        }
+        self.open_leaf(lower);
         let id = image.page_id();
         let tree = self.tree.id;
         let node = Node::open(image, tree).map_err(|why| corrupt(self.ctx, id, why))?;
-        let may_be_removed = edits.removed.meets(lower, upper);
+        let has_stopped = self.stopped.is_some();
+        let may_be_removed = !has_stopped && edits.removed.meets(lower, upper);
         let mut key = Vec::new();
         for position in 0..node.count() {
             let record = node
@@ -313,7 +350,10 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
             let is_removed = !is_changed
                 && may_be_removed
                 && edits.removed.covers(&key)
-                && (edits.is_removed)(&key)?;
+                && match &mut edits.is_removed {
+                    Some(is_removed) => is_removed(&key)?,
+                    None => true,
+                };
             if !is_changed && !is_removed {
                 self.push(&key, old)?;
                 continue;

@@ -58,7 +58,7 @@ fn rewrite(
     let done = rewrite.run(&mut Edits {
         next: &mut next,
         removed,
-        is_removed: &mut |key| Ok(goes(key)),
+        is_removed: Some(&mut |key| Ok(goes(key))),
         on_replaced: &mut |_| Ok(()),
     });
     let built = rewrite.built();
@@ -75,6 +75,35 @@ fn rewrite(
             Err(error)
         }
     }
+}
+
+/// Removes all keys of a stretch unread, in steps of about `pages` pages; how many steps that took.
+fn trim(ctx: &TestContext, tree: Tree, stretch: &Stretch, pages: usize) -> usize {
+    let (mut steps, mut start) = (0, Some(stretch.start.clone()));
+    while let Some(from) = start {
+        let mut removed = Stretches::default();
+        removed.add(Stretch {
+            start: from.clone(),
+            end: stretch.end.clone(),
+        });
+        let mut rewrite = Rewrite::new(ctx, tree, 94, 8, usize::MAX);
+        rewrite.stops_at(pages);
+        let rewritten = rewrite.run(&mut Edits {
+            next: &mut || Ok(None),
+            removed: &removed,
+            is_removed: None,
+            on_replaced: &mut |_| Ok(()),
+        });
+        let rewritten = rewritten.unwrap();
+        start = rewrite.stopped();
+        drop(rewrite);
+        assert!(start.as_ref().is_none_or(|next| *next > from));
+        let replaced = rewritten.replaced.clone();
+        install_roots(ctx, &[rewritten], ctx.log().stamp(0)).unwrap();
+        free(ctx, &replaced);
+        steps += 1;
+    }
+    steps
 }
 
 fn apply(model: &mut Model, changes: &Changes) {
@@ -120,6 +149,8 @@ proptest! {
                 prop::collection::vec((any::<prop::sample::Index>(), 0..200usize, 1..4usize, any::<bool>()), 0..4),
                 prop::option::of(0..80usize),
                 prop::collection::vec(any::<(prop::sample::Index, prop::sample::Index)>(), 0..3),
+                // What is removed unread, and in steps of how many pages.
+                prop::option::of((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 6..40usize)),
             ),
             1..5,
         ),
@@ -138,7 +169,7 @@ proptest! {
                 let _ = tree.insert(&ctx, key, crate::btree::ValueRef::inline(value)).unwrap();
             }
         }
-        for (number, (drawn, rows, fails, stretches)) in rounds.into_iter().enumerate() {
+        for (number, (drawn, rows, fails, stretches, trimmed)) in rounds.into_iter().enumerate() {
             let mut changes: Changes = drawn
                 .into_iter()
                 .map(|(key, length)| {
@@ -175,6 +206,17 @@ proptest! {
             model.retain(|key, _| !removed.covers(key) || !goes(key));
             apply(&mut model, &changes);
             check(&ctx, tree, &model);
+            let all: Vec<&Vec<u8>> = model.keys().collect();
+            if let Some((from, to, pages)) = trimmed.filter(|_| !all.is_empty()) {
+                let (from, to) = (all[from.index(all.len())], all[to.index(all.len())]);
+                let bounds = (Bound::Included(&from[..]), Bound::Excluded(&to[..]));
+                if let Some(stretch) = Stretch::new(bounds) {
+                    let steps = trim(&ctx, tree, &stretch, pages);
+                    prop_assert!(steps >= 1);
+                    model.retain(|key, _| !stretch.covers(key));
+                    check(&ctx, tree, &model);
+                }
+            }
             // A change in place goes on from there.
             if let Some((key, _)) = model.pop_first() {
                 prop_assert!(tree.remove(&ctx, &key).unwrap().existed());

@@ -1,0 +1,129 @@
+//! Combining: two runs, one as old as the other's neighbour, become one, so that readers have few
+//! runs to look at, and a tree that is much larger than its memory has a share of its records in
+//! runs before they are merged.
+//!
+//! The new run has all records of both, the newer of each key, those that merges have passed as
+//! well: once the store is opened again nothing says that they do not count, and an older run may
+//! say what was true before. So it counts as sealed where the newer one was. What only the older
+//! one had merged by then, the base has as it is in the new run.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::trim::Freed;
+use super::{Work, listing};
+use crate::Error;
+use crate::btree::{Direction, Loader, Tree, ValueRef};
+use crate::canary::{self, Canary};
+use crate::context::TaskContext;
+use crate::levels::Parts;
+use crate::overlay::{Filter, Levels, Overlaid, Run};
+use crate::shared::Counters;
+use crate::txn::catalog_change;
+use crate::types::{OVERLAID, UNLISTED_RUN};
+
+/// Records that are copied between two looks at other work.
+const RECORDS_PER_TURN: u64 = 256;
+
+impl Work<'_> {
+    /// Combines the two neighbours with the fewest records. The caller is busy with `overlaid`,
+    /// which has two runs, and of which nothing is trimmed.
+    pub(super) fn combine(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
+        let levels = overlaid.levels();
+        let pairs = levels.runs.windows(2).enumerate();
+        let records = |pair: &[Arc<Run>]| pair.iter().map(|run| run.records).sum::<u64>();
+        let Some((at, pair)) = pairs.min_by_key(|(_, pair)| records(pair)) else {
+            return Ok(());
+        };
+        let (newer, older) = (&pair[0], &pair[1]);
+        let tree = self.create_run()?;
+        let mut filter = Filter::new(records(pair));
+        // At this position nothing of either is merged.
+        let both = Levels {
+            position: Arc::new(older.start.clone()),
+            ..levels.with_runs(match canary::is_on(Canary::CombineOlderFirst) {
+                true => vec![Arc::clone(older), Arc::clone(newer)],
+                false => pair.to_vec(),
+            })
+        };
+        let copied = match self.copy_runs(overlaid, tree, &both, &mut filter) {
+            Ok(Some(copied)) => copied,
+            Ok(None) => {
+                self.give_up(tree);
+                return Ok(());
+            }
+            Err(error) => {
+                self.give_up(tree);
+                return Err(error);
+            }
+        };
+        let run = Run::new(tree, copied, newer.start.clone());
+        // It is the first one.
+        let _ = run.filter.set(filter);
+        // Others may have been sealed since, which are newer.
+        let mut runs = overlaid.levels().runs.clone();
+        let at = at + runs.len() - levels.runs.len();
+        runs.splice(at..at + 2, [Arc::new(run)]);
+        let keys = [
+            listing::key(UNLISTED_RUN, newer.tree.id),
+            listing::key(UNLISTED_RUN, older.tree.id),
+            listing::key(UNLISTED_RUN, tree.id),
+            listing::key(OVERLAID, overlaid.tree.id),
+        ];
+        let (entry, freed) = (
+            listing::encode(overlaid, &runs),
+            [newer, older].map(|run| listing::encode_unlisted(run.tree)),
+        );
+        let changes = [
+            catalog_change(&keys[0], Some(&freed[0])),
+            catalog_change(&keys[1], Some(&freed[1])),
+            catalog_change(&keys[2], None),
+            catalog_change(&keys[3], Some(&entry)),
+        ];
+        if let Err(error) = self.commit(&changes, None) {
+            self.give_up(tree);
+            return Err(error);
+        }
+        let number = overlaid.change(|levels| Some(levels.with_runs(runs)));
+        let freed = vec![newer.tree, older.tree];
+        self.retire_at(overlaid, number, Freed::Runs(freed));
+        overlaid.set_pace(&self.local.pool.overlays);
+        Counters::add(&self.local.parts.shared.counters.combined_runs, 2);
+        Ok(())
+    }
+
+    /// Fills `tree` with the records of `runs`; how many that are, unless others want the task to
+    /// do nothing.
+    fn copy_runs(
+        &self,
+        overlaid: &Arc<Overlaid>,
+        tree: Tree,
+        runs: &Levels,
+        filter: &mut Filter,
+    ) -> Result<Option<u64>, Error> {
+        let ctx = TaskContext { local: self.local };
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        let mut parts = Parts::new(runs, all, Direction::Forward, false);
+        let mut loader = Loader::new(&ctx, tree, 100, || Ok::<(), Error>(()))?;
+        let mut copied = 0;
+        while let Some((key, put)) = parts.next(&ctx)? {
+            loader.push(&key, put.value().unwrap_or(ValueRef::extent(&[])))?;
+            filter.add(&key);
+            copied += 1;
+            if copied % RECORDS_PER_TURN == 0 {
+                self.wait()?;
+                if self.merging.is_paused() {
+                    return Ok(None);
+                }
+                // Writers wait for that, and this may take long.
+                if self.merging.is_to_be_sealed(overlaid) {
+                    self.seal(overlaid)?;
+                }
+            }
+        }
+        // Values belong to the tree whose overlays these are.
+        loader.complete()?;
+        loader.link(&mut |_| {})?;
+        Ok(Some(copied))
+    }
+}

@@ -1,0 +1,175 @@
+//! Freeing: runs that are merged, and what merges have passed of the others.
+//!
+//! A trim frees the pages of runs within a range of keys that merges have passed.
+//!
+//! 1. No reader has `Levels` any more from before merges had passed the range.
+//! 2. Run by run, from the oldest to the newest, a record of the log gives the run a root without
+//!    these pages.
+//!
+//! The order is for what a crash leaves, after which nothing says how far merges had come. A record
+//! that is left says what counts, or something else does: newer ones of its key are left as well.
+//! The other way round an old record might be left alone.
+//!
+//! A trim begins when a memory is sealed, and where a round of merges ends: a run that is sealed in
+//! the midst of its range would be merged in a part of it only, so is none of its runs.
+
+use std::sync::Arc;
+
+use super::Work;
+use crate::Error;
+use crate::btree::{Stretch, Stretches, Tree};
+use crate::canary::{self, Canary};
+use crate::overlay::{Overlaid, Position, Run, Trim};
+use crate::runtime::Patience;
+use crate::sync::atomic::Ordering;
+
+/// What goes once no reader has `Levels` of the tree from before `number`.
+pub(super) struct Retired {
+    overlaid: Arc<Overlaid>,
+    number: u64,
+    what: Freed,
+}
+
+/// What is freed.
+pub(super) enum Freed {
+    /// Runs as wholes, which the catalog lists as such.
+    Runs(Vec<Tree>),
+    /// What the tree's trim says.
+    Trimmed,
+}
+
+impl Retired {
+    /// Whether it may go.
+    pub(super) fn is_free(&self) -> bool {
+        !self.overlaid.has_readers_before(self.number)
+    }
+}
+
+impl Work<'_> {
+    /// Has this go once no reader has `Levels` of `overlaid` from before `number`.
+    pub(super) fn retire_at(&self, overlaid: &Arc<Overlaid>, number: u64, what: Freed) {
+        let overlaid = Arc::clone(overlaid);
+        let retired = Retired {
+            overlaid,
+            number,
+            what,
+        };
+        self.merging.retired.lock().push(retired);
+    }
+
+    /// Frees what no reader can reach any more; leaves the rest.
+    pub(super) fn free_retired(&self) -> Result<(), Error> {
+        let mut patience = Patience::default();
+        // One task at a time: a trim and the end of the same run are two things.
+        let _freeing = loop {
+            if let Some(freeing) = self.merging.begin_freeing() {
+                break freeing;
+            }
+            self.local.parts.shared.writable()?;
+            patience.wait(&self.local.worker);
+        };
+        let (free, left): (Vec<_>, Vec<_>) = {
+            let mut retired = self.merging.retired.lock();
+            let all = std::mem::take(&mut *retired);
+            let (free, left) = all.into_iter().partition(Retired::is_free);
+            (free, left)
+        };
+        // What others have added since is newer.
+        self.merging.retired.lock().splice(0..0, left);
+        free.into_iter().try_for_each(|retired| match retired.what {
+            // What fails here is freed by the next opening.
+            Freed::Runs(runs) => runs.into_iter().try_for_each(|run| self.free_run(run)),
+            Freed::Trimmed => self.trim(&retired.overlaid),
+        })
+    }
+
+    /// Begins to trim what merges have passed since the last trim, if none is going on. The caller
+    /// is busy with `overlaid`.
+    pub(super) fn begin_trim(&self, overlaid: &Arc<Overlaid>) {
+        let levels = overlaid.levels();
+        let mut trims = overlaid.trims.lock();
+        if trims.current.is_none() {
+            let (from, position) = (&trims.position, &levels.position);
+            if *from >= **position {
+                return;
+            }
+            // At most to the end of the keys.
+            let is_same_round = position.round == from.round;
+            let next = match is_same_round {
+                true => Position::clone(position),
+                false => Position {
+                    round: from.round + 1,
+                    key: Vec::new(),
+                },
+            };
+            let is_before = |run: &&Arc<Run>| run.start <= *from;
+            let runs = levels.runs.iter().filter(is_before);
+            let trim = Trim {
+                runs: runs.map(|run| run.tree.id).collect(),
+                start: from.key.clone(),
+                end: is_same_round.then(|| position.key.clone()),
+            };
+            trims.position = next;
+            trims.current = (!trim.runs.is_empty()).then_some(trim);
+        }
+        if trims.current.is_some() && !std::mem::replace(&mut trims.is_queued, true) {
+            self.retire_at(overlaid, levels.number, Freed::Trimmed);
+        }
+    }
+
+    /// Frees what the trim of `overlaid` says. What fails is tried again when the next one begins.
+    fn trim(&self, overlaid: &Overlaid) -> Result<(), Error> {
+        let levels = overlaid.levels();
+        let trim = {
+            let mut trims = overlaid.trims.lock();
+            trims.is_queued = false;
+            trims.current.clone()
+        };
+        let Some(trim) = trim else {
+            return Ok(());
+        };
+        let mut runs: Vec<_> = levels.runs.iter().rev().map(|run| run.tree).collect();
+        if canary::is_on(Canary::TrimNewestFirst) {
+            runs.reverse();
+        }
+        runs.retain(|run| trim.runs.contains(&run.id));
+        for run in runs {
+            self.trim_run(run, &trim)?;
+        }
+        overlaid.trims.lock().current = None;
+        Ok(())
+    }
+
+    fn trim_run(&self, run: Tree, trim: &Trim) -> Result<(), Error> {
+        let mut start = trim.start.clone();
+        // Bound: each round frees some pages of the run.
+        loop {
+            let mut removed = Stretches::default();
+            removed.add(Stretch {
+                start,
+                end: trim.end.clone(),
+            });
+            match self.rewrite(run, Vec::new(), &removed)? {
+                Some(next) => start = next,
+                None => return Ok(()),
+            }
+        }
+    }
+}
+
+impl super::Merging {
+    /// Makes the caller the one task that frees, if no other is.
+    fn begin_freeing(&self) -> Option<Freeing<'_>> {
+        let was = self.is_freeing.swap(true, Ordering::Acquire);
+        (!was).then(|| Freeing(self))
+    }
+}
+
+/// Until this is dropped no other task frees.
+struct Freeing<'m>(&'m super::Merging);
+
+impl Drop for Freeing<'_> {
+    fn drop(&mut self) {
+        self.0.is_freeing.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,85 @@
+//! When a commit to trees with overlays may begin: before it holds anything, for what it waits for
+//! are commits of its own kind.
+//!
+//! It waits for the pace of the tree, for a full volume, and for the memory, in this order. Commits
+//! to the catalog wait for nothing: sealing and merging make some.
+
+use super::change::Change;
+use crate::Error;
+use crate::context::TaskWorker;
+use crate::overlay::Admission;
+use crate::page::PAGE_SIZE;
+use crate::runtime::{Patience, clock};
+use crate::types::CATALOG;
+
+/// Waits until a commit of `changes` may begin, as far as overlays are concerned.
+///
+/// # Errors
+///
+/// [`Error::VolumeFull`], for one that does not only remove; why the memory could not be sealed.
+pub(super) fn wait(local: &TaskWorker, changes: &[Change<'_>]) -> Result<(), Error> {
+    let overlays = &local.pool.overlays;
+    let is_of_user = |change: &Change<'_>| change.tree != CATALOG;
+    if !overlays.is_any() || !changes.iter().any(is_of_user) {
+        return Ok(());
+    }
+    let count = changes.len() as u64;
+    // The tree of the first change decides: of several, others are asked by other commits.
+    let overlaid = changes.iter().find(|change| overlays.has(change.tree.id));
+    let begins = overlaid.and_then(|change| overlays.begin(change.tree.id, count, clock::now()));
+    if let Some(begins) = begins {
+        local.worker.sleep_until(begins);
+    }
+    if overlaid.is_some() && changes.iter().any(|change| change.value.is_some()) {
+        wait_for_space(local, changes)?;
+    }
+    let mut patience = Patience::default();
+    while overlays.is_any() {
+        let log = &local.parts.log;
+        let trees = changes.iter().map(|change| change.tree.id);
+        match overlays.admit(trees, log.next(), log.area_bytes()) {
+            Admission::Granted => break,
+            Admission::Refused(error) => return Err(error),
+            Admission::Later => wait_a_little(local, &mut patience)?,
+        }
+    }
+    Ok(())
+}
+
+fn wait_a_little(local: &TaskWorker, patience: &mut Patience) -> Result<(), Error> {
+    local.parts.shared.writable()?;
+    local.parts.workers.notify_all();
+    patience.wait(&local.worker);
+    Ok(())
+}
+
+/// Waits until the volume has space for all that memories have, and for `changes`.
+///
+/// What is in a memory takes no page yet. Sealing goes beyond what user data may take where it has
+/// to, but not far: so the volume has to have space for a change before the memory gets it.
+/// In a full volume all is sealed and merged, and what is removed or replaced goes with that.
+fn wait_for_space(local: &TaskWorker, changes: &[Change<'_>]) -> Result<(), Error> {
+    let (overlays, pagestore) = (&local.pool.overlays, &local.parts.pagestore);
+    let mut patience = Patience::default();
+    loop {
+        let own = changes.iter().map(Change::bytes).sum::<u64>();
+        let bytes = own + overlays.bytes_in_memory();
+        if pagestore.has_room_for(bytes) {
+            overlays.set_short(false);
+            return Ok(());
+        }
+        let pages = bytes.div_ceil(PAGE_SIZE as u64);
+        match pagestore.reserve_pages(&local.worker, pages) {
+            Ok(()) => pagestore.release_pages(pages),
+            Err(full @ Error::VolumeFull { .. }) => {
+                if overlays.can_free_nothing() {
+                    overlays.set_short(false);
+                    return Err(full);
+                }
+                overlays.set_short(true);
+                wait_a_little(local, &mut patience)?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
