@@ -16,7 +16,7 @@ use crate::btree::TreeId;
 use crate::canary::{self, Canary};
 use crate::checkpoint::Superblock;
 use crate::engine::{Engine, Publisher, Runtime, TaskHandle};
-use crate::error::{OpenError, TransactionError, of_kind};
+use crate::error::{OpenError, StorageError, TransactionError};
 use crate::merging::Merging;
 use crate::pagestore::PageTrace;
 use crate::paths::{StorePaths, real};
@@ -53,7 +53,7 @@ struct Shared {
 struct Closer {
     runtime: Arc<Runtime>,
     /// How closing has ended. Locked during closing: concurrent closers wait.
-    closed: Mutex<Option<Result<(), Error>>>,
+    closed: Mutex<Option<Result<(), StorageError>>>,
 }
 
 /// An open store: named trees on one volume. Clones share it.
@@ -119,13 +119,13 @@ impl Store {
     /// [`StorageError::Volume`](crate::StorageError::Volume),
     /// [`StorageError::Memory`](crate::StorageError::Memory).
     pub fn create(paths: impl StorePaths, options: &Options) -> Result<Store, OpenError> {
-        Store::create_at(&paths.store_paths(), options).map_err(of_kind)
+        Store::create_at(&paths.store_paths(), options)
     }
 
-    fn create_at(paths: &[PathBuf], options: &Options) -> Result<Store, Error> {
+    fn create_at(paths: &[PathBuf], options: &Options) -> Result<Store, OpenError> {
         options.config()?;
         if options.is_read_only() {
-            return Err(Error::ReadOnly);
+            return Err(OpenError::ReadOnly);
         }
         let volume = Volume::create(paths, &options.volume_options())?;
         let made = Store::create_with_log(volume.clone(), paths, options);
@@ -147,8 +147,10 @@ impl Store {
             return Store::open(&paths, options);
         }
         match Store::create_at(&paths, options) {
-            Err(error) if error.is_already_there(&paths) => Store::open(&paths, options),
-            other => other.map_err(of_kind),
+            Err(error) if Error::from(error.clone()).is_already_there(&paths) => {
+                Store::open(&paths, options)
+            }
+            other => other,
         }
     }
 
@@ -156,7 +158,7 @@ impl Store {
         volume: Volume,
         paths: &[PathBuf],
         options: &Options,
-    ) -> Result<Store, Error> {
+    ) -> Result<Store, OpenError> {
         let mut config = options.config()?;
         let Some((path, bytes)) = options.log_place() else {
             return Store::create_on(volume, paths.to_vec(), config, options);
@@ -187,8 +189,8 @@ impl Store {
                 path: path.clone(),
             });
         }
-        let config = options.config().map_err(of_kind::<OpenError>)?;
-        Store::create_on(volume, Vec::new(), config, options).map_err(of_kind)
+        let config = options.config()?;
+        Store::create_on(volume, Vec::new(), config, options)
     }
 
     fn create_on(
@@ -196,7 +198,7 @@ impl Store {
         paths: Vec<PathBuf>,
         config: Config,
         options: &Options,
-    ) -> Result<Store, Error> {
+    ) -> Result<Store, OpenError> {
         let store_id = uuid();
         let (frames, policy) = (options.frames(), options.policy()?);
         let parts = recovery::create(volume, config, frames, policy, store_id)?;
@@ -214,10 +216,10 @@ impl Store {
     ///
     /// Any [`OpenError`]; nothing was changed on the volume then.
     pub fn open(paths: impl StorePaths, options: &Options) -> Result<Store, OpenError> {
-        Store::open_at(paths.store_paths(), options).map_err(of_kind)
+        Store::open_at(paths.store_paths(), options)
     }
 
-    fn open_at(paths: Vec<PathBuf>, options: &Options) -> Result<Store, Error> {
+    fn open_at(paths: Vec<PathBuf>, options: &Options) -> Result<Store, OpenError> {
         options.config()?;
         let volume = || Ok(Volume::open(&paths, &options.volume_options())?);
         match options.is_read_only() {
@@ -232,14 +234,14 @@ impl Store {
     ///
     /// As for [`Store::open`].
     pub fn open_on_volume(volume: Volume, options: &Options) -> Result<Store, OpenError> {
-        Store::open_on(volume, Vec::new(), options).map_err(of_kind)
+        Store::open_on(volume, Vec::new(), options)
     }
 
     pub(crate) fn open_on(
         volume: Volume,
         paths: Vec<PathBuf>,
         options: &Options,
-    ) -> Result<Store, Error> {
+    ) -> Result<Store, OpenError> {
         let _span = trace::span!("open");
         if options.is_read_only() {
             return reader::open(|| Ok(volume.clone()), &paths, options);
@@ -254,7 +256,7 @@ impl Store {
         mut superblock: Superblock,
         paths: &[PathBuf],
         options: &Options,
-    ) -> Result<Store, Error> {
+    ) -> Result<Store, OpenError> {
         let mut config = options.config()?;
         let given = options.log_path.as_deref();
         checkpoint::open_log(&volume, &mut superblock, paths, given)?;
@@ -276,7 +278,7 @@ impl Store {
     ///
     /// As for [`Store::open`].
     pub fn needs_recovery(paths: impl StorePaths, options: &Options) -> Result<bool, OpenError> {
-        reader::needs_recovery(&paths.store_paths(), options).map_err(of_kind)
+        reader::needs_recovery(&paths.store_paths(), options)
     }
 
     /// The new store of an engine whose workers run.
@@ -284,7 +286,7 @@ impl Store {
         runtime: Runtime,
         _plan: Plan,
         paths: Vec<PathBuf>,
-    ) -> Result<Store, Error> {
+    ) -> Result<Store, OpenError> {
         let store = Store::on(runtime, paths);
         store.0.runtime.run(Urgency::Ordinary, catalog::create)?;
         store.0.runtime.engine()?.merging.end_opening();
@@ -296,10 +298,11 @@ impl Store {
         runtime: Runtime,
         plan: Plan,
         paths: Vec<PathBuf>,
-    ) -> Result<Store, Error> {
+    ) -> Result<Store, OpenError> {
         let read_only = runtime.config().read_only;
         if !read_only {
             let marked = runtime.engine()?.checkpoints.mark_open(plan.log_end());
+            let marked = marked.map_err(OpenError::from);
             let recovered = marked.and_then(|()| replay::run(plan, &runtime));
             if let Err(error) = recovered {
                 runtime.stop();
@@ -377,7 +380,12 @@ impl Store {
         if self.0.runtime.is_in_task() {
             return Err(Error::CloseInTask);
         }
-        self.0.closer.close()
+        Ok(self.0.closer.close()?)
+    }
+
+    /// Closes a store that this thread has opened for a moment, outside of its tasks.
+    pub(crate) fn close_opened(self) -> Result<(), OpenError> {
+        Ok(self.0.closer.close()?)
     }
 
     /// Closes a store that this handle or one like it has created and takes it away again: its
@@ -559,7 +567,7 @@ impl Store {
     ///
     /// As for [`Store::begin`]; a read-only one needs no writable store.
     pub fn begin_with(&self, options: TransactionOptions) -> Result<Transaction, TransactionError> {
-        Transaction::begin(&self.0.runtime, options).map_err(of_kind)
+        Transaction::begin(&self.0.runtime, options)
     }
 
     /// Opens a snapshot for reading: everything that is committed now, and
@@ -571,7 +579,7 @@ impl Store {
     /// [`StorageError::Poisoned`](crate::StorageError::Poisoned) where a commit that it would show
     /// has failed.
     pub fn snapshot(&self) -> Result<Snapshot, TransactionError> {
-        Snapshot::open(&self.0.runtime).map_err(of_kind)
+        Snapshot::open(&self.0.runtime)
     }
 
     /// Runs `work` in a transaction and commits it. If that fails because of
@@ -650,7 +658,7 @@ impl Store {
     /// [`Error::ReadOnly`], [`Error::Poisoned`].
     pub fn discard_free_segments(&self) -> Result<u64, Error> {
         self.0.runtime.run(Urgency::Ordinary, |local| {
-            local.engine.pagestore.discard_free(&local.worker)
+            Ok(local.engine.pagestore.discard_free(&local.worker)?)
         })
     }
 
@@ -728,7 +736,8 @@ impl Store {
     ///
     /// As for [`OutputFile::create`]; [`Error::Closed`].
     pub fn output_file(&self, path: &Path, overwrite: bool) -> Result<OutputFile, Error> {
-        OutputFile::create_beside(&self.0.runtime.engine()?.shared.volume()?, path, overwrite)
+        let volume = self.0.runtime.engine()?.shared.volume()?;
+        Ok(OutputFile::create_beside(&volume, path, overwrite)?)
     }
 
     /// Whether `file` is one of the files or block devices that the store lies on, its log's
@@ -749,7 +758,7 @@ impl Store {
 }
 
 impl Closer {
-    fn close(&self) -> Result<(), Error> {
+    fn close(&self) -> Result<(), StorageError> {
         let engine = self.runtime.engine()?;
         let mut closed = self.closed.lock();
         closed
@@ -757,7 +766,7 @@ impl Closer {
             .clone()
     }
 
-    fn close_once(&self, engine: &Arc<Engine>) -> Result<(), Error> {
+    fn close_once(&self, engine: &Arc<Engine>) -> Result<(), StorageError> {
         self.runtime.refuse_and_drain();
         engine.publishing.stop();
         if engine.shared.config.read_only {

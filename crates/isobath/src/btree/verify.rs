@@ -71,7 +71,7 @@ impl Tree {
     ///
     /// # Errors
     ///
-    /// [`crate::Error::Structure`] with the first page that breaks a rule.
+    /// [`crate::error::StorageError::Structure`] with the first page that breaks a rule.
     pub(crate) fn verify<C: ReadContext>(
         &self,
         ctx: &C,

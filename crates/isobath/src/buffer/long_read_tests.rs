@@ -10,7 +10,7 @@ use crate::buffer::Place;
 use crate::canary::Canary;
 use crate::engine::WorkerState;
 use crate::page::{PAGE_SIZE, PageId};
-use crate::{Options, Simulation, Tree};
+use crate::{Error, Options, Simulation, Tree};
 
 const RECORDS: u32 = 400;
 
@@ -100,7 +100,7 @@ fn neighbours_are_read_at_once_and_what_is_between_them_stays() {
             for (at, &page) in pages.iter().enumerate() {
                 assert_eq!(is_resident(local, page), at % step == 0, "page {at}");
             }
-            Ok(())
+            Ok::<_, Error>(())
         })
         .unwrap();
         drop(tree);
@@ -127,7 +127,7 @@ fn pages_of_a_failed_read_are_read_alone() {
                 local.engine.buffer.own(&local.worker).loads.borrow().reads,
                 0
             );
-            Ok(())
+            Ok::<_, Error>(())
         })
         .unwrap();
         drop(tree);
@@ -177,7 +177,7 @@ fn what_finds_no_buffer_is_refused_and_can_be_asked_for_again() {
         );
         await_all(local, &pages);
         assert!(pages.iter().all(|&page| is_resident(local, page)));
-        Ok(())
+        Ok::<_, Error>(())
     })
     .unwrap();
     drop(tree);

@@ -15,9 +15,9 @@ use std::collections::VecDeque;
 
 use isobath_io::{Io, IoError};
 
-use crate::Error;
 use crate::buffer::{Buffer, FrameId, Place};
 use crate::canary::{self, Canary};
+use crate::error::StorageError;
 use crate::page::{self, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u64, offset};
 use crate::runtime::{TaskId, Worker};
 use crate::shared::{Address, Counters};
@@ -99,7 +99,7 @@ struct PageCopy {
 pub(crate) struct FailedRead {
     task: TaskId,
     copy: PageCopy,
-    error: Error,
+    error: StorageError,
 }
 
 /// Unsound copies that a worker remembers at most. To forget one costs a read.
@@ -129,7 +129,7 @@ impl Unsound {
 pub(crate) struct UnreadPage {
     pub(crate) page: PageId,
     pub(crate) address: Address,
-    pub(crate) error: Error,
+    pub(crate) error: StorageError,
 }
 
 /// The result of a request to load a page.
@@ -226,7 +226,7 @@ impl Buffer {
     ///
     /// # Errors
     ///
-    /// With [`Error::CorruptPage`] or [`Error::PageRead`] if the page cannot be read.
+    /// With [`StorageError::CorruptPage`] or [`StorageError::PageRead`] if the page cannot be read.
     pub(crate) fn load_page(&self, worker: &Worker, id: PageId) -> Result<(), UnreadPage> {
         let task = worker.task_id();
         match self.start_load(worker, id) {
@@ -250,7 +250,7 @@ impl Buffer {
                 FailedRead {
                     task,
                     copy: self.page_copy(id, address),
-                    error: Error::CorruptPage {
+                    error: StorageError::CorruptPage {
                         page: id.0,
                         offset: self.shared.offset_of(address),
                         corruption: PageCorruption::Misplaced {
@@ -285,7 +285,7 @@ impl Buffer {
 
     /// Whether a failed read is an error yet. The drive's own errors are.
     fn failure_of(&self, worker: &Worker, failed: FailedRead) -> Result<(), UnreadPage> {
-        let is_unsound = matches!(failed.error, Error::CorruptPage { .. });
+        let is_unsound = matches!(failed.error, StorageError::CorruptPage { .. });
         let is_stale_id = is_unsound
             && !self
                 .own(worker)
@@ -363,7 +363,7 @@ impl Buffer {
         let (page, frame, address) = self.own(worker).loads.borrow().target(slot);
         let outcome = match result {
             Ok(()) => self.verify_frame(page, frame, address),
-            Err(source) => Err(Error::PageRead {
+            Err(source) => Err(StorageError::PageRead {
                 page: page.0,
                 offset: self.shared.offset_of(address),
                 tree: None,
@@ -401,7 +401,12 @@ impl Buffer {
         loads.free.push(slot);
     }
 
-    fn verify_frame(&self, page: PageId, frame: FrameId, address: Address) -> Result<(), Error> {
+    fn verify_frame(
+        &self,
+        page: PageId,
+        frame: FrameId,
+        address: Address,
+    ) -> Result<(), StorageError> {
         let pool = &self.pool;
         // SAFETY: the frame is exclusively latched by this load, and the read is over.
         let bytes = unsafe { std::slice::from_raw_parts(pool.frames.pointer(frame), PAGE_SIZE) };
@@ -412,7 +417,7 @@ impl Buffer {
                     found: bytes[offset::KIND],
                 }),
             })
-            .map_err(|corruption| Error::CorruptPage {
+            .map_err(|corruption| StorageError::CorruptPage {
                 page: page.0,
                 offset: self.shared.offset_of(address),
                 corruption,

@@ -9,7 +9,7 @@ use crate::buffer::Place;
 use crate::canary::Canary;
 use crate::engine::WorkerState;
 use crate::page::PageId;
-use crate::{Error, Options, Simulation};
+use crate::{Options, Simulation, StorageError};
 
 /// Whether a value uses the id of a chunk again that it gave back because there was no space for
 /// the next one.
@@ -47,7 +47,10 @@ fn uses_an_id_twice() -> bool {
                 chunk
             });
             let full = writer.write_full(local, chunks);
-            assert!(matches!(full, Err(Error::VolumeFull { .. })), "{full:?}");
+            assert!(
+                matches!(full, Err(StorageError::VolumeFull { .. })),
+                "{full:?}"
+            );
             engine.pagestore.release_pages(all);
             // More than the ids that were taken ahead.
             for _ in 0..40 {

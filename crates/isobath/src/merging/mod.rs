@@ -22,14 +22,15 @@ use std::time::Duration;
 use crate::btree::{Cursor, Direction, MaxPages, Tree, ValueKind};
 use crate::buffer::Place;
 use crate::context::{TaskContext, TaskWorker};
+use crate::error::StorageError as Error;
 use crate::overlay::{Filter, MAX_TREE_RUNS, Overlaid, Run};
 use crate::pagestore::LowerParts;
 use crate::runtime::{Patience, PerWorker, TaskId, Worker};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::trace;
 use crate::txn::{Transactions, catalog_change};
 use crate::types::{CATALOG, OVERLAID};
-use crate::{Error, trace};
 
 /// How often the worker of the task looks at least.
 const LOOK_EVERY: Duration = Duration::from_millis(10);

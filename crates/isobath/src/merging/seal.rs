@@ -11,10 +11,10 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::{Work, listing};
-use crate::Error;
-use crate::btree::{Loader, Tree, ValueRef};
+use crate::btree::{Loader, NotLoaded, Tree, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::{TaskContext, WriteContext};
+use crate::error::{StorageError as Error, TransactionError};
 use crate::overlay::{Filter, Levels, MAX_TREE_RUNS, Memory, Overlaid, Run};
 use crate::shared::Counters;
 use crate::txn::catalog_change;
@@ -108,7 +108,9 @@ impl Work<'_> {
     fn create_run(&self) -> Result<Tree, Error> {
         let ctx = TaskContext { local: self.local };
         let parts = &self.local.parts;
-        let id = self.transactions.next_tree_id(self.local)?;
+        let id = (self.transactions)
+            .next_tree_id(self.local)
+            .map_err(TransactionError::of_own_work)?;
         let token = parts.log.stamp(self.local.worker.index).0;
         let tree = Tree::create(&ctx, id, Some(token))?;
         let (key, value) = (
@@ -142,7 +144,9 @@ impl Work<'_> {
             last = Some(key.clone());
             for (key, put) in &records {
                 let tombstone = ValueRef::extent(&[]);
-                loader.push(key, put.value().unwrap_or(tombstone))?;
+                loader
+                    .push(key, put.value().unwrap_or(tombstone))
+                    .map_err(NotLoaded::of_own_work)?;
                 if !canary::is_on(Canary::ForgetInFilter) || !key.len().is_multiple_of(2) {
                     filter.add(key);
                 }
@@ -151,7 +155,10 @@ impl Work<'_> {
         }
         // Values belong to the tree whose overlay it is.
         loader.complete()?;
-        loader.link(&mut |_| {}).map(drop)
+        loader
+            .link(&mut |_| {})
+            .map(drop)
+            .map_err(NotLoaded::of_own_work)
     }
 
     /// Frees a run that will not be used; what fails is left to the next opening.
@@ -190,5 +197,6 @@ impl Work<'_> {
         self.transactions
             .change_all(self.local, changes, context, durability, precondition)
             .map(drop)
+            .map_err(TransactionError::of_own_work)
     }
 }

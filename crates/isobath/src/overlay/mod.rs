@@ -27,8 +27,8 @@ pub(crate) use run::{Position, Run};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::Error;
 use crate::canary::{self, Canary};
+use crate::error::StorageError as Error;
 use crate::page::Lsn;
 use crate::small;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -6,6 +6,7 @@ use isobath_io::AlignedBuf;
 
 use crate::buffer::{FrameId, Place, Stretch};
 use crate::canary::{self, Canary};
+use crate::error::StorageError;
 use crate::log::record::{Copied, Mapped};
 use crate::page::{self, Lsn, PageId, PageKind, get_u64, offset};
 use crate::pagestore::writeback::{BATCH, Batch, LOW_WATER, SPARE_ENOUGH};
@@ -13,7 +14,7 @@ use crate::pagestore::{CleaningEnd, Content, Entry, PageStore, Request, Victim, 
 use crate::runtime::Worker;
 use crate::shared::{Address, Counters};
 use crate::sync::atomic::Ordering::{Acquire, Release};
-use crate::{Error, trace};
+use crate::trace;
 
 /// Reads of one victim that are in flight together.
 const READ_BYTES: usize = 256 << 10;
@@ -30,7 +31,7 @@ enum Failed {
     /// Something in it could not be read.
     Read,
     /// Writing failed.
-    Write(Error),
+    Write(StorageError),
 }
 
 impl PageStore {

@@ -15,8 +15,8 @@ use super::space::Space;
 use super::stall::Stall;
 use super::worker_tasks::Own;
 use super::{PageIds, PageTrace, SealedSegment, SegmentAllocator, page_payload, worst_case_bytes};
-use crate::Error;
 use crate::buffer::{Buffer, MappingTable};
+use crate::error::StorageError;
 use crate::log::{Log, LogTasks};
 use crate::page::{PAGE_SIZE, PageId};
 use crate::runtime::{PerWorker, WorkerPool};
@@ -177,8 +177,11 @@ impl PageStore {
     // ---- page ids -----------------------------------------------------------
 
     /// A page id whose bytes the caller has reserved.
-    pub(crate) fn allocate_id(&self, mapping: &MappingTable) -> Result<PageId, Error> {
-        self.ids.lock().allocate(mapping).ok_or(Error::TooManyPages)
+    pub(crate) fn allocate_id(&self, mapping: &MappingTable) -> Result<PageId, StorageError> {
+        self.ids
+            .lock()
+            .allocate(mapping)
+            .ok_or(StorageError::TooManyPages)
     }
 
     /// Frees the id of a page whose place, at `address` until now, is free already.
@@ -221,9 +224,9 @@ impl PageStore {
         mapping: &MappingTable,
         count: u64,
         whole: bool,
-    ) -> Result<(PageId, u64), Error> {
+    ) -> Result<(PageId, u64), StorageError> {
         let taken = self.ids.lock().allocate_some(mapping, count, whole);
-        taken.ok_or(Error::TooManyPages)
+        taken.ok_or(StorageError::TooManyPages)
     }
 
     /// Gives back runs of ids: the first one, and how many.

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use isobath_flash::policy::CleaningPolicy;
 use isobath_io::{ByteSize, Volume};
 
-use crate::Error;
 use crate::buffer::{BufferPool, Place};
 use crate::canary::{self, Canary};
 use crate::checkpoint::format::{Array, LoadError, Reader};
@@ -16,6 +15,7 @@ use crate::checkpoint::writer::{CheckpointIo, CheckpointState, SEGMENT_WORDS};
 use crate::checkpoint::{
     FORMAT_VERSION, SUPERBLOCK_OFFSETS, Superblock, Unreadable, log_area, log_device,
 };
+use crate::error::{OpenError, StorageError};
 use crate::log::{
     BLOCK, Log, LogArea, LogConfig, LogEnd, MAX_TRANSACTION_BYTES, MIN_AREA_BYTES, next_epoch,
 };
@@ -49,8 +49,8 @@ pub(crate) struct EngineParts {
     pub(crate) plan: Plan,
 }
 
-fn memory(what: &'static str) -> impl Fn(std::io::Error) -> Error {
-    move |source| Error::Memory {
+fn memory(what: &'static str) -> impl Fn(std::io::Error) -> StorageError {
+    move |source| StorageError::Memory {
         what,
         source: Arc::new(source),
     }
@@ -59,7 +59,7 @@ fn memory(what: &'static str) -> impl Fn(std::io::Error) -> Error {
 pub(crate) fn reserve_tables(
     frames: u32,
     segments: u32,
-) -> Result<(BufferPool, ReservedWords), Error> {
+) -> Result<(BufferPool, ReservedWords), OpenError> {
     debug_assert!(segments <= MAX_SEGMENTS);
     let pool = BufferPool::new(frames, crate::small::max_pages(MAX_PAGES))
         .map_err(memory("the buffer pool"))?;
@@ -79,13 +79,13 @@ pub(crate) fn create(
     frames: u32,
     policy: Box<dyn CleaningPolicy>,
     store_id: [u8; 16],
-) -> Result<EngineParts, Error> {
+) -> Result<EngineParts, OpenError> {
     config.block_bytes = volume.logical_block();
     let log_device_bytes = config.log_bytes.min(log_device::area_bytes(&volume)) / BLOCK * BLOCK;
     if log_device_bytes > 0 {
         config.log_segments = 0;
         if log_device_bytes < MIN_AREA_BYTES {
-            return Err(Error::BadOption {
+            return Err(OpenError::BadOption {
                 option: "log_bytes",
                 reason: format!(
                     "a log needs {}, its device holds {}",
@@ -117,7 +117,7 @@ pub(crate) fn create(
     let sizes = config.sizes;
     let first = first_segments(most < u64::MAX) + config.log_segments;
     if most < sizes.start_of(first) {
-        return Err(Error::BadOption {
+        return Err(OpenError::BadOption {
             option: "volume_limit_bytes",
             reason: format!(
                 "a store with these options needs at least {}",
@@ -138,7 +138,7 @@ pub(crate) fn create(
     superblock.limit_segments = limit_segments(config.limit_bytes.flatten(), sizes);
     let log = log_of(&config, &superblock, FIRST_LSN);
     if let Some(area) = log.area() {
-        area.fill_with_zeros(&volume).map_err(Error::Io)?;
+        area.fill_with_zeros(&volume).map_err(StorageError::Io)?;
     }
     log_device::announce(&volume, &superblock)?;
     log_device::confirm(&volume, &superblock)?;
@@ -164,12 +164,12 @@ pub(crate) fn create(
 
 /// Refuses a limit in which no store has space, however little is in it. One below what this store
 /// takes already keeps it from growing.
-fn check_limit(limit: u64, superblock: &Superblock) -> Result<(), Error> {
+fn check_limit(limit: u64, superblock: &Superblock) -> Result<(), OpenError> {
     let sizes = superblock.sizes;
     let log = superblock.log.as_ref().map_or(0, LogArea::bytes);
     let least = sizes.start_of(first_segments(true)) + log.min(MIN_AREA_BYTES);
     match limit < least {
-        true => Err(Error::BadOption {
+        true => Err(OpenError::BadOption {
             option: "volume_limit_bytes",
             reason: format!("a store needs at least {}", ByteSize::at_least(least)),
         }),
@@ -231,7 +231,7 @@ fn begin_log_small(config: &mut Config) -> u32 {
 /// # Errors
 ///
 /// The problem of the volume.
-pub(crate) fn read_superblock(volume: &Volume, paths: &[PathBuf]) -> Result<Superblock, Error> {
+pub(crate) fn read_superblock(volume: &Volume, paths: &[PathBuf]) -> Result<Superblock, OpenError> {
     let mut best: Option<Superblock> = None;
     let mut worst = Unreadable::Foreign;
     for offset in SUPERBLOCK_OFFSETS {
@@ -259,7 +259,7 @@ pub(crate) fn read_superblock(volume: &Volume, paths: &[PathBuf]) -> Result<Supe
         (_, Unreadable::OtherVersion(found)) | (None, Unreadable::MaybeNewer(found))
             if found > known =>
         {
-            Err(Error::NewerFormat {
+            Err(OpenError::NewerFormat {
                 paths,
                 found,
                 known,
@@ -267,14 +267,14 @@ pub(crate) fn read_superblock(volume: &Volume, paths: &[PathBuf]) -> Result<Supe
         }
         (Some(superblock), _) => Ok(superblock),
         (None, Unreadable::OtherVersion(found) | Unreadable::MaybeNewer(found)) => {
-            Err(Error::OlderFormat {
+            Err(OpenError::OlderFormat {
                 paths,
                 found,
                 known,
             })
         }
-        (None, Unreadable::Corrupt) => Err(Error::SuperblockCorrupt { paths }),
-        (None, Unreadable::Foreign) => Err(Error::NotAStore { paths }),
+        (None, Unreadable::Corrupt) => Err(OpenError::SuperblockCorrupt { paths }),
+        (None, Unreadable::Foreign) => Err(OpenError::NotAStore { paths }),
     }
 }
 
@@ -291,11 +291,11 @@ pub(crate) fn open(
     mut config: Config,
     frames: u32,
     policy: Box<dyn CleaningPolicy>,
-) -> Result<EngineParts, Error> {
+) -> Result<EngineParts, OpenError> {
     config.block_bytes = volume.logical_block();
     config.log_path.clone_from(&superblock.log_path);
     if !superblock.clean && !superblock.is_logged() {
-        return Err(Error::NotClosedCleanly {
+        return Err(OpenError::NotClosedCleanly {
             paths: paths.to_vec(),
         });
     }
@@ -306,7 +306,7 @@ pub(crate) fn open(
     }
     let expected = sizes.start_of(superblock.segments);
     if volume.len() < expected {
-        return Err(Error::Truncated {
+        return Err(OpenError::Truncated {
             paths: paths.to_vec(),
             found: volume.len(),
             expected,
@@ -335,7 +335,7 @@ pub(crate) fn open(
         match table.get_mut(segment as usize) {
             Some(words) if words[0] < seq => *words = [seq, 0, superblock.tick, u64::MAX],
             Some(_) => {}
-            None => return Err(misplaced(0, Address::new(segment, 0, 0))),
+            None => return Err(misplaced(0, Address::new(segment, 0, 0)).into()),
         }
     }
     let newest_seq = table.iter().map(|words| words[0]).max().unwrap_or(0);
@@ -346,7 +346,7 @@ pub(crate) fn open(
         pool.mapping.set(page, place);
     });
     if config.read_only && !plan.is_empty() {
-        return Err(Error::NeedsRecovery {
+        return Err(OpenError::NeedsRecovery {
             paths: paths.to_vec(),
         });
     }
@@ -434,7 +434,7 @@ impl Loaded {
         superblock: &Superblock,
         segments: u32,
         pool: &BufferPool,
-    ) -> Result<Loaded, Error> {
+    ) -> Result<Loaded, OpenError> {
         let reader = Reader {
             volume,
             sizes: superblock.sizes,
@@ -447,7 +447,7 @@ impl Loaded {
             reader
                 .read(array, root, |_, word| words.push(word))
                 .map_err(load_error)?;
-            Ok::<_, Error>(words)
+            Ok::<_, OpenError>(words)
         };
         let flat = array(Array::Segments, superblock.segment_table)?;
         let mut table = vec![[0; SEGMENT_WORDS as usize]; segments as usize];
@@ -478,7 +478,7 @@ impl Loaded {
             })
             .map_err(load_error)?;
         if let Some((page, address)) = bad {
-            return Err(misplaced(page, address));
+            return Err(misplaced(page, address).into());
         }
         let directory: Vec<(Address, u64)> = directory
             .chunks_exact(2)
@@ -504,8 +504,8 @@ impl Loaded {
     }
 }
 
-fn misplaced(page: u64, address: Address) -> Error {
-    Error::CorruptPage {
+fn misplaced(page: u64, address: Address) -> StorageError {
+    StorageError::CorruptPage {
         page,
         offset: 0,
         corruption: PageCorruption::Misplaced {
@@ -532,7 +532,7 @@ impl Mapped {
         segments: u32,
         high_water: u64,
         pool: &BufferPool,
-    ) -> Result<Mapped, Error> {
+    ) -> Result<Mapped, OpenError> {
         let log = superblock.log_segments();
         let is_reserved = |segment: u32| segment == 0 || log.binary_search(&segment).is_ok();
         let mut live = vec![(0u32, 0u32); segments as usize];
@@ -554,11 +554,11 @@ impl Mapped {
                 && address.length() > 0
                 && !is_reserved(address.segment());
             let Some(live) = live.get_mut(address.segment() as usize).filter(|_| fits) else {
-                return Err(misplaced(id.0, address));
+                return Err(misplaced(id.0, address).into());
             };
             *live = (live.0.saturating_add(address.length()), live.1 + 1);
             if live.0 > bytes_there {
-                return Err(misplaced(id.0, address));
+                return Err(misplaced(id.0, address).into());
             }
             let length = u64::from(address.length());
             bytes += length;
@@ -579,14 +579,14 @@ impl Mapped {
     }
 }
 
-fn load_error(error: LoadError) -> Error {
+fn load_error(error: LoadError) -> StorageError {
     match error {
-        LoadError::Io(source) => Error::Io(source),
+        LoadError::Io(source) => StorageError::Io(source),
         LoadError::Corrupt {
             page,
             offset,
             corruption,
-        } => Error::CorruptPage {
+        } => StorageError::CorruptPage {
             page,
             offset,
             corruption,

@@ -24,7 +24,7 @@ use crate::page::{PageId, get_u64};
 use crate::recovery::read_superblock;
 use crate::sync::HashSet;
 use crate::types::{CATALOG, TreeId, dropped_by};
-use crate::{Durability, Error, Options, Store, Tree};
+use crate::{Durability, Error, OpenError, Options, Store, Tree};
 use making::Making;
 use source::Source;
 
@@ -120,7 +120,7 @@ pub fn salvage<P: AsRef<Path>, Q: AsRef<Path>>(
     match read_superblock(&volume, &paths) {
         // A log that is missing is told as one that cannot be read.
         Ok(mut superblock) => drop(open_log(&volume, &mut superblock, &paths, None)),
-        Err(older @ Error::OlderFormat { .. }) => return Err(older),
+        Err(older @ OpenError::OlderFormat { .. }) => return Err(older.into()),
         Err(_) => {}
     }
     let making = Making::at(to)?;

@@ -3,10 +3,10 @@
 use super::TreeStatus;
 use super::tree_status::Access;
 use super::versions::KeyRef;
-use crate::Error;
 use crate::btree::{Decision, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::TaskWorker;
+use crate::error::TransactionError;
 use crate::extent::Extent;
 use crate::log::record::Token;
 use crate::runtime::Patience;
@@ -29,8 +29,8 @@ pub(crate) struct Change<'a> {
 }
 
 impl Change<'_> {
-    pub(super) fn conflict(&self) -> Error {
-        Error::Conflict {
+    pub(super) fn conflict(&self) -> TransactionError {
+        TransactionError::Conflict {
             tree: self.name.to_owned(),
             key: self.key.to_vec(),
         }
@@ -50,11 +50,11 @@ impl Change<'_> {
 
     /// Whether the tree may be changed now. A commit that has occupied its slot
     /// keeps the answer true.
-    pub(super) fn may_change(&self) -> Result<bool, Error> {
+    pub(super) fn may_change(&self) -> Result<bool, TransactionError> {
         match self.status.map_or(Access::Granted, TreeStatus::access) {
             Access::Granted => Ok(true),
             Access::Later => Ok(canary::is_on(Canary::LoadBesideCommits)),
-            Access::Never => Err(Error::TreeDropped {
+            Access::Never => Err(TransactionError::TreeDropped {
                 name: self.name.to_owned(),
             }),
         }
@@ -62,7 +62,7 @@ impl Change<'_> {
 
     /// Waits while a bulk load of the tree is being linked, or a large commit rewrites it. The
     /// caller has no slot.
-    pub(super) fn await_load(&self, local: &TaskWorker) -> Result<(), Error> {
+    pub(super) fn await_load(&self, local: &TaskWorker) -> Result<(), TransactionError> {
         let mut patience = Patience::default();
         while !self.may_change()? {
             local.parts.shared.writable()?;
@@ -79,7 +79,7 @@ impl Change<'_> {
 
     /// Waits while the tree is about to have no overlays; see [`Change::overlays`]. The caller has
     /// no slot.
-    pub(super) fn await_overlays(&self, local: &TaskWorker) -> Result<u64, Error> {
+    pub(super) fn await_overlays(&self, local: &TaskWorker) -> Result<u64, TransactionError> {
         let mut patience = Patience::default();
         loop {
             if let Some(serial) = self.overlays(local) {

@@ -50,8 +50,9 @@ impl Rig {
         };
         let tree = self.trees[usize::from(place[0])].clone();
         let directory = std::env::temp_dir();
-        self.writes
-            .put(&tree, place[1..].into(), write, LIMIT, &directory)
+        Ok(self
+            .writes
+            .put(&tree, place[1..].into(), write, LIMIT, &directory)?)
     }
 
     /// Breaks the temporary file, or mends it, if there is one.

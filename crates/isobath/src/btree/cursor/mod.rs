@@ -315,7 +315,7 @@ impl Cursor {
     pub(crate) fn next_in_leaf(
         &mut self,
         pool: &BufferPool,
-    ) -> Result<Option<Entry<'_>>, crate::Error> {
+    ) -> Result<Option<Entry<'_>>, crate::error::StorageError> {
         if self.rest.is_empty() {
             return Ok(None);
         }
@@ -404,8 +404,8 @@ impl Cursor {
     /// The error of a record that makes no sense. The cursor stays before it: where the error says
     /// no more than that a worker is needed, that one meets the record again.
     #[cold]
-    fn malformed(&self, why: MalformedNode) -> crate::Error {
-        crate::Error::Structure {
+    fn malformed(&self, why: MalformedNode) -> crate::error::StorageError {
+        crate::error::StorageError::Structure {
             page: self.leaf.image.page_id().get(),
             reason: why.0,
         }

@@ -151,13 +151,13 @@ impl TestContext {
 }
 
 impl ReadContext for TestContext {
-    type Error = crate::Error;
+    type Error = crate::error::StorageError;
 
     fn pool(&self) -> &BufferPool {
         &self.pool
     }
 
-    fn resolve(&self, why: Restart) -> Result<(), crate::Error> {
+    fn resolve(&self, why: Restart) -> Result<(), crate::error::StorageError> {
         match why {
             Restart::NotResident(id) => self.load(id),
             Restart::NeedPages(_) => panic!("drivers reserve pages themselves"),
@@ -185,18 +185,18 @@ impl WriteContext for TestContext {
         0
     }
 
-    fn reserve_for_structure(&self) -> Result<LogReservation<'_>, crate::Error> {
+    fn reserve_for_structure(&self) -> Result<LogReservation<'_>, crate::error::StorageError> {
         match self.has_log_space.load(Relaxed) {
             true => Ok(LogReservation::none()),
-            false => Err(crate::Error::LogOverrun),
+            false => Err(crate::error::StorageError::LogOverrun),
         }
     }
 
-    fn admit(&self) -> Result<(), crate::Error> {
+    fn admit(&self) -> Result<(), crate::error::StorageError> {
         Ok(())
     }
 
-    fn reserve(&self, pages: u32) -> Result<Reservation, crate::Error> {
+    fn reserve(&self, pages: u32) -> Result<Reservation, crate::error::StorageError> {
         let mut free = self.free.lock();
         let mut reserved = Vec::new();
         for _ in 0..pages {
@@ -239,7 +239,7 @@ impl WriteContext for TestContext {
 
     fn confirmed(&self, _tokens: &[Token], _ended: &[PageId]) {}
 
-    fn flush_older_than(&self, _lsn: Lsn) -> Result<(), crate::Error> {
+    fn flush_older_than(&self, _lsn: Lsn) -> Result<(), crate::error::StorageError> {
         Ok(())
     }
 }
