@@ -9,7 +9,7 @@ use std::ops::Bound;
 
 use crate::api::tree::TreeState;
 use crate::btree::{Cursor, Descriptor, Direction, Tree, TreeId, ValueKind, ValueRef};
-use crate::buffer::Place;
+use crate::buffer::PagePlace;
 use crate::canary::{self, Canary};
 use crate::context::{TaskContext, WriteContext};
 use crate::engine::WorkerState;
@@ -90,7 +90,7 @@ pub(crate) fn named_by<'r>(key: &'r [u8], value: &[u8]) -> Option<(&'r [u8], Tre
 pub(crate) fn create(local: &WorkerState) -> Result<(), StorageError> {
     let ctx = TaskContext { local };
     let mapping = &local.engine.buffer.pool.mapping;
-    if mapping.place(CATALOG.root) != Place::Free {
+    if mapping.place(CATALOG.root) != PagePlace::Free {
         return Ok(());
     }
     let tree = Tree::create(&ctx, CATALOG.id, None)?;

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use crate::api::catalog;
 use crate::api::store::Progress;
 use crate::btree::{Direction, Tree, ValueKind, Visitor};
-use crate::buffer::Place;
+use crate::buffer::PagePlace;
 use crate::context::TaskContext;
 use crate::engine::{Runtime, WorkerState};
 use crate::error::{Error, StorageError};
@@ -361,7 +361,7 @@ fn check_versions(local: &WorkerState, found: &mut Found<'_>, report: &mut Check
 fn check_reachability(local: &WorkerState, found: &Found<'_>, report: &mut CheckReport) {
     let high_water = local.engine.pagestore.high_water();
     for id in (PageId::FIRST_FREE.0..high_water).map(PageId) {
-        let used = local.engine.buffer.pool.mapping.place(id) != Place::Free;
+        let used = local.engine.buffer.pool.mapping.place(id) != PagePlace::Free;
         if used && !found.ids.contains(&id) {
             report
                 .problems
@@ -431,11 +431,11 @@ fn wrong_accounts(local: &WorkerState) -> BTreeMap<usize, String> {
     let wrong = engine.pagestore.miscounted(|live| {
         for id in (PageId::FIRST_FREE.0..high_water).map(PageId) {
             let address = match engine.buffer.pool.mapping.place(id) {
-                Place::Stored(address) => address,
-                Place::Resident(frame) | Place::Loading(frame) => {
+                PagePlace::Stored(address) => address,
+                PagePlace::Resident(frame) | PagePlace::Loading(frame) => {
                     engine.buffer.stored_address(frame)
                 }
-                Place::Free => continue,
+                PagePlace::Free => continue,
             };
             if !address.is_none() {
                 live[address.segment() as usize] += u64::from(address.length());

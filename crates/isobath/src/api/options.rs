@@ -19,7 +19,7 @@ use crate::log::{Log, MAX_TRANSACTION_BYTES, MIN_AREA_BYTES, TRANSACTION_LIMIT};
 use crate::page::PAGE_SIZE;
 use crate::shared::Durability;
 use crate::shared::{
-    Config, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, SEGMENT_BYTES, SegmentSizes, segment_bytes_for,
+    Config, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, SEGMENT_BYTES, SegmentSize, segment_bytes_for,
 };
 use memory::Memory;
 
@@ -687,7 +687,7 @@ impl Options {
             depth: self.depth,
             stack_bytes: self.stack_bytes,
             transaction_bytes: self.transaction_bytes,
-            sizes: SegmentSizes::of(segment),
+            sizes: SegmentSize::of(segment),
             block_bytes: 0,
             fill_factor: self.fill_factor,
             read_only: self.read_only,

@@ -10,7 +10,7 @@ use super::file::{BackupFile, Blocks, Kind, MAP_ENTRIES, decode_entries};
 use super::log::RECORD_HEADER;
 use super::take::STATE_BYTES;
 use super::{RestoreReport, Watch};
-use crate::buffer::Place;
+use crate::buffer::PagePlace;
 use crate::canary::{self, Canary};
 use crate::checkpoint::format::{self, Array, Sink, words_per_page};
 use crate::checkpoint::log_area;
@@ -20,7 +20,7 @@ use crate::log::record::{self, Body, Copied, Mapped, mapping_body};
 use crate::log::{BLOCK, HEADER_BYTES, LogArea, Rewriter};
 use crate::page::{self, Lsn, PAGE_SIZE, PageId, PageKind, get_u32, get_u64, offset, put_u64};
 use crate::pagestore::{Entry, MAX_GROW_BYTES, summaries};
-use crate::shared::{Address, MAX_LENGTH, MAX_SEGMENTS, SegmentSizes, uuid};
+use crate::shared::{Address, MAX_LENGTH, MAX_SEGMENTS, SegmentSize, uuid};
 
 /// Says that a word holds an address, and no longer the version that is looked for.
 const PLACED: u64 = 1 << 63;
@@ -69,7 +69,7 @@ pub(crate) fn open_chain(paths: &[&Path]) -> Result<Vec<BackupFile>, RestoreErro
 }
 
 /// The last backup's state other than its pages.
-struct State {
+struct BackupState {
     log_start: Lsn,
     log_end: Lsn,
     tick: u64,
@@ -77,8 +77,8 @@ struct State {
     provisional: Vec<u64>,
 }
 
-impl State {
-    fn read(file: &BackupFile) -> Result<State, RestoreError> {
+impl BackupState {
+    fn read(file: &BackupFile) -> Result<BackupState, RestoreError> {
         let mut blocks = file.state_blocks();
         let is_state = blocks.next()? == Some(Kind::State) && blocks.payload().len() == STATE_BYTES;
         if !is_state {
@@ -89,7 +89,7 @@ impl State {
                 .into());
         }
         let bytes = blocks.payload();
-        let mut state = State {
+        let mut state = BackupState {
             log_start: Lsn(get_u64(bytes, 0)),
             log_end: Lsn(get_u64(bytes, 8)),
             tick: get_u64(bytes, 16),
@@ -153,7 +153,7 @@ pub(crate) fn build(
     let Some(last) = chain.last() else {
         return Ok(RestoreReport::default());
     };
-    let state = State::read(last)?;
+    let state = BackupState::read(last)?;
     let superblock = superblock_of(last, &state)?;
     let mut image = Image::new(volume.clone(), &superblock, read_map(last)?);
     image.grow(image.next_segment + FREE_SEGMENTS)?;
@@ -230,9 +230,9 @@ fn page_lengths(payload: &[u8]) -> Option<(std::slice::ChunksExact<'_, u8>, &[u8
     Some((lengths.chunks_exact(4), pages))
 }
 
-fn superblock_of(file: &BackupFile, state: &State) -> Result<Superblock, RestoreError> {
+fn superblock_of(file: &BackupFile, state: &BackupState) -> Result<Superblock, RestoreError> {
     let header = &file.header;
-    let sizes = SegmentSizes::of(header.segment_bytes);
+    let sizes = SegmentSize::of(header.segment_bytes);
     let log = u64::from(header.restored_log(state.log_end.0 - state.log_start.0));
     let log = log * u64::from(header.segment_bytes);
     let mut superblock = Superblock::new(uuid(), sizes, 0);
@@ -285,7 +285,7 @@ fn take_log(
     blocks: &Blocks<'_>,
     image: &Image,
     log: Option<&mut Rewriter<'_>>,
-    state: &State,
+    state: &BackupState,
 ) -> Result<(), RestoreError> {
     let wrong = |what| blocks.bad(BackupFileError::Malformed(what));
     let log = log.ok_or_else(|| wrong("there are records of a log, but no log"))?;
@@ -566,7 +566,11 @@ impl Image {
     }
 
     /// Writes the checkpoint, and the superblocks that make a store of all this.
-    fn finish(mut self, mut superblock: Superblock, state: &State) -> Result<(), RestoreError> {
+    fn finish(
+        mut self,
+        mut superblock: Superblock,
+        state: &BackupState,
+    ) -> Result<(), RestoreError> {
         self.close(false)?;
         self.close(true)?;
         let words = std::mem::take(&mut self.words);
@@ -580,7 +584,7 @@ impl Image {
             let address = pages.put(format::mapping_page(index as u64), |into| {
                 for (at, word) in words.iter().enumerate().filter(|(_, word)| **word != 0) {
                     let address = Address::from_raw(word & !PLACED);
-                    put_u64(into, at * 8, Place::Stored(address).to_word());
+                    put_u64(into, at * 8, PagePlace::Stored(address).to_word());
                 }
             })?;
             directory.extend([address.to_raw(), CHECKPOINT]);

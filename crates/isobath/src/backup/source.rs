@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use isobath_io::AlignedBuf;
 
-use crate::buffer::{Place, Stretch};
+use crate::buffer::{PagePlace, Stretch};
 use crate::canary::{self, Canary};
 use crate::checkpoint::writer::CheckpointState;
 use crate::checkpoint::{Superblock, log_area};
@@ -293,8 +293,8 @@ impl Source<'_> {
     ) -> bool {
         for (known, id) in known.iter().zip(first..) {
             let page = PageId(id);
-            let place = Place::from_word(self.0.engine.buffer.stored_word(page));
-            let Place::Stored(address) = place else {
+            let place = PagePlace::from_word(self.0.engine.buffer.stored_word(page));
+            let PagePlace::Stored(address) = place else {
                 batch.entries.push(MapEntry::default());
                 continue;
             };

@@ -36,7 +36,7 @@ mod stretches;
 mod testing;
 mod verify;
 
-pub(crate) use content::{Content, Record, read_content};
+pub(crate) use content::{Content, PageRecord, read_content};
 pub(crate) use cursor::{Cursor, Direction, Entry, OwnedBounds};
 pub(crate) use get_many::{Batch, Lookup};
 pub(crate) use load::{

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use isobath_io::{Fault, FaultDevice, FaultPlan, FaultRule, IoErrorKind, Op, Trigger, Volume};
 
-use crate::buffer::Place;
+use crate::buffer::PagePlace;
 use crate::canary::Canary;
 use crate::engine::WorkerState;
 use crate::page::{PAGE_SIZE, PageId};
@@ -42,7 +42,7 @@ fn neighbours(local: &WorkerState, count: usize) -> Vec<PageId> {
     let ids = PageId::FIRST_FREE.0..local.engine.pagestore.high_water();
     let stored = ids.filter_map(
         |id| match local.engine.buffer.pool.mapping.place(PageId(id)) {
-            Place::Stored(address) if address.length() as usize == PAGE_SIZE => {
+            PagePlace::Stored(address) if address.length() as usize == PAGE_SIZE => {
                 Some((address, PageId(id)))
             }
             _ => None,
@@ -62,7 +62,7 @@ fn neighbours(local: &WorkerState, count: usize) -> Vec<PageId> {
 fn is_resident(local: &WorkerState, page: PageId) -> bool {
     matches!(
         local.engine.buffer.pool.mapping.place(page),
-        Place::Resident(_)
+        PagePlace::Resident(_)
     )
 }
 
@@ -70,7 +70,7 @@ fn await_all(local: &WorkerState, pages: &[PageId]) {
     let loading = |page: &PageId| {
         matches!(
             local.engine.buffer.pool.mapping.place(*page),
-            Place::Loading(_)
+            PagePlace::Loading(_)
         )
     };
     while pages.iter().any(loading) {

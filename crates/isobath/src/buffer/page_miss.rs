@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 
 use isobath_io::{Io, IoError};
 
-use crate::buffer::{Buffer, FrameId, Place};
+use crate::buffer::{Buffer, FrameId, PagePlace};
 use crate::canary::{self, Canary};
 use crate::error::StorageError;
 use crate::page::{self, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u64, offset};
@@ -164,15 +164,17 @@ impl Buffer {
     /// The address from which page `id` has to be read, if it has to.
     pub(crate) fn place_to_load(&self, worker: &Worker, id: PageId) -> Result<Address, LoadStart> {
         match self.pool.mapping.place(id) {
-            Place::Resident(_) | Place::Free => Err(LoadStart::Resolved),
-            Place::Loading(frame) => Err(match self.own(worker).loads.borrow().find(id, frame) {
-                Some(slot) => LoadStart::Here(slot),
-                None => LoadStart::Elsewhere,
-            }),
-            Place::Stored(address) if address.length() as usize != PAGE_SIZE => {
+            PagePlace::Resident(_) | PagePlace::Free => Err(LoadStart::Resolved),
+            PagePlace::Loading(frame) => {
+                Err(match self.own(worker).loads.borrow().find(id, frame) {
+                    Some(slot) => LoadStart::Here(slot),
+                    None => LoadStart::Elsewhere,
+                })
+            }
+            PagePlace::Stored(address) if address.length() as usize != PAGE_SIZE => {
                 Err(LoadStart::NoPage(address))
             }
-            Place::Stored(address) => Ok(address),
+            PagePlace::Stored(address) => Ok(address),
         }
     }
 
@@ -191,7 +193,7 @@ impl Buffer {
         pool.frames.header(frame).start_load(id, address);
         if !pool
             .mapping
-            .replace(id, Place::Stored(address), Place::Loading(frame))
+            .replace(id, PagePlace::Stored(address), PagePlace::Loading(frame))
         {
             self.release_frame(worker, frame);
             return Err(LoadStart::Resolved);
@@ -311,7 +313,7 @@ impl Buffer {
         let pool = &self.pool;
         let mut place = pool.mapping.place(page);
         // Bound: each round is another load of the page.
-        while let Place::Loading(frame) = place {
+        while let PagePlace::Loading(frame) = place {
             pool.frames.header(frame).add_waiter(worker.index);
             // The load may have ended before the bit was set.
             let now = pool.mapping.place(page);
@@ -378,7 +380,8 @@ impl Buffer {
             }
             Err(error) => {
                 let mapping = &self.pool.mapping;
-                let back = mapping.replace(page, Place::Loading(frame), Place::Stored(address));
+                let back =
+                    mapping.replace(page, PagePlace::Loading(frame), PagePlace::Stored(address));
                 debug_assert!(back, "only the loader ends a load");
                 self.release_frame(worker, frame);
                 Some(error)
@@ -434,10 +437,10 @@ impl Buffer {
             latch.unlock_exclusive();
         }
         // The word first: once unlatched the frame may be taken for another page.
-        let came = self
-            .pool
-            .mapping
-            .replace(page, Place::Loading(frame), Place::Resident(frame));
+        let came =
+            self.pool
+                .mapping
+                .replace(page, PagePlace::Loading(frame), PagePlace::Resident(frame));
         debug_assert!(came, "only the loader ends a load");
         if !early {
             latch.unlock_exclusive();

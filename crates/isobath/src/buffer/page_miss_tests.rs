@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use isobath_io::{FaultDevice, FaultPlan, Volume};
 
 use crate::btree::ValueKind;
-use crate::buffer::Place;
+use crate::buffer::PagePlace;
 use crate::canary::Canary;
 use crate::context::TaskContext;
 use crate::engine::WorkerState;
@@ -141,13 +141,13 @@ fn seen_while_read(seed: u64) -> (usize, usize) {
         while !ended.load(Ordering::Relaxed) {
             let ids = PageId::FIRST_FREE.0..engine.pagestore.high_water();
             for id in ids.map(PageId) {
-                let Place::Loading(frame) = engine.buffer.pool.mapping.place(id) else {
+                let PagePlace::Loading(frame) = engine.buffer.pool.mapping.place(id) else {
                     continue;
                 };
                 reads += 1;
                 let latch = engine.buffer.pool.frames.header(frame).latch();
                 let open = latch.optimistic();
-                let is_loading = engine.buffer.pool.mapping.place(id) == Place::Loading(frame);
+                let is_loading = engine.buffer.pool.mapping.place(id) == PagePlace::Loading(frame);
                 // In one state of the latch, so the frame has held one page.
                 let open = open.is_some_and(|version| latch.validate(version));
                 unlatched += usize::from(open && is_loading);

@@ -10,7 +10,7 @@ mod write;
 
 use isobath_io::AlignedBuf;
 
-use crate::buffer::{Place, Stretch};
+use crate::buffer::{PagePlace, Stretch};
 use crate::canary::{self, Canary};
 use crate::context::TaskWorker;
 use crate::error::StorageError;
@@ -230,9 +230,9 @@ fn take_chunk(local: &TaskWorker, id: PageId) -> Option<Address> {
     let parts = &local.parts;
     loop {
         let address = match parts.buffer.pool.mapping.place(id) {
-            Place::Stored(address) => address,
+            PagePlace::Stored(address) => address,
             // By a task that takes the id for that of a page; it will be stored again.
-            Place::Loading(_) if !canary::is_on(Canary::TrustPageIds) => {
+            PagePlace::Loading(_) if !canary::is_on(Canary::TrustPageIds) => {
                 local.parts.buffer.await_load(&local.worker, id);
                 continue;
             }
@@ -243,7 +243,7 @@ fn take_chunk(local: &TaskWorker, id: PageId) -> Option<Address> {
             .buffer
             .pool
             .mapping
-            .replace(id, Place::Stored(address), Place::Free)
+            .replace(id, PagePlace::Stored(address), PagePlace::Free)
         {
             parts.pagestore.release_chunk(address.length());
             return Some(address);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use isobath_io::{FaultDevice, FaultPlan, Volume};
 
 use super::{ExtentWriter, chunk_ids, free_descriptor, payload_bytes};
-use crate::buffer::Place;
+use crate::buffer::PagePlace;
 use crate::canary::Canary;
 use crate::engine::WorkerState;
 use crate::page::PageId;
@@ -38,7 +38,7 @@ fn uses_an_id_twice() -> bool {
                 if at == 32 {
                     let mut ids = (1..engine.pagestore.high_water()).map(PageId);
                     let is_chunk = |id: &PageId| match engine.buffer.pool.mapping.place(*id) {
-                        Place::Stored(address) => address.length() != 4096,
+                        PagePlace::Stored(address) => address.length() != 4096,
                         _ => false,
                     };
                     first = ids.find(is_chunk);

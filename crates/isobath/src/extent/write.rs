@@ -5,7 +5,7 @@ use isobath_flash::policy::{Cause, History, PageWrite};
 use isobath_io::AlignedBuf;
 
 use super::{Extent, RUN_BYTES, Runs, end_chunks, free_chunks, payload_bytes, stored_bytes};
-use crate::buffer::Place;
+use crate::buffer::PagePlace;
 use crate::canary::{self, Canary};
 use crate::context::TaskWorker;
 use crate::error::StorageError;
@@ -344,7 +344,7 @@ fn place_and_write(
         .write_chunks(&local.worker, &staging, &placed, || {
             parts.pagestore.add_provisional(token, ids);
             for copy in &copies {
-                let place = Place::Stored(copy.address);
+                let place = PagePlace::Stored(copy.address);
                 parts.buffer.pool.mapping.set(copy.page, place);
             }
             local.parts.buffer.log_copies(&local.worker, token, &copies);

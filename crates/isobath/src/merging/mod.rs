@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::btree::{Cursor, Direction, MaxPages, Tree, ValueKind};
-use crate::buffer::Place;
+use crate::buffer::PagePlace;
 use crate::context::{TaskContext, TaskWorker};
 use crate::error::StorageError as Error;
 use crate::overlay::{Filter, MAX_TREE_RUNS, Overlaid, Run};
@@ -110,7 +110,7 @@ impl Merging {
     /// A failed read.
     pub(crate) fn restore(local: &TaskWorker) -> Result<bool, Error> {
         let mapping = &local.pool.mapping;
-        if mapping.place(CATALOG.root) == Place::Free {
+        if mapping.place(CATALOG.root) == PagePlace::Free {
             // The store's creation was cut off.
             return Ok(false);
         }

@@ -3,7 +3,7 @@
 
 use isobath_io::AlignedBuf;
 
-use crate::buffer::Place;
+use crate::buffer::PagePlace;
 use crate::error::StorageError;
 use crate::page::PageId;
 use crate::pagestore::{Entry, PageStore, summaries};
@@ -63,8 +63,8 @@ impl PageStore {
         let high_water = self.ids.lock().high_water();
         let mut entries = Vec::new();
         for id in PageId::FIRST_FREE.0..high_water {
-            if let Place::Stored(address) =
-                Place::from_word(self.lower.buffer.stored_word(PageId(id)))
+            if let PagePlace::Stored(address) =
+                PagePlace::from_word(self.lower.buffer.stored_word(PageId(id)))
                 && address.segment() == segment
             {
                 entries.push(Entry {

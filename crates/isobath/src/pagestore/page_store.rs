@@ -13,7 +13,7 @@ use super::resize::Resizing;
 use super::shrink::Shrinking;
 use super::space::Space;
 use super::stall::Stall;
-use super::worker_tasks::Own;
+use super::worker_tasks::WorkerSpace;
 use super::{PageIds, PageTrace, SealedSegment, SegmentAllocator, page_payload, worst_case_bytes};
 use crate::buffer::{Buffer, MappingTable};
 use crate::error::StorageError;
@@ -48,7 +48,7 @@ pub(crate) struct PageStore {
     pub(super) flush_all: AtomicBool,
     /// Segments that readers in other processes may need are retained.
     pub(super) retains: bool,
-    pub(super) own: PerWorker<Own>,
+    pub(super) own: PerWorker<WorkerSpace>,
     pub(super) lower: LowerParts,
 }
 
@@ -91,7 +91,7 @@ impl PageStore {
             cleaning_wanted: AtomicBool::new(false),
             flush_all: AtomicBool::new(false),
             retains,
-            own: PerWorker::new(&lower.workers, Own::new),
+            own: PerWorker::new(&lower.workers, WorkerSpace::new),
             lower,
         }
     }

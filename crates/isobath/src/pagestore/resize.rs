@@ -68,7 +68,7 @@ impl Resize {
 
 /// Which task resizes the volume, and what is known to have no room.
 pub(crate) struct Resizing {
-    state: Mutex<State>,
+    state: Mutex<ResizeState>,
     /// Tasks that wait for the end of a call, or for their turn.
     waiters: Arc<WaitQueue>,
     /// The thread of the newest call.
@@ -76,7 +76,7 @@ pub(crate) struct Resizing {
 }
 
 #[derive(Default)]
-struct State {
+struct ResizeState {
     is_running: bool,
     /// How often a task began to resize the volume.
     turns: u64,

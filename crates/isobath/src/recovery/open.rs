@@ -8,7 +8,7 @@ use std::sync::Arc;
 use isobath_flash::policy::CleaningPolicy;
 use isobath_io::{ByteSize, Volume};
 
-use crate::buffer::{BufferPool, Place};
+use crate::buffer::{BufferPool, PagePlace};
 use crate::canary::{self, Canary};
 use crate::checkpoint::format::{Array, LoadError, Reader};
 use crate::checkpoint::writer::{CheckpointIo, CheckpointState, SEGMENT_WORDS};
@@ -22,9 +22,7 @@ use crate::log::{
 use crate::page::{Lsn, PAGE_SIZE, PageCorruption, PageId};
 use crate::pagestore::{Entry, PageIds, SegmentAllocator, first_segments, worst_case_bytes};
 use crate::recovery::scan::{Base, Plan, Scan};
-use crate::shared::{
-    Address, Config, MAX_SEGMENTS, ReservedWords, SegmentSizes, segment_bytes_for,
-};
+use crate::shared::{Address, Config, MAX_SEGMENTS, ReservedWords, SegmentSize, segment_bytes_for};
 use crate::sync::HashMap;
 
 /// The first position of a new log.
@@ -104,7 +102,7 @@ pub(crate) fn create(
     {
         // All of its room is there already: a device.
         let log = u64::from(config.log_segments) * u64::from(config.sizes.bytes);
-        config.sizes = SegmentSizes::of(segment_bytes_for(bytes));
+        config.sizes = SegmentSize::of(segment_bytes_for(bytes));
         config.log_segments = log.div_ceil(u64::from(config.sizes.bytes)) as u32;
     }
     let most = limits.min().unwrap_or(u64::MAX);
@@ -178,7 +176,7 @@ fn check_limit(limit: u64, superblock: &Superblock) -> Result<(), OpenError> {
 }
 
 /// The limit of the volume as a superblock has it: whole segments, 0 for none.
-fn limit_segments(bytes: Option<u64>, sizes: SegmentSizes) -> u32 {
+fn limit_segments(bytes: Option<u64>, sizes: SegmentSize) -> u32 {
     bytes.map_or(0, |bytes| sizes.whole_in(bytes).max(1))
 }
 
@@ -320,7 +318,7 @@ pub(crate) fn open(
         Some(area) => {
             let base = Base {
                 provisional: &loaded.provisional,
-                has: &|page| pool.mapping.place(page) != Place::Free,
+                has: &|page| pool.mapping.place(page) != PagePlace::Free,
             };
             Scan::read(&volume, &area, &superblock, &base)?
         }
@@ -406,7 +404,7 @@ fn list_unsummarized(space: &mut SegmentAllocator, high_water: u64, pool: &Buffe
         return;
     }
     for id in (PageId::FIRST_FREE.0..high_water).map(PageId) {
-        if let Place::Stored(address) = pool.mapping.place(id)
+        if let PagePlace::Stored(address) = pool.mapping.place(id)
             && space.lacks_summary(address.segment())
         {
             let entry = Entry {
@@ -467,13 +465,13 @@ impl Loaded {
         let mut bad = None;
         reader
             .read_mapping(&directory, superblock.page_high_water, |id, word| {
-                if let Place::Stored(address) = Place::from_word(word)
+                if let PagePlace::Stored(address) = PagePlace::from_word(word)
                     && id > 0
                 {
                     if address.segment() >= segments {
                         bad = bad.or(Some((id, address)));
                     }
-                    pool.mapping.set(PageId(id), Place::Stored(address));
+                    pool.mapping.set(PageId(id), PagePlace::Stored(address));
                 }
             })
             .map_err(load_error)?;
@@ -539,14 +537,14 @@ impl Mapped {
         let (mut bytes, mut chunk_bytes, mut taken) = (0, 0, 0);
         for id in (PageId::FIRST_FREE.0..high_water).map(PageId) {
             let address = match pool.mapping.place(id) {
-                Place::Stored(address) => address,
+                PagePlace::Stored(address) => address,
                 // Its newest state is in the log.
-                Place::Loading(_) => {
+                PagePlace::Loading(_) => {
                     bytes += PAGE_SIZE as u64;
                     taken += PAGE_SIZE as u64;
                     continue;
                 }
-                Place::Free | Place::Resident(_) => continue,
+                PagePlace::Free | PagePlace::Resident(_) => continue,
             };
             let end = u64::from(address.offset()) + u64::from(address.length());
             let bytes_there = superblock.sizes.bytes;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use isobath_io::{IoError, OverlayDevice, Volume};
 
-use crate::buffer::Place;
+use crate::buffer::PagePlace;
 use crate::canary::{self, Canary};
 use crate::checkpoint::log_area;
 use crate::checkpoint::{SUPERBLOCK_OFFSETS, Superblock};
@@ -170,7 +170,7 @@ fn copy_in(
     if let Some(area) = log_area(superblock) {
         let base = LogBase {
             provisional: &loaded.provisional,
-            has: &|page| pool.mapping.place(page) != Place::Free,
+            has: &|page| pool.mapping.place(page) != PagePlace::Free,
         };
         // Twice, as in `keep_log`: the second reading has to find all records that were durable
         // when the first one ended.
@@ -186,7 +186,7 @@ fn copy_in(
         scan.apply(superblock, &mut |page, place| pool.mapping.set(page, place));
     }
     let copy = match pool.mapping.place(id) {
-        Place::Stored(address) => seqs
+        PagePlace::Stored(address) => seqs
             .get(address.segment() as usize)
             .map(|&seq| (address, seq)),
         _ => None,

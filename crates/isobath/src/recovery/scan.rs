@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use isobath_io::Volume;
 
-use crate::buffer::Place;
+use crate::buffer::PagePlace;
 use crate::canary::{self, Canary};
 use crate::checkpoint::Superblock;
 use crate::error::{OpenError, StorageError};
@@ -373,12 +373,12 @@ impl Scan {
     }
 
     /// Brings the mapping table, as the checkpoint gave it, up to the log. The
-    /// pages whose newest state is an image say [`Place::Loading`] until
+    /// pages whose newest state is an image say [`PagePlace::Loading`] until
     /// a replay has put them in.
     pub(crate) fn apply(
         mut self,
         superblock: &Superblock,
-        set: &mut dyn FnMut(PageId, Place),
+        set: &mut dyn FnMut(PageId, PagePlace),
     ) -> Plan {
         let mut orphaned = Orphaned::default();
         for (&page, token) in &self.provisional {
@@ -391,10 +391,10 @@ impl Scan {
         let mut images = HashMap::default();
         for (&page, &(version, newest)) in &self.pages {
             match newest {
-                Newest::Copy(address) => set(page, Place::Stored(address)),
-                Newest::Ended => set(page, Place::Free),
+                Newest::Copy(address) => set(page, PagePlace::Stored(address)),
+                Newest::Ended => set(page, PagePlace::Free),
                 Newest::Image => {
-                    set(page, Place::Loading(0));
+                    set(page, PagePlace::Loading(0));
                     images.insert(page, version);
                 }
             }

@@ -7,7 +7,7 @@ mod durability;
 mod health;
 mod reserved;
 mod run;
-mod sizes;
+mod segment_size;
 mod uuid;
 
 pub(crate) use address::{
@@ -18,7 +18,7 @@ pub(crate) use counters::Counters;
 pub use durability::Durability;
 pub(crate) use reserved::ReservedWords;
 pub(crate) use run::Run;
-pub(crate) use sizes::{SEGMENT_BYTES, SegmentSizes, segment_bytes_for};
+pub(crate) use segment_size::{SEGMENT_BYTES, SegmentSize, segment_bytes_for};
 pub(crate) use uuid::uuid;
 
 use isobath_io::Volume;

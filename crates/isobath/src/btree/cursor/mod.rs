@@ -20,7 +20,7 @@ use super::descend::{Descent, Hold};
 use super::node::{Geometry, Image, KeyBuffer, MalformedNode, Node, ValueAt};
 use super::{AttemptError, Tree, ValueRef};
 use crate::bounds::prefix_end;
-use crate::buffer::{BufferPool, FrameId, Optimistic, Place, Restart, Version};
+use crate::buffer::{BufferPool, FrameId, Optimistic, PagePlace, Restart, Version};
 use crate::context::ReadContext;
 use crate::page::{PAGE_SIZE, PageId};
 
@@ -185,7 +185,7 @@ impl Following {
         self.line += LINES_PER_RECORD;
         if line == 0 {
             self.frame = match pool.mapping.place(self.id) {
-                Place::Resident(frame) => Some(frame),
+                PagePlace::Resident(frame) => Some(frame),
                 _ => None,
             };
         }
