@@ -354,8 +354,9 @@ impl Options {
     /// not in a checkpoint yet is replayed from the log, in the reader's memory and a temporary
     /// file; so a store whose process was killed can be read before a writer recovers it. The
     /// writer keeps for its readers what they may still need, up to a quarter of the volume. A
-    /// reader that needs what the writer has used again gets [`OpenError::ReaderOverrun`], never
-    /// anything wrong: open it again to see a newer state.
+    /// reader that needs what the writer has used again gets
+    /// [`Error::ReaderOverrun`](crate::Error::ReaderOverrun), never anything wrong: open it again
+    /// to see a newer state.
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> Options {
         self.read_only = read_only;
@@ -425,7 +426,8 @@ impl Options {
 
     /// Bytes that old values may take which open snapshots can still see, over
     /// all trees. When they take more, the oldest snapshots and transactions fail
-    /// with [`OpenError::SnapshotTooOld`]. By default a sixteenth of the pool.
+    /// with [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld). By default a sixteenth of the
+    /// pool.
     #[must_use]
     pub fn version_store_bytes(mut self, bytes: u64) -> Options {
         self.version_store_bytes = Some(bytes);

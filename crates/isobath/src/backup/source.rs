@@ -172,7 +172,8 @@ impl Source<'_> {
     ///
     /// # Errors
     ///
-    /// [`BackupError::BackupNeedsLog`] for a store that is open for writing and logs nothing; [`BackupError::Poisoned`].
+    /// [`BackupError::BackupNeedsLog`] for a store that is open for writing and logs nothing;
+    /// [`StorageError::Poisoned`].
     pub(super) fn begin_pass(&self) -> Result<RoundStart, BackupError> {
         let engine = &self.0.engine;
         if engine.shared.config.read_only {
@@ -237,7 +238,7 @@ impl Source<'_> {
     ///
     /// # Errors
     ///
-    /// [`BackupError::Poisoned`].
+    /// [`StorageError::Poisoned`].
     pub(super) fn end_passes(&self) -> Result<DeadKept, BackupError> {
         let engine = &self.0.engine;
         let mut kept = DeadKept {

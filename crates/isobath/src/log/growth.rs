@@ -104,7 +104,7 @@ impl LogTasks {
     ///
     /// # Errors
     ///
-    /// [`Error::TransactionTooLarge`]; [`Error::Poisoned`].
+    /// [`TransactionError::TransactionTooLarge`]; [`Error::Poisoned`].
     pub(super) fn wait_for_larger(
         &self,
         worker: &Worker,
@@ -122,7 +122,8 @@ impl LogTasks {
     ///
     /// # Errors
     ///
-    /// [`Error::TransactionTooLarge`] if the volume has no space for that; [`Error::Poisoned`].
+    /// [`TransactionError::TransactionTooLarge`] if the volume has no space for that;
+    /// [`Error::Poisoned`].
     pub(crate) fn wait_to_hold(&self, worker: &Worker, bytes: u64) -> Result<(), TransactionError> {
         let holds = || bytes <= self.log.record_limit_now();
         match self.wait_for_area(worker, Log::area_for(bytes), holds)? {

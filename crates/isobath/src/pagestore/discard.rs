@@ -21,8 +21,8 @@ impl PageStore {
     ///
     /// # Errors
     ///
-    /// [`StorageError::Io`] if the device refuses or fails; the segments stay free. [`StorageError::ReadOnly`],
-    /// [`StorageError::Poisoned`].
+    /// [`StorageError::Io`] if the device refuses or fails; the segments stay free.
+    /// [`StorageError::ReadOnly`], [`StorageError::Poisoned`].
     pub(crate) fn discard_free(&self, worker: &Worker) -> Result<u64, StorageError> {
         self.lower.shared.writable()?;
         let sizes = self.lower.shared.config.sizes;

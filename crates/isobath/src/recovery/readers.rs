@@ -68,8 +68,8 @@ pub(crate) fn pin_newest(volume: &Volume, paths: &[PathBuf]) -> Result<Superbloc
 ///
 /// # Errors
 ///
-/// [`StorageError::LogCorrupt`] if the log could not be read up to there: it is corrupt, or a writer
-/// has used its space again.
+/// [`StorageError::LogCorrupt`] if the log could not be read up to there: it is corrupt, or a
+/// writer has used its space again.
 pub(crate) fn keep_log(
     overlay: &OverlayDevice,
     superblock: &Superblock,
@@ -126,8 +126,8 @@ fn keep_superblock(overlay: &OverlayDevice, superblock: &Superblock) -> Result<(
 ///
 /// # Errors
 ///
-/// Those of reading; [`StorageError::ReaderOverrun`] if a writer goes on faster than the state can be
-/// read.
+/// Those of reading; [`StorageError::ReaderOverrun`] if a writer goes on faster than the state can
+/// be read.
 fn find_copy(volume: &Volume, id: PageId) -> Result<Option<(Address, u64)>, OpenError> {
     for _ in 0..ATTEMPTS {
         let superblock = read_superblock(volume, &[])?;

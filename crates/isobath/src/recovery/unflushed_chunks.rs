@@ -158,7 +158,8 @@ fn is_there(volume: &Volume, superblock: &Superblock, chunk: &Mapped) -> Result<
 ///
 /// # Errors
 ///
-/// What keeps the log from being read; [`StorageError::LogCorrupt`] if a writer overtakes every reading.
+/// What keeps the log from being read; [`StorageError::LogCorrupt`] if a writer overtakes every
+/// reading.
 pub(crate) fn find_end(
     volume: &Volume,
     area: &LogArea,

@@ -99,11 +99,12 @@ impl Transactions {
     ///
     /// # Errors
     ///
-    /// [`TransactionError::TransactionTooLarge`] if the record, which has the roots, and 8 bytes for each
-    /// page and each chunk that is replaced and for each large value, does not fit into the log, or
-    /// the roots take too much of the pool; [`TransactionError::Conflict`], [`TransactionError::SnapshotTooOld`],
-    /// [`TransactionError::TreeDropped`], [`StorageError::VolumeFull`], those of `next` and of reading: nothing has
-    /// changed then. [`StorageError::Poisoned`] or a failed write.
+    /// [`TransactionError::TransactionTooLarge`] if the record, which has the roots, and 8 bytes
+    /// for each page and each chunk that is replaced and for each large value, does not fit into
+    /// the log, or the roots take too much of the pool; [`TransactionError::Conflict`],
+    /// [`TransactionError::SnapshotTooOld`], [`TransactionError::TreeDropped`],
+    /// [`StorageError::VolumeFull`], those of `next` and of reading: nothing has changed then.
+    /// [`StorageError::Poisoned`] or a failed write.
     pub(crate) fn commit_large(
         &self,
         local: &TaskWorker,

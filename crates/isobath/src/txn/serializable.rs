@@ -167,8 +167,8 @@ impl Validation<'_> {
     ///
     /// # Errors
     ///
-    /// [`TransactionError::Conflict`] if anything that was read has changed since the snapshot, or is being
-    /// changed by a commit other than `own`.
+    /// [`TransactionError::Conflict`] if anything that was read has changed since the snapshot, or
+    /// is being changed by a commit other than `own`.
     pub(crate) fn run(
         &self,
         versions: &Versions,

@@ -174,8 +174,8 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
     ///
     /// # Errors
     ///
-    /// [`TransactionError::TransactionTooLarge`] if too many pages would be replaced; those of `edits`, of
-    /// reading and of reserving pages.
+    /// [`TransactionError::TransactionTooLarge`] if too many pages would be replaced; those of
+    /// `edits`, of reading and of reserving pages.
     pub(crate) fn run(&mut self, edits: &mut Edits<'_>) -> Result<Rewritten, TransactionError> {
         self.next = (edits.next)()?;
         let (image, level) = self.read(self.tree.root, None)?;

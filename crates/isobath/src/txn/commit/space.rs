@@ -83,7 +83,8 @@ impl Commit<'_, '_> {
     ///
     /// # Errors
     ///
-    /// [`TransactionError::TransactionTooLarge`] if the log has no space for these once it has grown, either.
+    /// [`TransactionError::TransactionTooLarge`] if the log has no space for these once it has
+    /// grown, either.
     pub(super) fn splits(
         &self,
         peeked: &[CurrentValue],
