@@ -3,6 +3,7 @@
 mod cursor;
 mod large_changes;
 mod modify;
+mod not_kept;
 mod retry;
 mod scan;
 mod spill;
@@ -38,9 +39,10 @@ use crate::txn::commit::CommitContext;
 use crate::txn::large::LargeTree;
 use crate::txn::serializable::ReadSet;
 use crate::{Durability, Error, Record, WriteBatch, extent, small};
+use not_kept::NotKept;
 use scan::Hidden;
 use view::View;
-use write_set::{NotKept, Own, Write, WriteSet};
+use write_set::{Own, Write, WriteSet};
 
 /// What a transaction is protected from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

@@ -6,11 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::large_changes::{InMemory, LargeChanges, SpilledChanges};
+use super::not_kept::NotKept;
 use super::spill::{self, MAX_RUNS, Spilled};
 use super::writes::Writes;
 use crate::api::tree::{Tree, TreeState};
 use crate::btree::{Direction, Stretch, Stretches, ValueRef};
-use crate::error::{Error, StorageError, TransactionError};
 use crate::extent::{DESCRIPTOR_BYTES, Extent};
 use crate::sort::SortError;
 use crate::sync::HashSet;
@@ -99,43 +99,6 @@ pub(super) struct Own<'w> {
     memory: Option<&'w TreeWrites>,
     /// With the tree's place there.
     spilled: Option<(&'w Spilled, usize)>,
-}
-
-/// Why changes are not kept.
-#[derive(Debug)]
-pub(super) enum NotKept {
-    /// As in [`Error::TooManySavepoints`].
-    TooManySavepoints {
-        limit: u64,
-    },
-    Failed(TransactionError),
-}
-
-impl<E: Into<TransactionError>> From<E> for NotKept {
-    fn from(error: E) -> NotKept {
-        NotKept::Failed(error.into())
-    }
-}
-
-impl From<NotKept> for Error {
-    fn from(error: NotKept) -> Error {
-        match error {
-            NotKept::TooManySavepoints { limit } => Error::TooManySavepoints { limit },
-            NotKept::Failed(error) => error.into(),
-        }
-    }
-}
-
-impl NotKept {
-    /// The error of a transaction without savepoints.
-    pub(super) fn without_savepoints(self) -> TransactionError {
-        match self {
-            NotKept::TooManySavepoints { .. } => {
-                StorageError::Unexpected(Arc::new(self.into())).into()
-            }
-            NotKept::Failed(error) => error,
-        }
-    }
 }
 
 /// Changes within a range, by ascending keys, and the key up to which they are all, where there may

@@ -2,6 +2,7 @@ use std::fs::File;
 use std::ops::Bound;
 
 use super::*;
+use crate::error::Error;
 use crate::{Options, Store};
 
 const LIMIT: u64 = 3000;
