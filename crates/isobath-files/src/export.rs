@@ -133,7 +133,7 @@ impl Export<'_> {
             return self.entry(&top, b"", &stat, into, name, into);
         }
         let root = self.directory(into, name, b"")?;
-        let mut at = Place::new(&root, self.to)?;
+        let mut at = ShownPlace::new(&root, self.to)?;
         for item in walk {
             self.check()?;
             let (path, stat) = item?;
@@ -265,7 +265,7 @@ impl Export<'_> {
     /// Gives directories their attributes once nothing is made in them any more, the inner ones
     /// first.
     fn finish_directories(&self, top: &[u8], root: &OwnedFd) -> Result<(), FilesError> {
-        let mut at = Place::new(root, self.to)?;
+        let mut at = ShownPlace::new(root, self.to)?;
         let finish = |at: &OwnedFd, attributes: &Attributes| {
             let done = self.finish(at, attributes);
             done.map_err(host("set the attributes of", self.to))
@@ -299,17 +299,17 @@ impl Export<'_> {
 }
 
 /// A directory that was made, and the way back up.
-struct Place<'p> {
+struct ShownPlace<'p> {
     fd: OwnedFd,
     /// Of the directories between the exported one and this.
     attributes: Vec<Option<Attributes>>,
     to: &'p Path,
 }
 
-impl<'p> Place<'p> {
-    fn new(root: &OwnedFd, to: &'p Path) -> Result<Place<'p>, FilesError> {
+impl<'p> ShownPlace<'p> {
+    fn new(root: &OwnedFd, to: &'p Path) -> Result<ShownPlace<'p>, FilesError> {
         let fd = root.try_clone().map_err(FilesError::host("open", to))?;
-        Ok(Place {
+        Ok(ShownPlace {
             fd,
             attributes: Vec::new(),
             to,

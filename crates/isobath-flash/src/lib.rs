@@ -39,6 +39,7 @@
 
 pub mod analysis;
 pub mod ftl;
+mod log_space;
 pub mod overlay;
 pub mod policy;
 pub mod rng;

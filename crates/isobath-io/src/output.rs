@@ -71,12 +71,12 @@ pub struct OutputFile {
     file: File,
     /// The path of the bytes until it is finished.
     path: PathBuf,
-    place: Place,
+    place: Destination,
     finished: bool,
 }
 
 #[derive(Debug)]
-enum Place {
+enum Destination {
     /// The bytes go to their target at once.
     Through,
     /// `path` is renamed to `target` in the end.
@@ -113,7 +113,7 @@ impl OutputFile {
             return Ok(OutputFile {
                 file: open.open(&target).map_err(failed("open", path))?,
                 path: path.to_owned(),
-                place: Place::Through,
+                place: Destination::Through,
                 finished: false,
             });
         }
@@ -122,7 +122,7 @@ impl OutputFile {
         Ok(OutputFile {
             file,
             path: partial,
-            place: Place::Renamed {
+            place: Destination::Renamed {
                 target,
                 overwrite,
                 is_log: protected.is_log,
@@ -187,7 +187,7 @@ impl OutputFile {
     /// Whether it is a regular file, which can be read while it is being made; not so FIFOs and
     /// devices.
     pub fn is_regular(&self) -> bool {
-        matches!(self.place, Place::Renamed { .. })
+        matches!(self.place, Destination::Renamed { .. })
     }
 
     /// Waits until the drive has everything, and gives the file its name.
@@ -197,7 +197,7 @@ impl OutputFile {
     /// no new file then.
     pub fn finish(mut self) -> Result<(), OutputError> {
         let synced = self.file.sync_all();
-        let Place::Renamed {
+        let Destination::Renamed {
             target,
             overwrite,
             is_log,
@@ -236,7 +236,7 @@ impl Write for OutputFile {
 
 impl Drop for OutputFile {
     fn drop(&mut self) {
-        if !self.finished && matches!(self.place, Place::Renamed { .. }) {
+        if !self.finished && matches!(self.place, Destination::Renamed { .. }) {
             // Half a file is of no use. The first error is the one that matters.
             let _ = fs::remove_file(&self.path);
         }

@@ -146,25 +146,14 @@ impl CleanRow {
 /// # Errors
 /// Those of `out`.
 pub fn write_csv(rows: &[CleanRow], out: impl std::io::Write) -> std::io::Result<()> {
-    let mut writer = csv::Writer::from_writer(out);
-    for (index, row) in rows.iter().enumerate() {
-        let flat = CleanRow {
-            wamp_series_ratio: Vec::new(),
-            emptiness_histogram_count: Vec::new(),
-            ..row.clone()
+    let cells = |row: &CleanRow| {
+        let mut cells = match serde_json::to_value(row) {
+            Ok(serde_json::Value::Object(cells)) => cells,
+            _ => crate::csv_table::Cells::new(),
         };
-        let serde_json::Value::Object(fields) = serde_json::to_value(flat)? else {
-            continue;
-        };
-        if index == 0 {
-            writer.write_record(fields.keys())?;
-        }
-        let cell = |value: &serde_json::Value| match value {
-            serde_json::Value::Null => String::new(),
-            serde_json::Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
-        writer.write_record(fields.values().map(cell))?;
-    }
-    writer.flush()
+        // Series are in the JSON alone.
+        cells.retain(|_, value| !value.is_array());
+        cells
+    };
+    crate::csv_table::write(rows.iter().map(cells), out)
 }

@@ -34,7 +34,7 @@ pub mod clean_analysis;
 pub mod clean_compare;
 pub mod clean_report;
 mod clean_row;
-mod drive;
+mod csv_table;
 pub mod drive_model;
 mod engine;
 mod error;
@@ -51,6 +51,7 @@ pub mod probe;
 pub mod quickstart;
 pub mod raw;
 mod raw_sweep;
+mod read_limit;
 mod report;
 pub mod ssd;
 mod synced;
@@ -59,7 +60,6 @@ pub mod vssd;
 mod write_limit;
 
 pub use bytes::{escape, escape_controls, hex, text_or_hex, unescape, unhex};
-pub use drive::DriveLimit;
 pub use engine::{
     Callers, DriveProfile, DriveState, EngineConfig, EngineKind, IsolationLevel, Schema,
     SimulatedDrive, SpaceConfig, Tuning,
@@ -69,4 +69,5 @@ pub use isobath_io::{ByteSize, VolumeError, ignore_file_size_signal, is_store_fi
 pub use machine::{FreeSpace, Machine, cpu_time, free_space};
 pub use monitor::{Monitor, Silent, Stage, Unit};
 pub use raw_sweep::sweep;
+pub use read_limit::DriveLimit;
 pub use write_limit::WriteLimit;

@@ -32,6 +32,7 @@ use crate::{Monitor, Stage, Unit};
 use cpu::Cpu;
 use load::Shared;
 pub use plan::{IoModel, RawBackend, RawPlan, RawTarget};
+pub(crate) use prepare::{Scratch, make, options};
 pub use prepare::{fill, read_in_full};
 pub use result::{LatencySummary, RawResult};
 use worker::Measured;

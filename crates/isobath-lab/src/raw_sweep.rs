@@ -1,28 +1,9 @@
 //! Many raw measurements over one target, which is prepared once.
 
-use std::path::PathBuf;
-
-use isobath_io::{AlignedBuf, DirectMode, Volume, VolumeOptions};
+use isobath_io::Volume;
 
 use crate::raw::{self, RawPlan, RawResult, RawTarget};
-use crate::{LabError, Monitor, Stage, Unit};
-
-/// Bytes written at a time while preparing.
-const PIECE: usize = 4 << 20;
-/// Bytes of new files unless a plan says otherwise.
-const SCRATCH_BYTES: u64 = 1 << 30;
-
-/// Files that are removed when this is dropped.
-struct Scratch(Vec<PathBuf>);
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        for path in &self.0 {
-            // A file that cannot be removed is left to the user, who has its name.
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
+use crate::{LabError, Monitor};
 
 /// Runs the plans one after another over the target of the first, and hands
 /// each result over as it comes. New files are written in full and read once
@@ -40,13 +21,18 @@ pub fn sweep<E: From<LabError>>(
         return Ok(());
     };
     let scratch = match &first.target {
-        RawTarget::Scratch(paths) if plans.len() > 1 => Some(make(first, paths, monitor)?),
+        RawTarget::Scratch(_) if plans.len() > 1 => {
+            Some(raw::make(first, monitor).map_err(LabError::from)?)
+        }
         _ => None,
     };
     for (at, given) in plans.iter().enumerate() {
         let mut plan = given.clone();
         if let Some(scratch) = &scratch {
-            let volume = Volume::open(&scratch.0, &options(&plan)).map_err(raw_error)?;
+            let volume = Volume::open(scratch.paths(), &raw::options(&plan));
+            let volume = volume
+                .map_err(raw::RawError::from)
+                .map_err(LabError::from)?;
             plan.target = RawTarget::Volume(volume);
         }
         plan.prepare &= at == 0;
@@ -56,55 +42,10 @@ pub fn sweep<E: From<LabError>>(
     Ok(())
 }
 
-fn raw_error(error: isobath_io::VolumeError) -> LabError {
-    LabError::from(raw::RawError::from(error))
-}
-
-fn options(plan: &RawPlan) -> VolumeOptions {
-    VolumeOptions::new()
-        .backend(plan.backend.into())
-        .direct(if plan.direct {
-            DirectMode::Auto
-        } else {
-            DirectMode::Off
-        })
-        .stripe_unit(plan.stripe_unit_bytes)
-}
-
-/// Makes the files and fills them with incompressible bytes.
-fn make(plan: &RawPlan, paths: &[PathBuf], monitor: &dyn Monitor) -> Result<Scratch, LabError> {
-    let volume = Volume::create(paths, &options(plan)).map_err(raw_error)?;
-    let made = paths.iter().filter(|p| p.is_file()).cloned();
-    let scratch = Scratch(made.collect());
-    let bytes = plan.bytes.unwrap_or(SCRATCH_BYTES).next_multiple_of(4096);
-    volume.grow(bytes).map_err(raw_error)?;
-    monitor.begin(Stage {
-        name: "writing in full",
-        total: Some(bytes),
-        unit: Unit::Bytes,
-    });
-    let mut rng = fastrand::Rng::with_seed(plan.seed);
-    let mut buffer = AlignedBuf::new(PIECE);
-    let mut at = 0;
-    while at < bytes {
-        monitor.check()?;
-        let take = usize::try_from(bytes - at).map_or(PIECE, |left| left.min(PIECE));
-        let piece = &mut buffer.as_mut_slice()[..take];
-        rng.fill(piece);
-        volume
-            .write_at(at, piece)
-            .map_err(|e| LabError::from(raw::RawError::from(e)))?;
-        monitor.advance(take as u64);
-        at += take as u64;
-    }
-    volume
-        .sync()
-        .map_err(|e| LabError::from(raw::RawError::from(e)))?;
-    Ok(scratch)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
     use crate::Silent;
     use crate::raw::RawBackend;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use isobath_io::{Volume, VolumeOptions};
 use serde::{Deserialize, Serialize};
 
-use crate::drive::{self, DriveLimit};
-use crate::raw::{self, RawPlan, RawTarget};
+use crate::raw::{self, RawPlan, RawTarget, Scratch};
+use crate::read_limit::{self, DriveLimit};
 use crate::{LabError, Monitor, free_space};
 
 /// Bytes of the file that is written to: as many as the engine's data, within these.
@@ -44,16 +44,6 @@ pub struct WriteLimit {
     pub file_bytes: u64,
 }
 
-/// The file that is written to; removed when dropped, unless it was there before.
-struct Scratch(PathBuf);
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // A file that cannot be removed is left to the user; the next run prints its name.
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
 /// A file beside `engine`, which is an engine's file or directory: on the same file system, and so
 /// in the same region; written in full. `None` if the engine is a block device, which nothing
 /// else may write to, or there is too little space.
@@ -70,7 +60,7 @@ fn scratch_beside(
     let path = file_beside(engine);
     let volume = Volume::create(std::slice::from_ref(&path), &VolumeOptions::new())
         .map_err(raw::RawError::from)?;
-    let scratch = Scratch(path);
+    let scratch = Scratch::of(path);
     volume.grow(bytes).map_err(raw::RawError::from)?;
     raw::fill(&volume, bytes, 1, monitor)?;
     Ok(Some((volume, scratch, bytes)))
@@ -97,9 +87,8 @@ pub(crate) fn reads_beside(
         return Ok(None);
     };
     drop(volume);
-    drive::warm(std::slice::from_ref(&scratch.0), monitor)?;
-    let files = std::slice::from_ref(&scratch.0);
-    drive::random_reads(files, depth, threads, duration, monitor).map(Some)
+    read_limit::warm(scratch.paths(), monitor)?;
+    read_limit::random_reads(scratch.paths(), depth, threads, duration, monitor).map(Some)
 }
 
 /// Writes to a file beside `engine`.

@@ -11,7 +11,7 @@ use object_store::path::{DELIMITER, Path};
 use object_store::{ListResult, ObjectMeta, Result};
 
 use crate::error::Failure;
-use crate::record::Record;
+use crate::record::ObjectRecord;
 use crate::trees::Trees;
 
 /// The beginning of the paths of what is below `prefix`.
@@ -36,7 +36,7 @@ fn range(prefix: &str, after: Bound<Vec<u8>>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>
 
 fn meta(key: &[u8], value: &[u8]) -> Result<ObjectMeta, Failure> {
     let location = path(key)?;
-    Ok(Record::decode(value)?.meta(location))
+    Ok(ObjectRecord::decode(value)?.meta(location))
 }
 
 fn path(key: &[u8]) -> Result<Path, Failure> {

@@ -10,7 +10,7 @@ use object_store::path::Path;
 use object_store::{GetOptions, GetRange, GetResult, GetResultPayload, ObjectMeta, Result};
 
 use crate::error::{Failure, generic, not_found};
-use crate::record::Record;
+use crate::record::ObjectRecord;
 use crate::trees::Trees;
 
 /// Bytes that are read by one task; a larger range is a stream of such pieces.
@@ -23,7 +23,7 @@ const RANGES_AT_ONCE: usize = 16;
 /// An object as it was when a snapshot was taken.
 struct Opened {
     snapshot: Snapshot,
-    record: Record,
+    record: ObjectRecord,
 }
 
 fn open(trees: &Trees, location: &Path) -> Result<Opened, Failure> {
@@ -36,7 +36,7 @@ fn open(trees: &Trees, location: &Path) -> Result<Opened, Failure> {
 /// What a request is about.
 struct Found {
     meta: ObjectMeta,
-    record: Record,
+    record: ObjectRecord,
     range: Range<u64>,
     payload: Payload,
 }
@@ -81,7 +81,7 @@ fn within(range: &GetRange, size: u64) -> Result<Range<u64>> {
 fn bytes_of(
     trees: &Trees,
     transaction: &Transaction,
-    record: &Record,
+    record: &ObjectRecord,
     range: Range<u64>,
 ) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();

@@ -12,7 +12,7 @@ const FORMAT: u8 = 1;
 
 /// An object.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Record {
+pub(crate) struct ObjectRecord {
     pub(crate) id: Id,
     pub(crate) modified: DateTime<Utc>,
     /// Bytes of each part of the contents.
@@ -20,7 +20,7 @@ pub(crate) struct Record {
     pub(crate) attributes: Attributes,
 }
 
-impl Record {
+impl ObjectRecord {
     /// Bytes of the object.
     pub(crate) fn size(&self) -> u64 {
         self.parts.iter().sum()
@@ -49,7 +49,7 @@ impl Record {
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Record, Error> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<ObjectRecord, Error> {
         let mut rest = Rest(bytes);
         rest.format()?;
         let id = Id::of_key(rest.take(16)?)?;
@@ -58,7 +58,7 @@ impl Record {
         // Fewer than the bytes that are left: no length makes it reserve memory.
         let parts = (0..parts).map(|_| rest.u64()).collect::<Result<_, _>>()?;
         let attributes = rest.attributes()?;
-        Ok(Record {
+        Ok(ObjectRecord {
             id,
             modified,
             parts,
@@ -210,13 +210,13 @@ mod tests {
 
     #[test]
     fn records_are_read_as_they_were_written() {
-        let record = Record {
+        let record = ObjectRecord {
             id: Id::new(),
             modified: DateTime::from_timestamp_nanos(1_700_000_000_123_456_789),
             parts: vec![0, 1 << 40, 7],
             attributes: attributes(),
         };
-        assert_eq!(Record::decode(&record.encode()).unwrap(), record);
+        assert_eq!(ObjectRecord::decode(&record.encode()).unwrap(), record);
         assert_eq!(record.size(), (1 << 40) + 7);
         let upload = Upload {
             lasts: true,
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn other_bytes_are_refused_or_another_record() {
-        let record = Record {
+        let record = ObjectRecord {
             id: Id::new(),
             modified: DateTime::from_timestamp_nanos(-1),
             parts: vec![1, 2, 3],
@@ -235,21 +235,21 @@ mod tests {
         };
         let bytes = record.encode();
         for length in 0..bytes.len() {
-            if let Ok(shorter) = Record::decode(&bytes[..length]) {
+            if let Ok(shorter) = ObjectRecord::decode(&bytes[..length]) {
                 assert_ne!(shorter, record, "{length}");
             }
         }
         for at in 0..bytes.len() {
             let mut other = bytes.clone();
             other[at] ^= 0xff;
-            if let Ok(decoded) = Record::decode(&other) {
+            if let Ok(decoded) = ObjectRecord::decode(&other) {
                 assert_ne!(decoded, record, "{at}");
             }
         }
         // A count that memory is not reserved for.
         let mut other = bytes;
         other[25..29].fill(0xff);
-        assert!(Record::decode(&other).is_err());
+        assert!(ObjectRecord::decode(&other).is_err());
     }
 
     #[test]

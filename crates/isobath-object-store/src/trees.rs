@@ -7,7 +7,7 @@ use object_store::path::Path;
 
 use crate::error::Failure;
 use crate::id::Id;
-use crate::record::Record;
+use crate::record::ObjectRecord;
 
 /// Parts that are removed one by one; more are removed as a range.
 const FEW_PARTS: usize = 16;
@@ -76,9 +76,9 @@ impl Trees {
         &self,
         transaction: &Transaction,
         location: &Path,
-    ) -> Result<Option<Record>, Error> {
+    ) -> Result<Option<ObjectRecord>, Error> {
         let record = transaction.get(&self.objects, location.as_ref())?;
-        record.map(|bytes| Record::decode(&bytes)).transpose()
+        record.map(|bytes| ObjectRecord::decode(&bytes)).transpose()
     }
 
     /// Gives a path a record, and removes the contents that it had.
@@ -86,8 +86,8 @@ impl Trees {
         &self,
         transaction: &mut Transaction,
         location: &Path,
-        record: &Record,
-        old: Option<&Record>,
+        record: &ObjectRecord,
+        old: Option<&ObjectRecord>,
     ) -> Result<(), Error> {
         transaction.insert(&self.objects, location.as_ref(), record.encode())?;
         match old {
@@ -100,7 +100,7 @@ impl Trees {
     pub(crate) fn remove_contents(
         &self,
         transaction: &mut Transaction,
-        record: &Record,
+        record: &ObjectRecord,
     ) -> Result<(), Error> {
         if record.parts.len() > FEW_PARTS {
             return self.remove_parts(transaction, record.id);

@@ -11,7 +11,7 @@ use object_store::{Attributes, PutPayload, PutResult, Result};
 
 use crate::error::{Failure, generic};
 use crate::id::Id;
-use crate::record::{Record, Upload};
+use crate::record::{ObjectRecord, Upload};
 use crate::trees::Trees;
 use crate::write::put_result;
 
@@ -125,7 +125,7 @@ pub(crate) async fn complete(
     let options = options().durability(Durability::Synced);
     let completed = trees.transact(options, move |trees, transaction| {
         let upload = under_way(trees, transaction, id)?;
-        let record = Record {
+        let record = ObjectRecord {
             id,
             modified: Utc::now(),
             parts: lengths(trees, transaction, id, count)?,

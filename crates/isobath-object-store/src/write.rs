@@ -12,7 +12,7 @@ use object_store::{
 
 use crate::error::{Failure, exists, generic, not_found};
 use crate::id::Id;
-use crate::record::{self, Record};
+use crate::record::{self, ObjectRecord};
 use crate::trees::Trees;
 
 /// Bytes of a part of an object that is put as a whole, at most: values of the engine are limited.
@@ -63,7 +63,7 @@ pub(crate) async fn put(
         let old = trees.record(transaction, &to)?;
         check_mode(&options.mode, &to, old.as_ref())?;
         let id = Id::new();
-        let record = Record {
+        let record = ObjectRecord {
             id,
             modified: Utc::now(),
             parts: write(trees, transaction, id, &payload)?,
@@ -76,7 +76,7 @@ pub(crate) async fn put(
     Ok(put_result(id))
 }
 
-fn check_mode(mode: &PutMode, location: &Path, old: Option<&Record>) -> Result<()> {
+fn check_mode(mode: &PutMode, location: &Path, old: Option<&ObjectRecord>) -> Result<()> {
     match (mode, old) {
         (PutMode::Overwrite, _) | (PutMode::Create, None) => Ok(()),
         (PutMode::Create, Some(_)) => Err(exists(location)),
@@ -84,7 +84,11 @@ fn check_mode(mode: &PutMode, location: &Path, old: Option<&Record>) -> Result<(
     }
 }
 
-fn check_version(version: &UpdateVersion, location: &Path, old: Option<&Record>) -> Result<()> {
+fn check_version(
+    version: &UpdateVersion,
+    location: &Path,
+    old: Option<&ObjectRecord>,
+) -> Result<()> {
     let Some(expected) = &version.e_tag else {
         return Err(generic("an update needs the object's e_tag".to_owned()));
     };
@@ -140,7 +144,7 @@ pub(crate) async fn copy(trees: &Arc<Trees>, from: &Path, to: &Path, mode: CopyM
         if mode == CopyMode::Create && old.is_some() {
             return Err(exists(&target).into());
         }
-        let copy = Record {
+        let copy = ObjectRecord {
             id: Id::new(),
             modified: Utc::now(),
             ..record.clone()
@@ -156,7 +160,7 @@ pub(crate) async fn copy(trees: &Arc<Trees>, from: &Path, to: &Path, mode: CopyM
 fn copy_part(
     trees: &Trees,
     transaction: &mut Transaction,
-    record: &Record,
+    record: &ObjectRecord,
     id: Id,
     part: u32,
 ) -> Result<(), Error> {
@@ -192,7 +196,7 @@ pub(crate) async fn rename(
         if source == target {
             return Ok(());
         }
-        let record = Record {
+        let record = ObjectRecord {
             modified: Utc::now(),
             ..record
         };

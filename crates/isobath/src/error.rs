@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use isobath_io::{ByteSize, IoError, IoErrorKind, VolumeError, reason, two_sizes};
 
-pub(crate) use kinds::of_kind;
+pub(crate) use kinds::by_storage;
 pub use kinds::{BackupError, LoadError, OpenError, RestoreError, StorageError, TransactionError};
 
 use crate::page::{self, PageCorruption};
@@ -616,12 +616,6 @@ fn show(key: &[u8]) -> String {
     let shown = key[..key.len().min(MOST)].escape_ascii();
     let rest = if key.len() > MOST { "..." } else { "" };
     format!("\"{shown}{rest}\"")
-}
-
-impl From<isobath_io::VolumeError> for Error {
-    fn from(source: isobath_io::VolumeError) -> Error {
-        Error::Volume(Arc::new(source))
-    }
 }
 
 /// Which of a log and its volume is the old one, for a message.

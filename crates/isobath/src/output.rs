@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use isobath_io::{OutputError, Protected, Volume};
 
-use crate::error::Error;
+use crate::error::{BackupError, Error, RestoreError};
 use crate::log;
 
 /// A file that is being written: an export, a backup, a value, a report, a trace.
@@ -45,9 +45,8 @@ impl OutputFile {
         volume: &Volume,
         path: &Path,
         overwrite: bool,
-    ) -> Result<OutputFile, Error> {
-        let output = isobath_io::OutputFile::create(path, overwrite, protected(Some(volume)));
-        Ok(OutputFile(output?))
+    ) -> Result<OutputFile, OutputError> {
+        isobath_io::OutputFile::create(path, overwrite, protected(Some(volume))).map(OutputFile)
     }
 
     /// Opens the file `path` to append to it, as to a log; makes it if it is not there. What is
@@ -86,7 +85,11 @@ impl OutputFile {
     /// [`Error::File`]; [`Error::OutputIsStore`] and [`Error::FileExists`] if another process
     /// has made a file of that name in between. There is no new file then.
     pub fn finish(self) -> Result<(), Error> {
-        Ok(self.0.finish()?)
+        Ok(self.end()?)
+    }
+
+    pub(crate) fn end(self) -> Result<(), OutputError> {
+        self.0.finish()
     }
 }
 
@@ -101,29 +104,55 @@ impl Write for OutputFile {
 }
 
 /// Makes the file `path` for an unfinished output; never over a file of a store.
-pub(crate) fn unfinished(path: &Path) -> Result<File, Error> {
-    Ok(isobath_io::OutputFile::unfinished(path, protected(None))?)
+pub(crate) fn unfinished(path: &Path) -> Result<File, OutputError> {
+    isobath_io::OutputFile::unfinished(path, protected(None))
 }
 
-impl From<OutputError> for Error {
-    fn from(error: OutputError) -> Error {
-        match error {
-            OutputError::OfStore { path } => Error::OutputIsStore { path },
-            OutputError::Exists { path } => Error::FileExists { path },
-            OutputError::System {
-                action,
-                path,
-                source,
-            } => failed(action, &path)(source),
-            other => failed("write", Path::new("the output"))(io::Error::other(other)),
-        }
-    }
+/// A failure of the system on a file that is not a store's.
+#[derive(Debug)]
+pub(crate) struct FileFailed {
+    action: &'static str,
+    path: PathBuf,
+    source: Arc<io::Error>,
 }
+
+macro_rules! become_file {
+    ($( $Kind:ident )*) => {$(
+        impl From<FileFailed> for $Kind {
+            fn from(FileFailed { action, path, source }: FileFailed) -> $Kind {
+                $Kind::File { action, path, source }
+            }
+        }
+    )*};
+}
+
+become_file!(Error BackupError RestoreError);
+
+macro_rules! become_output {
+    ($( $Kind:ident )*) => {$(
+        impl From<OutputError> for $Kind {
+            fn from(error: OutputError) -> $Kind {
+                match error {
+                    OutputError::OfStore { path } => $Kind::OutputIsStore { path },
+                    OutputError::Exists { path } => $Kind::FileExists { path },
+                    OutputError::System {
+                        action,
+                        path,
+                        source,
+                    } => failed(action, &path)(source).into(),
+                    other => failed("write", Path::new("the output"))(io::Error::other(other)).into(),
+                }
+            }
+        }
+    )*};
+}
+
+become_output!(Error BackupError);
 
 /// A failure of the system on `path`.
-pub(crate) fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Error {
+pub(crate) fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> FileFailed {
     let path = path.to_path_buf();
-    move |source| Error::File {
+    move |source| FileFailed {
         action,
         path: path.clone(),
         source: Arc::new(source),

@@ -8,6 +8,7 @@ use crate::buffer::Reservation;
 use crate::canary::{self, Canary};
 use crate::context::{TaskContext, WriteContext};
 use crate::engine::{Job, Runtime, TaskHandle, WorkerState};
+use crate::error::OpenError;
 use crate::extent::{self, Extent};
 use crate::levels;
 use crate::log::record::{Body, Operation, Token, decode};
@@ -17,8 +18,8 @@ use crate::page::{Lsn, PAGE_SIZE, PageId};
 use crate::recovery::{Plan, log_reader, unknown_record};
 use crate::runtime::{Urgency, block_on};
 use crate::shared::Counters;
+use crate::trace;
 use crate::types::CATALOG;
-use crate::{Error, trace};
 
 /// Share of the pool, in bytes, that the changes may take which are applied
 /// together: one in this many. The longer that stretch of the log, the more
@@ -94,7 +95,7 @@ fn order(bytes: &[u8], a: &Change, b: &Change) -> Order {
 }
 
 /// Applies the last change of every key among `changes`.
-fn apply(local: &WorkerState, bytes: &[u8], mut changes: Vec<Change>) -> Result<(), Error> {
+fn apply(local: &WorkerState, bytes: &[u8], mut changes: Vec<Change>) -> Result<(), OpenError> {
     // Of a key, the newest first.
     changes.sort_unstable_by(|a, b| order(bytes, a, b).then((b.lsn, b.at).cmp(&(a.lsn, a.at))));
     changes.dedup_by(|later, kept| order(bytes, later, kept) == Order::Equal);
@@ -112,7 +113,7 @@ fn apply(local: &WorkerState, bytes: &[u8], mut changes: Vec<Change>) -> Result<
     Ok(())
 }
 
-fn apply_to_tree(ctx: &TaskContext<'_>, bytes: &[u8], changes: &[Change]) -> Result<(), Error> {
+fn apply_to_tree(ctx: &TaskContext<'_>, bytes: &[u8], changes: &[Change]) -> Result<(), OpenError> {
     for change in changes {
         ctx.admit()?;
         let (key, value) = parts(bytes, change);
@@ -129,7 +130,7 @@ fn apply_to_tree(ctx: &TaskContext<'_>, bytes: &[u8], changes: &[Change]) -> Res
 ///
 /// Any of reading the log, or of writing; the store on the volume is as
 /// recoverable as before.
-pub(crate) fn run(plan: Plan, runtime: &Runtime) -> Result<(), Error> {
+pub(crate) fn run(plan: Plan, runtime: &Runtime) -> Result<(), OpenError> {
     Replay(plan).apply(runtime)?;
     runtime.engine()?.checkpoints.end_opening();
     Ok(())
@@ -138,7 +139,7 @@ pub(crate) fn run(plan: Plan, runtime: &Runtime) -> Result<(), Error> {
 struct Replay(Plan);
 
 impl Replay {
-    fn apply(self, runtime: &Runtime) -> Result<(), Error> {
+    fn apply(self, runtime: &Runtime) -> Result<(), OpenError> {
         let plan = &self.0;
         let Some(superblock) = plan.superblock.as_ref().filter(|_| !plan.is_empty()) else {
             return Ok(());
@@ -210,7 +211,7 @@ impl Replay {
 
     /// Logs that what nothing has confirmed is gone, before its ids are given
     /// to others: the next recovery reads the same log.
-    fn give_up(&self, runtime: &Runtime) -> Result<(), Error> {
+    fn give_up(&self, runtime: &Runtime) -> Result<(), OpenError> {
         let tokens: Vec<Token> = self.0.orphaned.tokens.iter().copied().collect();
         runtime.run(Urgency::Ordinary, |local| {
             for pages in self.0.orphaned.pages.chunks(ORPHANED_AT_A_TIME) {
@@ -234,7 +235,7 @@ impl Replay {
         &self,
         reader: &mut Reader<'_>,
         stride: u64,
-    ) -> Result<(Vec<NewestImage>, bool), Error> {
+    ) -> Result<(Vec<NewestImage>, bool), OpenError> {
         let from = reader.position();
         let mut found = Vec::new();
         while reader.position().0 < from.0 + stride {
@@ -257,7 +258,7 @@ impl Replay {
     }
 
     /// All changes of the catalog that the log has.
-    fn catalog_changes(&self, mut reader: Reader<'_>) -> Result<Stretch, Error> {
+    fn catalog_changes(&self, mut reader: Reader<'_>) -> Result<Stretch, OpenError> {
         let mut stretch = Stretch::default();
         while let Some(record) = reader.next()? {
             let lsn = record.lsn;
@@ -279,7 +280,7 @@ impl Replay {
         reader: &mut Reader<'_>,
         stride: u64,
         orphans: &mut Vec<Extent>,
-    ) -> Result<Stretch, Error> {
+    ) -> Result<Stretch, OpenError> {
         let end = reader.position().0 + stride;
         let mut stretch = Stretch::default();
         while reader.position().0 < end
@@ -310,7 +311,7 @@ impl Replay {
 type NewestImage = (PageId, Lsn, Box<[u8; PAGE_SIZE]>);
 
 /// Makes pages resident, on all workers.
-fn install(runtime: &Runtime, images: Vec<NewestImage>) -> Result<(), Error> {
+fn install(runtime: &Runtime, images: Vec<NewestImage>) -> Result<(), OpenError> {
     let lanes = runtime.config().workers;
     let mut parts: Vec<Vec<NewestImage>> = (0..lanes).map(|_| Vec::new()).collect();
     for (at, image) in images.into_iter().enumerate() {
@@ -318,7 +319,7 @@ fn install(runtime: &Runtime, images: Vec<NewestImage>) -> Result<(), Error> {
     }
     let jobs = parts
         .into_iter()
-        .map(|part| -> Job<'_, ()> {
+        .map(|part| -> Job<'_, OpenError> {
             Box::new(move |local: &WorkerState| {
                 part.iter()
                     .try_for_each(|(id, lsn, image)| install_image(local, *id, *lsn, image))
@@ -334,7 +335,7 @@ fn install_image(
     id: PageId,
     lsn: Lsn,
     image: &[u8; PAGE_SIZE],
-) -> Result<(), Error> {
+) -> Result<(), OpenError> {
     TaskContext { local }.admit()?;
     let buffer = &local.engine.buffer;
     let mut reservation = Reservation::new(vec![(buffer.wait_for_frame(&local.worker), id)]);
@@ -364,7 +365,7 @@ fn part(stretch: &Stretch, lanes: usize) -> Vec<Vec<Change>> {
 
 /// Writes a checkpoint that needs nothing of the log before `applied_to`, and so frees space in it.
 /// Existing records are in the pages, but for large values of dropped trees, which are freed.
-fn let_go(runtime: &Runtime, applied_to: Lsn, orphans: &mut Vec<Extent>) -> Result<(), Error> {
+fn let_go(runtime: &Runtime, applied_to: Lsn, orphans: &mut Vec<Extent>) -> Result<(), OpenError> {
     // Before the checkpoint: after it nothing says any more that they are there.
     runtime.run(Urgency::Ordinary, |local| {
         extent::free_leftovers(local, orphans)
@@ -373,15 +374,16 @@ fn let_go(runtime: &Runtime, applied_to: Lsn, orphans: &mut Vec<Extent>) -> Resu
     runtime.engine()?.log_tasks.hold(applied_to);
     runtime.run(Urgency::Ordinary, |local| {
         let checkpoints = &local.engine.checkpoints;
-        checkpoints.checkpoint(&local.worker, applied_to).map(drop)
+        checkpoints.checkpoint(&local.worker, applied_to)?;
+        Ok(())
     })
 }
 
 /// Tasks that apply parts of a stretch.
-type Applying = Vec<TaskHandle<Result<(), Error>>>;
+type Applying = Vec<TaskHandle<Result<(), OpenError>>>;
 
 /// Starts tasks on all workers that apply the changes.
-fn start_applying(runtime: &Runtime, stretch: Stretch) -> Result<Applying, Error> {
+fn start_applying(runtime: &Runtime, stretch: Stretch) -> Result<Applying, OpenError> {
     let lanes = part(&stretch, runtime.config().workers * TASKS);
     let bytes = Arc::new(stretch.bytes);
     let engine = Arc::clone(runtime.engine()?);
@@ -397,7 +399,7 @@ fn start_applying(runtime: &Runtime, stretch: Stretch) -> Result<Applying, Error
 }
 
 /// Waits for all of them; the first error.
-fn wait(tasks: Applying) -> Result<(), Error> {
+fn wait(tasks: Applying) -> Result<(), OpenError> {
     let mut first = Ok(());
     for task in tasks {
         first = first.and(block_on(task.flat()));

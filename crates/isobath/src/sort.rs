@@ -9,8 +9,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::Record;
+use crate::error::{Error, LoadError, TransactionError};
 use crate::page::{get_u32, get_u64};
-use crate::{Error, Record};
 
 /// Runs that are merged at a time: each needs a buffer.
 const MERGED_RUNS: usize = 128;
@@ -149,11 +150,11 @@ impl Sorter {
     }
 
     /// The error of reading a record back.
-    pub(crate) fn failed(&self, error: io::Error) -> Error {
+    pub(crate) fn failed(&self, error: io::Error) -> SortError {
         failed(&self.directory)(error)
     }
 
-    pub(crate) fn push(&mut self, number: u64, key: &[u8], value: &[u8]) -> Result<(), Error> {
+    pub(crate) fn push(&mut self, number: u64, key: &[u8], value: &[u8]) -> Result<(), SortError> {
         self.buffer.push(number, key, value);
         if self.buffer.size() >= self.limit {
             self.spill()?;
@@ -162,7 +163,7 @@ impl Sorter {
     }
 
     /// Nothing can be pushed after this.
-    pub(crate) fn sort(&mut self) -> Result<(), Error> {
+    pub(crate) fn sort(&mut self) -> Result<(), SortError> {
         if self.spilled.is_none() {
             self.buffer.sort(self.on_replaced.as_ref());
             return Ok(());
@@ -175,7 +176,7 @@ impl Sorter {
     }
 
     /// The records by key. [`Sorter::sort`] was called before.
-    pub(crate) fn records(&self) -> Result<Sorted<'_>, Error> {
+    pub(crate) fn records(&self) -> Result<Sorted<'_>, SortError> {
         match &self.spilled {
             None => Ok(Sorted::InMemory(&self.buffer, 0)),
             Some(spilled) => {
@@ -185,7 +186,7 @@ impl Sorter {
         }
     }
 
-    fn spill(&mut self) -> Result<(), Error> {
+    fn spill(&mut self) -> Result<(), SortError> {
         self.buffer.sort(self.on_replaced.as_ref());
         let failed = failed(&self.directory);
         let spilled = match &mut self.spilled {
@@ -213,8 +214,27 @@ impl Sorter {
     }
 }
 
-pub(crate) fn failed(directory: &Path) -> impl Fn(io::Error) -> Error {
-    move |error| Error::Sort {
+/// Temporary files cannot be written or read back.
+#[derive(Debug)]
+pub(crate) struct SortError {
+    directory: PathBuf,
+    source: Arc<io::Error>,
+}
+
+macro_rules! become_sort {
+    ($( $Kind:ident )*) => {$(
+        impl From<SortError> for $Kind {
+            fn from(SortError { directory, source }: SortError) -> $Kind {
+                $Kind::Sort { directory, source }
+            }
+        }
+    )*};
+}
+
+become_sort!(Error LoadError TransactionError);
+
+pub(crate) fn failed(directory: &Path) -> impl Fn(io::Error) -> SortError {
+    move |error| SortError {
         directory: directory.to_path_buf(),
         source: Arc::new(error),
     }
@@ -588,7 +608,7 @@ mod tests {
     #[test]
     fn a_missing_directory_is_named() {
         let mut sorter = Sorter::new(1, "/nowhere/at/all".into());
-        let error = sorter.push(0, b"k", b"v").unwrap_err();
+        let error = Error::from(sorter.push(0, b"k", b"v").unwrap_err());
         assert!(error.to_string().contains("/nowhere/at/all"), "{error}");
     }
 }

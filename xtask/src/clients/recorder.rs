@@ -36,7 +36,7 @@ pub(crate) struct Recorder {
     shared_trees: bool,
     /// The clients are threads of a process that may be killed.
     is_real: bool,
-    state: Mutex<State>,
+    state: Mutex<RecorderState>,
     /// Clients are to end.
     stop: AtomicBool,
     next_version: AtomicU64,
@@ -47,7 +47,7 @@ pub(crate) struct Recorder {
     counts: Mutex<BTreeMap<&'static str, u64>>,
 }
 
-struct State {
+struct RecorderState {
     history: History,
     /// Where a process that may be killed notes all of this.
     journal: Option<Journal>,
@@ -75,7 +75,7 @@ impl Removals {
     }
 }
 
-impl State {
+impl RecorderState {
     fn tick(&mut self) -> u64 {
         match self.journal {
             Some(_) => self.history.tick_at(now()),
@@ -83,7 +83,7 @@ impl State {
         }
     }
 
-    fn note(&mut self, note: impl FnOnce(&State) -> Note) {
+    fn note(&mut self, note: impl FnOnce(&RecorderState) -> Note) {
         if let Some(mut journal) = self.journal.take() {
             if let Err(error) = journal.note(&note(self)) {
                 self.violations.push(format!("the journal: {error}"));
@@ -120,7 +120,7 @@ impl Recorder {
             ends: records.ends,
             is_real: journal.is_some(),
             shared_trees: scenario.more.visits > 0,
-            state: Mutex::new(State {
+            state: Mutex::new(RecorderState {
                 history,
                 journal,
                 violations: Vec::new(),
@@ -136,7 +136,7 @@ impl Recorder {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RecorderState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

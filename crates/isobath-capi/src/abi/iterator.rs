@@ -59,7 +59,7 @@ unsafe fn bound_of(bound: *const isobath_bound) -> Result<Bound<Vec<u8>>, Failur
 pub struct isobath_iterator {
     source: Source,
     /// The last record handed out.
-    record: Record,
+    record: FoundRecord,
 }
 
 enum Source {
@@ -70,7 +70,7 @@ enum Source {
 }
 
 impl Source {
-    fn next(&mut self, is_reverse: bool) -> Result<Option<Record>, Failure> {
+    fn next(&mut self, is_reverse: bool) -> Result<Option<FoundRecord>, Failure> {
         match self {
             Source::Tree(range) => next_of(&mut **range, is_reverse),
             Source::TreeKeys(range) => next_of(&mut **range, is_reverse),
@@ -80,7 +80,10 @@ impl Source {
     }
 }
 
-fn next_of<V: Value>(range: &mut Range<V>, is_reverse: bool) -> Result<Option<Record>, Failure> {
+fn next_of<V: Value>(
+    range: &mut Range<V>,
+    is_reverse: bool,
+) -> Result<Option<FoundRecord>, Failure> {
     let next = match is_reverse {
         false => range.next(),
         true => range.next_back(),
@@ -90,7 +93,7 @@ fn next_of<V: Value>(range: &mut Range<V>, is_reverse: bool) -> Result<Option<Re
 
 /// A record for C.
 #[derive(Default)]
-struct Record {
+struct FoundRecord {
     key: Vec<u8>,
     /// `None` of an iterator over keys.
     value: Option<Vec<u8>>,
@@ -105,7 +108,7 @@ trait Value: Part {
         range: KeyRange,
     ) -> Result<TransactionRange<'t, Self>, Error>;
 
-    fn record(record: (Vec<u8>, Self)) -> Record;
+    fn record(record: (Vec<u8>, Self)) -> FoundRecord;
 }
 
 impl Value for Vec<u8> {
@@ -117,9 +120,9 @@ impl Value for Vec<u8> {
         transaction.range(tree, range)
     }
 
-    fn record((key, value): (Vec<u8>, Vec<u8>)) -> Record {
+    fn record((key, value): (Vec<u8>, Vec<u8>)) -> FoundRecord {
         let value_length = value.len();
-        Record {
+        FoundRecord {
             key,
             value: Some(value),
             value_length,
@@ -136,8 +139,8 @@ impl Value for u64 {
         transaction.keys(tree, range)
     }
 
-    fn record((key, length): (Vec<u8>, u64)) -> Record {
-        Record {
+    fn record((key, length): (Vec<u8>, u64)) -> FoundRecord {
+        FoundRecord {
             key,
             value: None,
             value_length: length as usize,
@@ -180,7 +183,7 @@ impl<V: Value> View<V> {
 
     /// The next record from one end: what was fetched there, what is fetched now, what was fetched
     /// at the other end.
-    fn next(&mut self, is_reverse: bool) -> Result<Option<Record>, Failure> {
+    fn next(&mut self, is_reverse: bool) -> Result<Option<FoundRecord>, Failure> {
         let queue = |view: &mut View<V>| match is_reverse {
             false => view.front.pop_front(),
             true => view.back.pop_front(),
@@ -345,7 +348,7 @@ unsafe fn give_iterator(
     crate::not_null(out)?;
     let iterator = isobath_iterator {
         source,
-        record: Record::default(),
+        record: FoundRecord::default(),
     };
     given!(give(out, iterator));
     Ok(ISOBATH_OK)

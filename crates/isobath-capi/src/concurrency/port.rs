@@ -15,7 +15,7 @@ use super::{Counters, MAX_IN_FLIGHT, Request};
 /// One entry of the slot table. Its index belongs to one owner at a time: the list of free ones,
 /// the issuing thread, a lane, a data task, the completion queue, the polling thread. So the lock
 /// is never waited for.
-struct Slot<R> {
+struct CallSlot<R> {
     request: Mutex<Option<R>>,
     /// The issuing thread waits for this very request.
     is_awaited: AtomicBool,
@@ -26,7 +26,7 @@ struct Slot<R> {
 /// The slot table and its queues, made at the first request: a thread that only makes direct calls
 /// has none.
 struct Table<R> {
-    slots: Box<[Slot<R>]>,
+    slots: Box<[CallSlot<R>]>,
     free: ArrayQueue<u32>,
     completed: ArrayQueue<u32>,
 }
@@ -38,7 +38,7 @@ impl<R> Table<R> {
             // The ring has space for every index.
             let _ = free.push(slot);
         }
-        let slots = (0..MAX_IN_FLIGHT).map(|_| Slot {
+        let slots = (0..MAX_IN_FLIGHT).map(|_| CallSlot {
             request: Mutex::new(None),
             is_awaited: AtomicBool::new(false),
             has_run: AtomicBool::new(false),

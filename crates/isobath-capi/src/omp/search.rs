@@ -106,7 +106,7 @@ pub(super) fn refine(rates: &Rates, limit: u32) -> Option<u32> {
 }
 
 #[derive(Debug, Clone)]
-enum State {
+enum SearchState {
     /// The current number is being measured.
     Measure,
     Hold {
@@ -129,7 +129,7 @@ pub(super) struct Search {
     cap: u32,
     calm: u32,
     calm_after: u32,
-    state: State,
+    state: SearchState,
     /// Neighbours of this one are measured; the rule is asked only if one of them is better.
     home: Option<u32>,
 }
@@ -145,7 +145,7 @@ impl Search {
             cap: max,
             calm: 0,
             calm_after: CALM_AFTER,
-            state: State::Measure,
+            state: SearchState::Measure,
             home: None,
         }
     }
@@ -157,8 +157,8 @@ impl Search {
     /// The throughput that is held, once something is.
     pub(super) fn held(&self) -> Option<f64> {
         match self.state {
-            State::Hold { rate, .. } => Some(rate),
-            State::Measure => None,
+            SearchState::Hold { rate, .. } => Some(rate),
+            SearchState::Measure => None,
         }
     }
 
@@ -171,7 +171,7 @@ impl Search {
         self.rates = Rates::default();
         self.candidates.clear();
         self.home = None;
-        self.state = State::Measure;
+        self.state = SearchState::Measure;
         self.current = start.clamp(1, self.cap);
     }
 
@@ -203,11 +203,11 @@ impl Search {
         }
         self.calm = self.calm.saturating_add(1);
         match &mut self.state {
-            State::Measure => {
+            SearchState::Measure => {
                 self.rates.add(self.current, rate);
                 self.advance(rule)
             }
-            State::Hold {
+            SearchState::Hold {
                 rate: held,
                 changed,
                 samples,
@@ -245,7 +245,7 @@ impl Search {
         self.rates.0.retain(|accesses, _| *accesses < cap);
         self.candidates.clear();
         self.home = None;
-        self.state = State::Measure;
+        self.state = SearchState::Measure;
         self.current = start;
         "memory is full"
     }
@@ -298,7 +298,7 @@ impl Search {
 
     fn hold(&mut self, accesses: u32) -> &'static str {
         self.current = accesses;
-        self.state = State::Hold {
+        self.state = SearchState::Hold {
             rate: self.rates.rate(accesses).unwrap_or(0.0),
             changed: 0,
             samples: 0,

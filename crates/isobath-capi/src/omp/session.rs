@@ -47,7 +47,7 @@ struct Active {
     marks: Marks,
 }
 
-struct State {
+struct SessionState {
     regions: HashMap<String, Region>,
     active: Option<Active>,
     log: Option<Log>,
@@ -71,7 +71,7 @@ pub(super) struct Session {
     started: Instant,
     memory: Memory,
     budget: MemoryBudget,
-    state: Mutex<State>,
+    state: Mutex<SessionState>,
     /// Data accesses per thread, as they are now.
     pda: AtomicU32,
     /// The program's own data accesses.
@@ -96,7 +96,7 @@ impl Session {
             started: Instant::now(),
             memory: Memory::new(),
             budget: MemoryBudget::new(),
-            state: Mutex::new(State {
+            state: Mutex::new(SessionState {
                 regions: HashMap::new(),
                 active: None,
                 log,
@@ -215,14 +215,14 @@ impl Session {
         self.end_active(&mut self.state.lock(), items.max(1));
     }
 
-    fn end_active(&self, state: &mut State, items: u64) {
+    fn end_active(&self, state: &mut SessionState, items: u64) {
         self.measure(state, items);
         state.active = None;
     }
 
     /// Adds the active region's measurements to its sample, and asks the controller once that
     /// is long enough.
-    fn measure(&self, state: &mut State, items: u64) {
+    fn measure(&self, state: &mut SessionState, items: u64) {
         let Some(active) = &mut state.active else {
             return;
         };
@@ -249,7 +249,13 @@ impl Session {
         self.apply(&state.devices);
     }
 
-    fn write_log(&self, state: &mut State, region: &str, sample: &Sample, decision: &Decision) {
+    fn write_log(
+        &self,
+        state: &mut SessionState,
+        region: &str,
+        sample: &Sample,
+        decision: &Decision,
+    ) {
         let at = self.started.elapsed().as_secs_f64();
         let mode = self.settings.mode.name();
         let what = [region, mode, self.settings.controller_name()];
@@ -261,7 +267,7 @@ impl Session {
     }
 
     /// Logs measurements too short for a sample.
-    fn log_rest(&self, state: &mut State) {
+    fn log_rest(&self, state: &mut SessionState) {
         for (name, region) in std::mem::take(&mut state.regions) {
             if region.pending.seconds > 0.0 {
                 let decision = Decision {

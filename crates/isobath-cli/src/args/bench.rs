@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use clap::{Args, Subcommand, ValueHint};
 
+use isobath_lab::Callers;
 use isobath_lab::bench::Mix;
 
 use super::Size;
@@ -77,36 +78,6 @@ pub(crate) enum BenchVerb {
     ServeRun,
 }
 
-/// Which engine is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum EngineName {
-    /// This engine
-    Isobath,
-    /// The distribution's RocksDB; needs a build with --features rocksdb
-    Rocksdb,
-    /// The distribution's WiredTiger (GPL); needs a build with --features wiredtiger
-    Wiredtiger,
-    /// LMDB; needs a build with --features lmdb
-    Lmdb,
-    /// The crate redb; needs a build with --features redb
-    Redb,
-    /// The crate fjall; needs a build with --features fjall
-    Fjall,
-    /// No engine: what the benchmark itself costs
-    Null,
-    /// No engine: one read or write of 4 KiB in a file for each operation
-    Drive,
-}
-
-/// The callers of the engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum CallFrom {
-    /// Tasks on the store's workers
-    Tasks,
-    /// Ordinary threads
-    Threads,
-}
-
 /// What one run may change of its workload and of the engine's store.
 #[derive(Debug, Default, Args)]
 pub(crate) struct ChangeArgs {
@@ -161,7 +132,7 @@ pub(crate) struct ChangeArgs {
     pub(crate) log_path: Option<PathBuf>,
     /// What calls Isobath [default: tasks]
     #[arg(long, value_enum)]
-    pub(crate) from: Option<CallFrom>,
+    pub(crate) from: Option<Callers>,
 }
 
 #[derive(Debug, Args)]

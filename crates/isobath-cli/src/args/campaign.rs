@@ -3,37 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum, ValueHint};
+use clap::{Args, ValueHint};
+use isobath_lab::{DriveProfile, DriveState, EngineKind, IsolationLevel};
 
 use super::bench::{ChangeArgs, Concurrency};
-use super::{Durable, EngineName, Size};
-
-/// Kinds of simulated drives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ProfileName {
-    /// Erase units of 1/256 of the drive, cleaned greedily
-    Tlc,
-    /// Erase units of 1/64 of the drive, cleaned by age
-    Qlc,
-}
-
-/// States of a drive before a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum InitialState {
-    /// Everything is discarded
-    Trimmed,
-    /// Written once in order, then twice its capacity at random
-    Preconditioned,
-}
-
-/// The isolation of transactions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum IsolationName {
-    /// Snapshot isolation, or more if an engine has no less
-    Snapshot,
-    /// The least that the engine has
-    Least,
-}
+use super::{Durable, Size};
 
 /// How settings are searched for before anything is measured.
 #[derive(Debug, Args)]
@@ -79,7 +53,7 @@ pub(crate) struct CaseArgs {
     pub(crate) wear_difference: Option<u32>,
     /// State of the simulated SSD before each load
     #[arg(long, value_enum, default_value = "preconditioned")]
-    pub(crate) state: InitialState,
+    pub(crate) state: DriveState,
     /// Size of Isobath's segments [default: the engine's own choice; 256 KiB on a simulated SSD of
     /// less than 1 GiB]
     #[arg(long, value_name = "SIZE")]
@@ -125,7 +99,7 @@ pub(crate) struct CaseArgs {
     pub(crate) durability: Option<Durable>,
     /// What transactions are protected from, in every engine that has a choice
     #[arg(long, value_enum, default_value = "snapshot")]
-    pub(crate) isolation: IsolationName,
+    pub(crate) isolation: IsolationLevel,
     /// Background jobs of RocksDB and fjall, eviction threads of WiredTiger [default: one per core]
     #[arg(long, value_name = "N")]
     pub(crate) background_jobs: Option<std::num::NonZeroUsize>,
@@ -173,13 +147,13 @@ Examples:
 pub(crate) struct RunArgs {
     /// The engine
     #[arg(long, value_enum, default_value = "isobath")]
-    pub(crate) engine: EngineName,
+    pub(crate) engine: EngineKind,
     /// Share of the simulated SSD's flash that the engine cannot write to
     #[arg(long, value_name = "SHARE", default_value_t = 0.125)]
     pub(crate) over_provisioning: f64,
     /// Kind of the simulated SSD
     #[arg(long, value_enum, default_value = "tlc")]
-    pub(crate) profile: ProfileName,
+    pub(crate) profile: DriveProfile,
     #[command(flatten)]
     pub(crate) change: ChangeArgs,
     #[command(flatten)]
@@ -200,10 +174,10 @@ Examples:
 pub(crate) struct CompareArgs {
     /// The first engine
     #[arg(value_enum)]
-    pub(crate) first: EngineName,
+    pub(crate) first: EngineKind,
     /// The engine that it is compared with
     #[arg(value_enum)]
-    pub(crate) second: EngineName,
+    pub(crate) second: EngineKind,
     /// Rounds
     #[arg(long, value_name = "N", default_value = "5")]
     pub(crate) repeats: std::num::NonZeroUsize,
@@ -227,7 +201,7 @@ Examples:
 pub(crate) struct SweepArgs {
     /// Engines
     #[arg(long, value_enum, value_delimiter = ',', default_value = "isobath")]
-    pub(crate) engines: Vec<EngineName>,
+    pub(crate) engines: Vec<EngineKind>,
     /// Dataset sizes: shares of the simulated SSD, or of --bytes
     #[arg(
         long,
@@ -246,7 +220,7 @@ pub(crate) struct SweepArgs {
     pub(crate) over_provisioning: Vec<f64>,
     /// Kinds of the simulated SSD
     #[arg(long, value_enum, value_delimiter = ',', default_value = "tlc,qlc")]
-    pub(crate) profiles: Vec<ProfileName>,
+    pub(crate) profiles: Vec<DriveProfile>,
     /// Clients per core: tasks per worker of Isobath, threads per core of others [default: --tasks, --threads]
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     pub(crate) clients: Vec<std::num::NonZeroUsize>,
@@ -286,7 +260,7 @@ pub(crate) struct CampaignArgs {
     pub(crate) full: bool,
     /// Engines, in place of the campaign's
     #[arg(long, value_enum, value_delimiter = ',')]
-    pub(crate) engines: Vec<EngineName>,
+    pub(crate) engines: Vec<EngineKind>,
     /// Rows whose names are or begin with one of these [default: all]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub(crate) rows: Vec<String>,

@@ -17,12 +17,10 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
 use std::path::PathBuf;
 
 pub(crate) use backup::{BackupArgs, RestoreArgs, SalvageArgs};
-pub(crate) use bench::{
-    BenchArgs, BenchVerb, CallFrom, ChangeArgs, Durable, EngineName, QuickstartArgs,
-};
+pub(crate) use bench::{BenchArgs, BenchVerb, ChangeArgs, Durable, QuickstartArgs};
 pub(crate) use campaign::{
-    CampaignArgs, CaseArgs, CompareArgs, CostArgs, InitialState, IsolationName, ProfileName,
-    ReportArgs, RunArgs, SearchArgs, SelfTestArgs, SweepArgs,
+    CampaignArgs, CaseArgs, CompareArgs, CostArgs, ReportArgs, RunArgs, SearchArgs, SelfTestArgs,
+    SweepArgs,
 };
 pub(crate) use data::{
     CheckArgs, CompactArgs, DeleteArgs, ExportArgs, GetArgs, ImportArgs, InfoArgs, LoadArgs,
@@ -31,7 +29,7 @@ pub(crate) use data::{
 };
 pub(crate) use drive::{AdviseArgs, ModelArgs, ProbeArgs};
 pub(crate) use files::{FilesArgs, FilesImportArgs, FilesMountArgs, FilesVerb};
-pub(crate) use raw::{BackendName, ModelName, RawArgs};
+pub(crate) use raw::{ModelName, RawArgs};
 pub(crate) use sim::{
     DuplicatesName, Fills, PageSizesName, SimAnalysisArgs, SimArgs, SimCleanArgs, SimOverlayArgs,
     SimVerb,

@@ -4,27 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum, ValueHint};
+use isobath_lab::raw::RawBackend;
 
 use super::Size;
-
-/// How I/Os reach the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum BackendName {
-    /// The best that works
-    Auto,
-    /// io_uring, interrupts
-    IoUring,
-    /// io_uring that polls the drive
-    Iopoll,
-    /// io_uring whose submissions a kernel thread takes
-    Sqpoll,
-    /// io_uring, both
-    IopollSqpoll,
-    /// Linux native asynchronous I/O
-    Libaio,
-    /// Blocking calls; a thread's depth is 1
-    Pread,
-}
 
 /// Which threads use which drive (Haas and Leis, Figure 10).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -107,7 +89,7 @@ pub(crate) struct RawArgs {
     pub(crate) threads: Vec<u32>,
     /// How I/Os reach the kernel
     #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
-    pub(crate) backend: Vec<BackendName>,
+    pub(crate) backend: Vec<RawBackend>,
     /// Which threads use which drive
     #[arg(long, value_enum, value_delimiter = ',', default_value = "all-to-all")]
     pub(crate) model: Vec<ModelName>,

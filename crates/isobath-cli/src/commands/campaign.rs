@@ -1,23 +1,23 @@
 //! bench run, sweep, cost, report, self-test and workloads.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use isobath_lab::bench::{
     self, Campaign, Case, ChildProgram, Choice, FileWorkload, KeyOrder, Need, Outcome, Pitfall,
-    Place, Plan, Record, ScanLength, SearchPlan, VirtualSsdPlace, Workload,
+    Plan, RunPlace, RunRecord, ScanLength, SearchPlan, VirtualSsdPlace, Workload,
 };
 use isobath_lab::drive_model::write_whole;
 use isobath_lab::load::InputFile;
 use isobath_lab::{
-    Callers, DriveProfile, DriveState, EngineConfig, EngineKind, IsolationLevel, LabError, Monitor,
-    Schema, Silent, SimulatedDrive, SpaceConfig, Tuning,
+    Callers, DriveProfile, EngineConfig, EngineKind, LabError, Monitor, Silent, SimulatedDrive,
+    SpaceConfig, Tuning,
 };
 
 use super::records::{print, print_load};
 use crate::args::{
-    CallFrom, CaseArgs, ChangeArgs, CostArgs, Durable, EngineName, GlobalArgs, InitialState,
-    IsolationName, ProfileName, ReportArgs, RunArgs, SearchArgs, SelfTestArgs, SweepArgs,
+    CaseArgs, ChangeArgs, CostArgs, Durable, GlobalArgs, ReportArgs, RunArgs, SearchArgs,
+    SelfTestArgs, SweepArgs,
 };
 use crate::failure::Failure;
 use crate::output::{Output, count, size};
@@ -36,36 +36,16 @@ const REGION_SHARE: u64 = 3;
 const REGION_SPARE: u64 = 512 << 20;
 /// Tasks of a worker, and threads, if nothing is said.
 pub(super) const CLIENTS: usize = 64;
-/// Samples that a run is divided into.
-const SAMPLES: u32 = 120;
-
-pub(crate) fn kind(engine: EngineName) -> EngineKind {
-    match engine {
-        EngineName::Isobath => EngineKind::Isobath,
-        EngineName::Rocksdb => EngineKind::RocksDb,
-        EngineName::Wiredtiger => EngineKind::WiredTiger,
-        EngineName::Lmdb => EngineKind::Lmdb,
-        EngineName::Redb => EngineKind::Redb,
-        EngineName::Fjall => EngineKind::Fjall,
-        EngineName::Null => EngineKind::Null,
-        EngineName::Drive => EngineKind::Drive,
-    }
-}
-
-/// The file that an engine makes if none is named.
-pub(crate) fn default_path(engine: EngineName) -> PathBuf {
-    kind(engine).file_name().into()
-}
 
 /// The drive that one run is simulated on.
 #[derive(Clone, Copy)]
 pub(super) struct Drive {
-    pub(super) profile: ProfileName,
+    pub(super) profile: DriveProfile,
     pub(super) over_provisioning: f64,
 }
 
 pub(super) fn plan(
-    engine: EngineName,
+    kind: EngineKind,
     args: &CaseArgs,
     bytes: Option<u64>,
     drive: Drive,
@@ -82,7 +62,6 @@ pub(super) fn plan(
         (None, None, None) => DEFAULT_BYTES / workload.record_bytes(),
     };
     let data = records.saturating_mul(workload.record_bytes());
-    let kind = kind(engine);
     let in_process = args.simulated.is_some() && args.vssd.is_none();
     if in_process && kind != EngineKind::Isobath {
         return Err(Failure::Usage(
@@ -103,20 +82,14 @@ pub(super) fn plan(
         (Some(Durable::None), _) | (None, None) => Some(u32::MAX),
     };
     let simulated = args.simulated.map(|capacity| SimulatedDrive {
-        profile: match drive.profile {
-            ProfileName::Tlc => DriveProfile::Tlc,
-            ProfileName::Qlc => DriveProfile::Qlc,
-        },
+        profile: drive.profile,
         capacity_bytes: capacity.0,
         over_provisioning: drive.over_provisioning,
-        state: match args.state {
-            InitialState::Trimmed => DriveState::Trimmed,
-            InitialState::Preconditioned => DriveState::Preconditioned,
-        },
+        state: args.state,
         wear_difference_max: args.wear_difference,
     });
     let callers = match (kind, changes.from) {
-        (EngineKind::Isobath, None | Some(CallFrom::Tasks)) => Callers::Tasks,
+        (EngineKind::Isobath, None | Some(Callers::Tasks)) => Callers::Tasks,
         _ => Callers::Threads,
     };
     if changes.memory_device && kind != EngineKind::Isobath {
@@ -126,60 +99,51 @@ pub(super) fn plan(
         )));
     }
     let has_file = !in_process && kind != EngineKind::Null && !changes.memory_device;
-    let path = || args.path.clone().unwrap_or_else(|| default_path(engine));
-    Ok(Plan {
-        engine: EngineConfig {
-            kind,
-            path: has_file.then(path),
-            pool_bytes: match changes.in_pool {
-                true => (data as f64 * IN_POOL_FACTOR) as u64 + IN_POOL_SPARE,
-                false => pool.unwrap_or((data / 10).max(POOL_MIN)),
+    let path = || args.path.clone().unwrap_or_else(|| kind.file_name().into());
+    let pool_bytes = match changes.in_pool {
+        true => (data as f64 * IN_POOL_FACTOR) as u64 + IN_POOL_SPARE,
+        false => pool.unwrap_or((data / 10).max(POOL_MIN)),
+    };
+    let engine = EngineConfig {
+        path: has_file.then(path),
+        workers: clients.workers,
+        tasks_per_worker: clients.tasks_per_worker,
+        depth_per_worker: args.concurrency.depth,
+        threads: clients.threads,
+        callers,
+        space: SpaceConfig {
+            policy: changes.policy.map(|policy| policy.name().to_owned()),
+            fill_factor: changes.fill_factor,
+            log_path: changes.log_path.clone(),
+            log_bytes: match args.log_off {
+                true => Some(0),
+                false => changes.log.map(|size| size.0),
             },
-            workers: clients.workers,
-            tasks_per_worker: clients.tasks_per_worker,
-            depth_per_worker: args.concurrency.depth,
-            threads: clients.threads,
-            callers,
-            space: SpaceConfig {
-                policy: changes.policy.map(|policy| policy.name().to_owned()),
-                fill_factor: changes.fill_factor,
-                log_path: changes.log_path.clone(),
-                log_bytes: match args.log_off {
-                    true => Some(0),
-                    false => changes.log.map(|size| size.0),
-                },
-                segment_bytes: match args.segment {
-                    Some(segment) => Some(u32::try_from(segment.0).unwrap_or(u32::MAX)),
-                    None => simulated.and_then(|drive| drive.segment_bytes()),
-                },
-                buffered_ms,
-                overlays: changes.overlays,
-                trace: args.trace.clone().filter(|_| kind == EngineKind::Isobath),
+            segment_bytes: match args.segment {
+                Some(segment) => Some(u32::try_from(segment.0).unwrap_or(u32::MAX)),
+                None => simulated.and_then(|drive| drive.segment_bytes()),
             },
-            simulated,
-            tuning: tuning(args)?,
-            schema: Schema::default(),
+            buffered_ms,
+            overlays: changes.overlays,
+            trace: args.trace.clone().filter(|_| kind == EngineKind::Isobath),
         },
-        latency_every: None,
-        left_out: isobath_lab::bench::LeftOut::default(),
-        virtual_ssd: None,
-        region_bytes: None,
+        simulated,
+        tuning: tuning(args)?,
+        ..EngineConfig::new(kind, pool_bytes)
+    };
+    Ok(Plan {
         in_pool: changes.in_pool,
-        records,
-        workload,
         rate_per_s: args.rate,
         warm_up: args.warm_up,
-        duration: args.duration,
         load_only: changes.load_only,
         keep: changes.keep,
         drive_depth: (has_file && simulated.is_none() && !args.no_drive && !changes.in_pool)
             .then(|| clients.reads_in_flight(callers, args.concurrency.depth)),
         drive_duration: Duration::from_secs(3).min(args.duration),
-        sample_every: (args.duration / SAMPLES)
-            .clamp(Duration::from_millis(20), Duration::from_secs(1)),
         until_steady: args.until_steady,
         components: args.components,
         seed: args.seed,
+        ..Plan::new(engine, workload, records, args.duration)
     })
 }
 
@@ -269,10 +233,10 @@ impl Clients {
 }
 
 /// The place of each run's files.
-pub(super) fn place(args: &CaseArgs) -> Result<Option<Place>, Failure> {
+pub(super) fn place(args: &CaseArgs) -> Result<Option<RunPlace>, Failure> {
     Ok(match (&args.region, &args.vssd) {
-        (Some(region), _) => Some(Place::Region(region.clone())),
-        (None, Some(directory)) => Some(Place::VirtualSsd(virtual_ssd(directory)?)),
+        (Some(region), _) => Some(RunPlace::Region(region.clone())),
+        (None, Some(directory)) => Some(RunPlace::VirtualSsd(virtual_ssd(directory)?)),
         (None, None) => None,
     })
 }
@@ -306,10 +270,7 @@ fn tuning(args: &CaseArgs) -> Result<Tuning, Failure> {
         ));
     }
     Ok(Tuning {
-        isolation: match args.isolation {
-            IsolationName::Snapshot => IsolationLevel::Snapshot,
-            IsolationName::Least => IsolationLevel::Least,
-        },
+        isolation: args.isolation,
         background_jobs: args.background_jobs.map(std::num::NonZeroUsize::get),
         write_share: args.write_share,
         block_align: args.block_align,
@@ -338,7 +299,7 @@ pub(super) fn make_region(
     let Some(region) = region else {
         return Ok(());
     };
-    let is_region = |case: &&Case| matches!(case.place, Some(Place::Region(_)));
+    let is_region = |case: &&Case| matches!(case.place, Some(RunPlace::Region(_)));
     let in_region = cases.iter().filter(is_region);
     let data = in_region.map(|case| {
         let plan = &case.plan;
@@ -390,30 +351,22 @@ pub(super) fn run_all(
     args: &CaseArgs,
     global: &GlobalArgs,
     out: &Output,
-) -> Result<Vec<Record>, Failure> {
-    run_and_then(cases, args, global, out, false, |_, _| Vec::new()).map(|(records, _)| records)
+    goes_on: bool,
+) -> Result<Vec<RunRecord>, Failure> {
+    run_and_then(cases, args, global, out, goes_on, |_, _| Vec::new()).map(|(records, _)| records)
 }
 
-/// The same of a sweep, which a run that fails does not end: an engine may have too little room for
-/// the largest data.
-fn run_sweep(
-    cases: &mut [Case],
-    args: &CaseArgs,
-    global: &GlobalArgs,
-    out: &Output,
-) -> Result<Vec<Record>, Failure> {
-    run_and_then(cases, args, global, out, true, |_, _| Vec::new()).map(|(records, _)| records)
-}
-
-/// The same, and then those cases that follow from the measurements; the records of both.
+/// The same, and then those cases that follow from the measurements; the records of both. If it
+/// `goes_on`, a run that fails does not end the others: an engine may have too little room for the
+/// largest data.
 pub(super) fn run_and_then(
     cases: &mut [Case],
     args: &CaseArgs,
     global: &GlobalArgs,
     out: &Output,
     goes_on: bool,
-    then: impl FnOnce(&[Case], &[Record]) -> Vec<Case>,
-) -> Result<(Vec<Record>, Vec<Record>), Failure> {
+    then: impl FnOnce(&[Case], &[RunRecord]) -> Vec<Case>,
+) -> Result<(Vec<RunRecord>, Vec<RunRecord>), Failure> {
     let records_pages = |case: &Case| case.plan.engine.space.trace.is_some();
     if args.trace.is_some() && !cases.iter().any(records_pages) {
         return Err(Failure::Usage(
@@ -433,9 +386,9 @@ pub(super) fn run_and_then(
     let region_bytes = args.region_bytes.map(|bytes| bytes.0);
     make_region(args.region.as_deref(), region_bytes, cases, &progress)?;
     tune_all(&mut campaign, cases, &args.search, args.seed, &progress)?;
-    let (records, mut failed) = run_in_order(&mut campaign, cases, goes_on, &progress, out)?;
+    let (records, mut failed) = run_in_order(&mut campaign, cases, goes_on, out, &progress)?;
     let then = then(cases, &records);
-    let (more, _) = run_in_order(&mut campaign, &then, false, &progress, out)?;
+    let (more, _) = run_in_order(&mut campaign, &then, false, out, &progress)?;
     progress.clear();
     if records.is_empty() && !failed.is_empty() {
         // The first error is the answer; others are told if they say something else.
@@ -452,27 +405,41 @@ pub(super) fn run_and_then(
 }
 
 /// A run that failed where the others go on.
-struct FailedRun {
+pub(super) struct FailedRun {
     /// Which one.
     run: String,
     error: LabError,
 }
 
 impl FailedRun {
-    fn tell(&self) {
+    pub(super) fn tell(&self) {
         let said = format!("{}: {}", self.run, self.error);
         eprintln!("isobath: {}", isobath_lab::escape(said.as_bytes()));
     }
 }
 
-/// The records of the runs, and the runs that failed while the others went on.
-fn run_in_order(
+/// The run in messages: its row if it has one, its engine, its data.
+fn named(case: &Case) -> String {
+    let plan = &case.plan;
+    let engine = plan.engine.kind.name();
+    match &case.row {
+        Some(row) => format!("{row}, {engine}"),
+        None => {
+            let bytes = plan.records * plan.workload.record_bytes();
+            format!("{engine}, {} of data", size(bytes))
+        }
+    }
+}
+
+/// The records of the runs, and the runs that failed while the others went on. The same command
+/// tries these again later.
+pub(super) fn run_in_order(
     campaign: &mut Campaign,
     cases: &[Case],
     goes_on: bool,
-    progress: &Progress,
     out: &Output,
-) -> Result<(Vec<Record>, Vec<FailedRun>), Failure> {
+    progress: &Progress,
+) -> Result<(Vec<RunRecord>, Vec<FailedRun>), Failure> {
     let (mut records, mut failed) = (Vec::new(), Vec::new());
     let mut time_left = TimeLeft::of(cases.len());
     for (at, case) in cases.iter().enumerate() {
@@ -485,13 +452,7 @@ fn run_in_order(
             }
             Err(error) if goes_on && !ends_all(&error) => {
                 time_left.skip();
-                let run = format!(
-                    "run {} of {}, {}, {} of data",
-                    at + 1,
-                    cases.len(),
-                    case.plan.engine.kind.name(),
-                    size(case.plan.records * case.plan.workload.record_bytes())
-                );
+                let run = format!("run {} of {}, {}", at + 1, cases.len(), named(case));
                 failed.push(FailedRun { run, error });
                 continue;
             }
@@ -499,14 +460,15 @@ fn run_in_order(
         };
         if cases.len() > 1 && !out.json() {
             progress.say(&format!(
-                "run {} of {}: {} {}, {} of data, {}: {} op/s; {how}",
+                "run {} of {}: {} {}, {} of data, {}: {} op/s, p99 {} µs; {how}",
                 at + 1,
                 cases.len(),
                 record.side(),
                 record.heading(),
                 size(record.data_bytes),
                 record.setting.medium,
-                count(record.operations_per_s.round() as u64)
+                count(record.operations_per_s.round() as u64),
+                count(record.latency_us_p99.round() as u64)
             ));
         }
         records.push(*record);
@@ -515,7 +477,7 @@ fn run_in_order(
 }
 
 /// Whether an error would meet the other runs, too.
-pub(super) fn ends_all(error: &LabError) -> bool {
+fn ends_all(error: &LabError) -> bool {
     matches!(
         error,
         LabError::Interrupted
@@ -536,7 +498,7 @@ pub(crate) fn run(args: &RunArgs, global: &GlobalArgs, out: &mut Output) -> Resu
         let made = made.filter(|path| !path.exists());
         let ours: Vec<_> = made.filter(|_| !plan.keep).cloned().collect();
         let progress = Progress::in_order(global, &ours)?;
-        let report = bench::lookup(&plan, &progress)?;
+        let report = bench::run(&plan, &progress)?;
         progress.clear();
         let load = report.load.iter();
         return load.clone().try_for_each(|load| match out.json() {
@@ -552,7 +514,7 @@ pub(crate) fn run(args: &RunArgs, global: &GlobalArgs, out: &mut Output) -> Resu
         row: None,
         search: None,
     };
-    let records = run_all(&mut [case], &args.case, global, out)?;
+    let records = run_all(&mut [case], &args.case, global, out, false)?;
     print(&records, out)
 }
 
@@ -654,7 +616,7 @@ pub(crate) fn sweep(
             search: None,
         })
         .collect();
-    let records = run_sweep(&mut cases, &args.case, global, out)?;
+    let records = run_all(&mut cases, &args.case, global, out, true)?;
     print(&records, out)?;
     match records.len() == cases.len() {
         true => Ok(()),

@@ -1,14 +1,14 @@
 //! bench compare: two engines in interleaved repeats, and second pairs with the least isolation and
 //! with RocksDB's blocks aligned.
 
-use isobath_lab::bench::{self, Case, Plan, Ratio, Record};
-use isobath_lab::{EngineKind, IsolationLevel, LabError, Tuning};
+use isobath_lab::bench::{self, Case, Plan, Ratio, RunRecord};
+use isobath_lab::{DriveProfile, EngineKind, IsolationLevel, LabError, Tuning};
 use serde::Serialize;
 
 use super::campaign::{Drive, place, plan, run_and_then};
 use super::records::print;
 use super::suite::print_stalls;
-use crate::args::{ChangeArgs, CompareArgs, GlobalArgs, ProfileName};
+use crate::args::{ChangeArgs, CompareArgs, GlobalArgs};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -100,7 +100,7 @@ pub(crate) fn compare(
     out: &mut Output,
 ) -> Result<(), Failure> {
     let drive = Drive {
-        profile: ProfileName::Tlc,
+        profile: DriveProfile::Tlc,
         over_provisioning: 0.125,
     };
     let plans = [
@@ -121,7 +121,7 @@ pub(crate) fn compare(
             search: None,
         })
         .collect();
-    let then = |cases: &[Case], records: &[Record]| match args.half_rate {
+    let then = |cases: &[Case], records: &[RunRecord]| match args.half_rate {
         true => bench::at_half_rate(cases, records),
         false => Vec::new(),
     };
@@ -153,7 +153,7 @@ pub(crate) fn compare(
 /// Throughput of two sides in each round.
 fn rates(
     order: &[(usize, usize)],
-    records: &[Record],
+    records: &[RunRecord],
     first: usize,
     second: usize,
     repeats: usize,
@@ -210,7 +210,7 @@ mod tests {
             ..
         } = Command::parse_from(words).args;
         let drive = Drive {
-            profile: ProfileName::Tlc,
+            profile: DriveProfile::Tlc,
             over_provisioning: 0.1,
         };
         let of = |engine| plan(engine, &case, None, drive, &ChangeArgs::default()).unwrap();

@@ -1,7 +1,7 @@
 //! quickstart.
 
 use isobath_lab::Monitor;
-use isobath_lab::bench::Record;
+use isobath_lab::bench::RunRecord;
 use isobath_lab::quickstart::{self, Needs, Plan, Report};
 
 use super::load::skipped;
@@ -124,7 +124,7 @@ fn print_report(args: &QuickstartArgs, report: &Report, out: &mut Output) -> Res
 }
 
 /// The lines that compare lookups with the drive.
-fn lookup_lines(run: &Record, rows: &mut Vec<Vec<String>>) {
+fn lookup_lines(run: &RunRecord, rows: &mut Vec<Vec<String>>) {
     let mut push = |name: &str, value: String, note: String| {
         rows.push(vec![name.to_owned(), value, note]);
     };

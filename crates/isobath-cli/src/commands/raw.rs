@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use isobath_lab::Machine;
-use isobath_lab::raw::{IoModel, RawBackend, RawPlan, RawResult, RawTarget};
+use isobath_lab::raw::{IoModel, RawPlan, RawResult, RawTarget};
 
-use crate::args::{BackendName, GlobalArgs, ModelName, RawArgs, Size};
+use crate::args::{GlobalArgs, ModelName, RawArgs, Size};
 use crate::failure::Failure;
 use crate::output::{Output, count, size};
 use crate::progress::Progress;
@@ -145,8 +145,8 @@ fn plans(args: &RawArgs) -> Result<Vec<RawPlan>, Failure> {
             ModelName::Assigned => IoModel::Assigned,
         };
     })?;
-    each(&mut plans, &args.backend, |plan, name| {
-        plan.backend = backend(*name);
+    each(&mut plans, &args.backend, |plan, backend| {
+        plan.backend = *backend;
     })?;
     let mut pages = Vec::new();
     for page in &args.page {
@@ -186,18 +186,6 @@ fn each<T>(
         }
     }
     Ok(())
-}
-
-fn backend(name: BackendName) -> RawBackend {
-    match name {
-        BackendName::Auto => RawBackend::Auto,
-        BackendName::IoUring => RawBackend::IoUring,
-        BackendName::Iopoll => RawBackend::IoUringIopoll,
-        BackendName::Sqpoll => RawBackend::IoUringSqpoll,
-        BackendName::IopollSqpoll => RawBackend::IoUringIopollSqpoll,
-        BackendName::Libaio => RawBackend::Libaio,
-        BackendName::Pread => RawBackend::Pread,
-    }
 }
 
 fn small(size: Size, option: &str) -> Result<u32, Failure> {

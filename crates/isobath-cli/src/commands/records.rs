@@ -1,11 +1,11 @@
 //! Measurements of benchmark runs, as tables and sentences.
 
-use isobath_lab::bench::{self, Calls, LoadRow, Medium, Pitfall, Record, Search, Verdict};
+use isobath_lab::bench::{self, Calls, LoadRow, Medium, Pitfall, RunRecord, Search, Verdict};
 
 use crate::failure::Failure;
 use crate::output::{Output, count, counted, size};
 
-pub(super) fn print(records: &[Record], out: &mut Output) -> Result<(), Failure> {
+pub(super) fn print(records: &[RunRecord], out: &mut Output) -> Result<(), Failure> {
     if out.json() {
         return records.iter().try_for_each(|record| out.document(record));
     }
@@ -69,7 +69,7 @@ pub(super) fn print(records: &[Record], out: &mut Output) -> Result<(), Failure>
             }
         ))?;
     }
-    if records.iter().any(Record::is_modelled) {
+    if records.iter().any(RunRecord::is_modelled) {
         out.paragraph(
             "rates and latencies on a simulated SSD are modelled; WA-A and WA-D are counts",
         )?;
@@ -96,7 +96,7 @@ pub(super) fn print(records: &[Record], out: &mut Output) -> Result<(), Failure>
 }
 
 /// Prints what one run says of each kind of operation, of reads and of space.
-fn print_calls(record: &Record, out: &mut Output) -> Result<(), Failure> {
+fn print_calls(record: &RunRecord, out: &mut Output) -> Result<(), Failure> {
     let header = ["operation", "op/s", "p50 µs", "p99 µs", "p99.9 µs"];
     let row = |calls: &Calls| {
         let latencies = [
@@ -147,18 +147,18 @@ pub(super) fn print_load(load: &LoadRow, out: &mut Output) -> Result<(), Failure
 
 /// How latencies were taken, and where the keys came from, of rows where that is not each call and
 /// its own draw.
-pub(super) fn print_sampling(records: &[Record], out: &mut Output) -> Result<(), Failure> {
-    print_lines(records, Record::sampling_line, out)
+pub(super) fn print_sampling(records: &[RunRecord], out: &mut Output) -> Result<(), Failure> {
+    print_lines(records, RunRecord::sampling_line, out)
 }
 
 /// Prints the parameters and the series by which steadiness was judged.
-pub(super) fn print_steady(records: &[Record], out: &mut Output) -> Result<(), Failure> {
-    print_lines(records, Record::steady_line, out)
+pub(super) fn print_steady(records: &[RunRecord], out: &mut Output) -> Result<(), Failure> {
+    print_lines(records, RunRecord::steady_line, out)
 }
 
 fn print_lines(
-    records: &[Record],
-    of: fn(&Record) -> Option<String>,
+    records: &[RunRecord],
+    of: fn(&RunRecord) -> Option<String>,
     out: &mut Output,
 ) -> Result<(), Failure> {
     let mut said: Vec<String> = Vec::new();
@@ -172,8 +172,8 @@ fn print_lines(
 }
 
 /// Prints the CPU time by component, of runs that were sampled.
-fn print_components(records: &[Record], out: &mut Output) -> Result<(), Failure> {
-    let sampled: Vec<&Record> = records.iter().filter(|r| r.cpu_sampled).collect();
+fn print_components(records: &[RunRecord], out: &mut Output) -> Result<(), Failure> {
+    let sampled: Vec<&RunRecord> = records.iter().filter(|r| r.cpu_sampled).collect();
     if sampled.is_empty() {
         return Ok(());
     }
@@ -189,8 +189,8 @@ fn print_components(records: &[Record], out: &mut Output) -> Result<(), Failure>
 }
 
 /// Prints the drive's own limit for each run that has it.
-fn print_drive_limits(records: &[Record], out: &mut Output) -> Result<(), Failure> {
-    let line = |record: &Record| {
+fn print_drive_limits(records: &[RunRecord], out: &mut Output) -> Result<(), Failure> {
+    let line = |record: &RunRecord| {
         let limits = record.drive_limits();
         limits.iter().any(Option::is_some).then(|| {
             let cells = limits.map(|limit| {

@@ -2,19 +2,17 @@
 
 use std::path::Path;
 
-use isobath_lab::bench::{
-    self, Campaign, Case, Outcome, Record, RowSummary, Suite, SuiteChoice, Workload,
-};
+use isobath_lab::bench::{self, Campaign, RowSummary, Suite, SuiteChoice, Workload};
 use isobath_lab::drive_model::write_whole;
 use isobath_lab::load::InputFile;
-use isobath_lab::{EngineKind, LabError, Monitor, Silent};
+use isobath_lab::{LabError, Monitor, Silent};
 
-use super::campaign::{child, ends_all, kind, make_region, tune_all, virtual_ssd};
+use super::campaign::{FailedRun, child, make_region, run_in_order, tune_all, virtual_ssd};
 use super::records::{print_sampling, print_steady};
 use crate::args::{CampaignArgs, GlobalArgs};
 use crate::failure::Failure;
 use crate::output::{Output, count, counted};
-use crate::progress::{Progress, TimeLeft};
+use crate::progress::Progress;
 
 const REPORT: &str = "report.html";
 
@@ -44,14 +42,14 @@ pub(crate) fn campaign(
         args.seed,
         &progress,
     )?;
-    let (mut records, mut failed) = run_all(&mut campaign, &cases, &progress)?;
+    let (mut records, mut failed) = run_in_order(&mut campaign, &cases, true, out, &progress)?;
     let at_half_rate = match args.half_rate {
         true => bench::at_half_rate(&cases, &records),
         false => Vec::new(),
     };
     if !at_half_rate.is_empty() {
         progress.say("once more at half of the slowest engine's throughput");
-        let (more, more_failed) = run_all(&mut campaign, &at_half_rate, &progress)?;
+        let (more, more_failed) = run_in_order(&mut campaign, &at_half_rate, true, out, &progress)?;
         records.extend(more);
         failed.extend(more_failed);
     }
@@ -77,14 +75,7 @@ pub(crate) fn campaign(
             report.display()
         ))?;
     }
-    for (case, error) in &failed {
-        let error = error.to_string();
-        eprintln!(
-            "isobath: {}: {}",
-            told(case),
-            isobath_lab::escape(error.as_bytes())
-        );
-    }
+    failed.iter().for_each(FailedRun::tell);
     Ok(failed.is_empty())
 }
 
@@ -104,10 +95,9 @@ fn suite(name: &str) -> Result<Suite, Failure> {
 }
 
 fn choice(args: &CampaignArgs, directory: &Path) -> Result<SuiteChoice, Failure> {
-    let engines: Vec<EngineKind> = args.engines.iter().map(|engine| kind(*engine)).collect();
     Ok(SuiteChoice {
         full: args.full,
-        engines: (!engines.is_empty()).then_some(engines),
+        engines: (!args.engines.is_empty()).then(|| args.engines.clone()),
         rows: args.rows.clone(),
         duration: args.duration,
         warm_up: args.warm_up,
@@ -134,52 +124,6 @@ fn list(suite: &Suite, args: &CampaignArgs, out: &mut Output) -> Result<(), Fail
         ]);
     }
     out.table(&["row", "data", "log", "workload"], &rows, false)
-}
-
-/// The run in messages: its row and engine.
-fn told(case: &Case) -> String {
-    let row = case.row.as_deref().unwrap_or_default();
-    format!("{row}, {}", case.plan.engine.kind.name())
-}
-
-/// The records of the runs, and the runs that failed. A failed run ends no campaign: the same
-/// command tries it again later.
-type Ran<'c> = (Vec<Record>, Vec<(&'c Case, LabError)>);
-
-fn run_all<'c>(
-    campaign: &mut Campaign,
-    cases: &'c [Case],
-    progress: &Progress,
-) -> Result<Ran<'c>, Failure> {
-    let (mut records, mut failed) = (Vec::new(), Vec::new());
-    let mut time_left = TimeLeft::of(cases.len());
-    for (at, case) in cases.iter().enumerate() {
-        time_left.begin();
-        let (record, how) = match campaign.run(case, progress) {
-            Ok(Outcome::Ran(record)) => (record, time_left.ran()),
-            Ok(Outcome::Known(record)) => {
-                time_left.skip();
-                (record, "from the earlier session".to_owned())
-            }
-            Err(error) if ends_all(&error) => return Err(error.into()),
-            Err(error) => {
-                time_left.skip();
-                progress.say(&format!("run {}: {}: {error}", at + 1, told(case)));
-                failed.push((case, error));
-                continue;
-            }
-        };
-        progress.say(&format!(
-            "run {} of {}: {}: {} op/s, p99 {} µs; {how}",
-            at + 1,
-            cases.len(),
-            told(case),
-            count(record.operations_per_s.round() as u64),
-            count(record.latency_us_p99.round() as u64)
-        ));
-        records.push(*record);
-    }
-    Ok((records, failed))
 }
 
 /// Throughput of each row, latencies of the rows at half rate, and what each row's numbers may be

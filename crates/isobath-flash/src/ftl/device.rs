@@ -9,12 +9,12 @@ use std::collections::{BTreeMap, VecDeque};
 use super::config::{FlashConfig, FlashError};
 use super::data::PageData;
 use super::timing::{Clock, Nanos};
+use crate::log_space::LogSpace;
 use crate::policy::{
-    Cause, CleaningPolicy, History, HistoryKind, PageWrite, SegmentId, SegmentState, SegmentTable,
-    StreamId, Tick,
+    Cause, CleaningPolicy, History, PageWrite, SegmentId, SegmentState, StreamId, Tick,
 };
 use crate::rng::Rng;
-use crate::space::{BUFFERED, Space};
+use crate::space::{BUFFERED, NOWHERE};
 
 /// The drive's counters, as SMART would report them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -98,9 +98,7 @@ pub struct FlashDevice<D> {
     config: FlashConfig,
     policy: Box<dyn CleaningPolicy>,
     data: D,
-    space: Space,
-    table: SegmentTable,
-    histories: Vec<u32>,
+    log: LogSpace,
     free: VecDeque<u32>,
     open: Vec<Option<OpenBlock>>,
     cache: BTreeMap<u32, Cached>,
@@ -134,14 +132,9 @@ impl<D: PageData> FlashDevice<D> {
         let (pages, blocks) = (config.pages() as u32, config.blocks() as u32);
         let policy = config.policy.build(u64::from(pages));
         let pages_per_block = config.block_bytes / config.page_bytes;
-        let history_pages = match policy.history_kind() {
-            HistoryKind::Page { .. } => pages as usize,
-            _ => 0,
-        };
+        let kind = policy.history_kind();
         Ok(Self {
-            space: Space::new(pages, blocks, pages_per_block),
-            table: SegmentTable::new(blocks, config.block_bytes).keeping(policy.history_kind()),
-            histories: vec![u32::MAX; history_pages],
+            log: LogSpace::new(pages, blocks, pages_per_block, config.block_bytes, kind),
             free: (0..blocks).collect(),
             open: vec![None; usize::from(policy.streams())],
             cache: BTreeMap::new(),
@@ -193,7 +186,7 @@ impl<D: PageData> FlashDevice<D> {
         self.check_page(page)?;
         self.check_buffer(out.len())?;
         self.smart.host_read_bytes += out.len() as u64;
-        let slot = self.space.get(page);
+        let slot = self.log.space.get(page);
         match self.cache.get(&page) {
             Some(Cached::Written(Some(contents))) => out.copy_from_slice(contents),
             Some(_) => out.fill(0),
@@ -319,7 +312,7 @@ impl<D: PageData> FlashDevice<D> {
             return contents;
         }
         let mut before = vec![0; contents.len()];
-        let slot = self.space.get(page);
+        let slot = self.log.space.get(page);
         if slot < BUFFERED {
             self.data.read(slot, &mut before);
         }
@@ -445,37 +438,34 @@ impl<D: PageData> FlashDevice<D> {
     }
 
     fn history_of(&self, page: u32) -> History {
-        let slot = self.space.get(page);
-        match self.policy.history_kind() {
-            HistoryKind::Segment | HistoryKind::SegmentNewest if slot < BUFFERED => {
-                self.table.history(SegmentId(self.space.segment_of(slot)))
+        let slot = self.log.space.get(page);
+        match slot < BUFFERED {
+            true => {
+                let segment = self.log.space.segment_of(slot);
+                self.log.history(&*self.policy, page, segment)
             }
-            HistoryKind::Page { .. } if self.histories[page as usize] != u32::MAX => {
-                History(u64::from(self.histories[page as usize]))
-            }
-            _ => History::UNKNOWN,
+            false => self.log.own_history(page),
         }
     }
 
     /// The version of `page` on flash, if any, is obsolete.
     fn forget(&mut self, page: u32) {
-        let slot = self.space.get(page);
+        let slot = self.log.space.get(page);
         if slot < BUFFERED {
-            let segment = SegmentId(self.space.segment_of(slot));
-            self.space.invalidate(slot);
-            self.space.set(page, crate::space::NOWHERE);
-            self.table.invalidate(segment, self.config.page_bytes);
-            self.policy.died(&self.table, segment, 0.0, self.now);
+            let at = (slot, self.log.space.segment_of(slot));
+            let bytes = self.config.page_bytes;
+            self.log
+                .invalidate(&mut *self.policy, at, bytes, 0.0, self.now);
+            self.log.space.set(page, NOWHERE);
         }
     }
 
     /// A trimmed page has no history of its own any more.
     fn forget_history(&mut self, page: u32) {
-        if let Some(history) = self.histories.get_mut(page as usize) {
-            let old = std::mem::replace(history, u32::MAX);
-            if old != u32::MAX {
-                self.policy.forgotten(History(u64::from(old)));
-            }
+        let old = self.log.own_history(page);
+        if old != History::UNKNOWN {
+            self.log.clear_history(page);
+            self.policy.forgotten(old);
         }
     }
 
@@ -490,19 +480,12 @@ impl<D: PageData> FlashDevice<D> {
         };
         let (block, used) = (open.block, open.used);
         open.used += 1;
-        let slot = self.space.first_slot(block) + used;
-        let segment = SegmentId(block);
-        self.space.put(slot, page);
-        self.table.append(segment, write.bytes, write.history);
-        self.policy.appended(segment, write);
-        if let Some(history) = self.histories.get_mut(page as usize) {
-            *history = write.history.0 as u32;
-        }
+        let slot = self.log.space.first_slot(block) + used;
+        self.log.put(&mut *self.policy, (slot, block), page, write);
         self.smart.flash_written_bytes += u64::from(write.bytes);
         if used + 1 == self.pages_per_block {
             self.open[stream.index()] = None;
-            self.table.seal(segment, self.now);
-            self.policy.sealed(&self.table, segment);
+            self.log.seal(&mut *self.policy, block, self.now);
         }
         Ok(slot)
     }
@@ -529,7 +512,7 @@ impl<D: PageData> FlashDevice<D> {
         let block = self
             .take_free()
             .ok_or(FlashError::NoSpace { free_blocks: 0 })?;
-        self.table.open(SegmentId(block), wanted);
+        self.log.table.open(SegmentId(block), wanted);
         self.open[wanted.index()] = Some(OpenBlock { block, used: 0 });
         Ok(wanted)
     }
@@ -553,7 +536,7 @@ impl<D: PageData> FlashDevice<D> {
     /// Seals the open superblock with the most obsolete and unused space, so that it can be
     /// cleaned.
     fn close_emptiest(&mut self) -> Result<(), FlashError> {
-        let live = |open: &OpenBlock| self.table.live_bytes(SegmentId(open.block));
+        let live = |open: &OpenBlock| self.log.table.live_bytes(SegmentId(open.block));
         let opened = self
             .open
             .iter()
@@ -563,8 +546,7 @@ impl<D: PageData> FlashDevice<D> {
             free_blocks: self.free.len(),
         })?;
         if let Some(open) = self.open[stream].take() {
-            self.table.seal(SegmentId(open.block), self.now);
-            self.policy.sealed(&self.table, SegmentId(open.block));
+            self.log.seal(&mut *self.policy, open.block, self.now);
         }
         Ok(())
     }
@@ -573,7 +555,7 @@ impl<D: PageData> FlashDevice<D> {
     fn clean(&mut self, at: Nanos) -> Result<(), FlashError> {
         let mut victims = Vec::new();
         self.policy.select_victims(
-            &self.table,
+            &self.log.table,
             self.now,
             self.config.clean_batch as usize,
             &mut victims,
@@ -582,7 +564,7 @@ impl<D: PageData> FlashDevice<D> {
             return self.close_emptiest();
         }
         for victim in victims {
-            self.table.begin_cleaning(victim);
+            self.log.table.begin_cleaning(victim);
             self.relocate(victim, at)?;
             self.erase(victim, at);
         }
@@ -601,16 +583,16 @@ impl<D: PageData> FlashDevice<D> {
             return Ok(());
         }
         let most = self.wear.iter().copied().max().unwrap_or(0);
-        let sealed = (0..self.table.len()).map(SegmentId);
-        let sealed = sealed.filter(|&block| self.table.state(block) == SegmentState::Sealed);
+        let sealed = (0..self.log.table.len()).map(SegmentId);
+        let sealed = sealed.filter(|&block| self.log.table.state(block) == SegmentState::Sealed);
         let Some(least) = sealed.min_by_key(|block| self.wear[block.index()]) else {
             return Ok(());
         };
         if most - self.wear[least.index()] <= difference_max {
             return Ok(());
         }
-        self.smart.flash_levelled_bytes += u64::from(self.table.live_bytes(least));
-        self.table.begin_cleaning(least);
+        self.smart.flash_levelled_bytes += u64::from(self.log.table.live_bytes(least));
+        self.log.table.begin_cleaning(least);
         self.levelling = true;
         let relocated = self.relocate(least, at);
         self.levelling = false;
@@ -636,19 +618,19 @@ impl<D: PageData> FlashDevice<D> {
 
     fn relocate(&mut self, victim: SegmentId, at: Nanos) -> Result<(), FlashError> {
         let mut slots = Vec::new();
-        self.space.valid_slots(victim.0, &mut slots);
+        self.log.space.valid_slots(victim.0, &mut slots);
         let mut writes = Vec::with_capacity(slots.len());
         for &slot in &slots {
-            let old = self.history_of(self.space.page_at(slot));
+            let old = self.history_of(self.log.space.page_at(slot));
             let history = self.policy.survived(old, self.now);
             writes.push(self.page_write(u64::from(slot), Cause::Relocated, history));
         }
         self.policy.order(&mut writes, self.now);
         for write in &writes {
             let from = write.token as u32;
-            let page = self.space.page_at(from);
-            self.space.invalidate(from);
-            self.table.invalidate(victim, write.bytes);
+            let page = self.log.space.page_at(from);
+            self.log.space.invalidate(from);
+            self.log.table.invalidate(victim, write.bytes);
             let to = self.append(page, write)?;
             self.data.copy(from, to);
             self.smart.flash_read_bytes += u64::from(write.bytes);
@@ -662,10 +644,9 @@ impl<D: PageData> FlashDevice<D> {
     }
 
     fn erase(&mut self, victim: SegmentId, at: Nanos) {
-        let first = self.space.first_slot(victim.0);
+        let first = self.log.space.first_slot(victim.0);
         self.data.erase(first..first + self.pages_per_block);
-        self.table.free(victim);
-        self.policy.freed(victim);
+        self.log.free(&mut *self.policy, victim);
         self.free.push_back(victim.0);
         self.wear[victim.index()] += 1;
         self.smart.erases += 1;

@@ -10,12 +10,13 @@ use reserve::Reserve;
 
 use super::config::{Duplicates, SimConfig, SimError};
 use super::report::{SimReport, Window};
+use crate::log_space::LogSpace;
 use crate::policy::{
     Cause, CleaningPolicy, History, HistoryKind, PageWrite, PolicyKind, PolicyUser, SegmentId,
-    SegmentState, SegmentTable, StreamId, Tick,
+    SegmentState, StreamId, Tick,
 };
 use crate::rng::Rng;
-use crate::space::{BUFFERED, NOWHERE, Space};
+use crate::space::{BUFFERED, NOWHERE};
 use crate::workload::{Op, Synthetic, Workload, WorkloadKind};
 
 /// Operations taken from the workload at a time: enough to overlap their cache misses, few enough
@@ -116,13 +117,10 @@ pub struct Simulator<P, W> {
     config: SimConfig,
     policy: P,
     workload: W,
-    space: Space,
-    table: SegmentTable,
+    log: LogSpace,
     free: VecDeque<u32>,
     reserve: Reserve,
     open: Vec<OpenSegment>,
-    /// Per page, its history, if the policy uses that.
-    histories: Vec<u32>,
     /// Per page, its exact update rate, for oracle policies.
     rates: Vec<f32>,
     /// Per page, its size, if sizes vary.
@@ -175,22 +173,13 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
             .clean_batch
             .map_or(policy.preferred_batch(), |batch| batch as usize);
         let segments = Reserve::segments(&config, policy.streams(), batch);
-        let history_kind = policy.history_kind();
-        let histories = match history_kind {
-            HistoryKind::Page { .. } => vec![u32::MAX; pages as usize],
-            _ => Vec::new(),
-        };
+        let slots = config.segment_bytes / config.smallest_page_bytes();
+        let kind = policy.history_kind();
         Ok(Self {
-            space: Space::new(
-                pages,
-                segments,
-                config.segment_bytes / config.smallest_page_bytes(),
-            ),
-            table: SegmentTable::new(segments, config.segment_bytes).keeping(history_kind),
+            log: LogSpace::new(pages, segments, slots, config.segment_bytes, kind),
             free: (0..config.segments + config.spare_segments).collect(),
             reserve: Reserve::new(&config, segments),
             open: vec![CLOSED; usize::from(policy.streams())],
-            histories,
             rates,
             sizes: config.sizes(pages),
             buffer: Vec::new(),
@@ -316,7 +305,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
                 break;
             }
             let mut ops = &ops[..got];
-            self.space.touch(ops.iter().map(|op| op.page()));
+            self.log.space.touch(ops.iter().map(|op| op.page()));
             while runs && !ops.is_empty() {
                 let done = self.overwrite_run(ops)?;
                 ops = &ops[done..];
@@ -361,37 +350,23 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         matches!(self.policy.history_kind(), HistoryKind::Page { .. })
     }
 
-    /// History of a page stored in `segment`.
-    #[inline]
-    fn history(&self, page: u32, segment: u32) -> History {
-        match self.policy.history_kind() {
-            HistoryKind::None => History::UNKNOWN,
-            HistoryKind::Segment | HistoryKind::SegmentNewest => {
-                self.table.history(SegmentId(segment))
-            }
-            HistoryKind::Page { .. } => unpack(self.histories[page as usize]),
-        }
-    }
-
     /// The version of `page` in `slot` is obsolete.
     #[inline]
     fn invalidate(&mut self, page: u32, slot: u32, segment: u32) {
-        self.space.invalidate(slot);
-        let segment = SegmentId(segment);
-        self.table.invalidate(segment, self.size(page));
-        let rate = self.rate(page);
-        self.policy.died(&self.table, segment, rate, self.now);
+        let (bytes, rate) = (self.size(page), self.rate(page));
+        self.log
+            .invalidate(&mut self.policy, (slot, segment), bytes, rate, self.now);
     }
 
     #[inline]
     fn user_write(&mut self, page: u32) -> Result<(), SimError> {
         self.now += 1;
         self.totals.updates += 1;
-        let place = self.space.get(page);
+        let place = self.log.space.get(page);
         let mut old = History::UNKNOWN;
         if place < BUFFERED {
-            let segment = self.space.segment_of(place);
-            old = self.history(page, segment);
+            let segment = self.log.space.segment_of(place);
+            old = self.log.history(&self.policy, page, segment);
             self.invalidate(page, place, segment);
         } else if place != NOWHERE {
             let entry = &mut self.buffer[(place ^ BUFFERED) as usize];
@@ -418,11 +393,11 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
     }
 
     fn trim(&mut self, page: u32) {
-        let place = self.space.get(page);
+        let place = self.log.space.get(page);
         let mut old = History::UNKNOWN;
         if place < BUFFERED {
-            let segment = self.space.segment_of(place);
-            old = self.history(page, segment);
+            let segment = self.log.space.segment_of(place);
+            old = self.log.history(&self.policy, page, segment);
             self.invalidate(page, place, segment);
         } else if place != NOWHERE {
             // What `histories` has is that of the version before, which is counted out already.
@@ -430,9 +405,9 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
             old = entry.history;
             self.policy.superseded(entry);
         }
-        self.space.set(page, NOWHERE);
+        self.log.space.set(page, NOWHERE);
         if self.keeps_page_histories() {
-            self.histories[page as usize] = u32::MAX;
+            self.log.clear_history(page);
             self.policy.forgotten(old);
         }
     }
@@ -440,7 +415,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
     #[inline]
     fn buffer_write(&mut self, mut write: PageWrite, page: u32) -> Result<(), SimError> {
         let index = self.buffer.len() as u32;
-        self.space.set(page, BUFFERED | index);
+        self.log.space.set(page, BUFFERED | index);
         write.token |= u64::from(index) << 32;
         self.buffer_bytes += u64::from(write.bytes);
         self.buffer.push(write);
@@ -458,7 +433,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
     fn flush_buffer(&mut self) -> Result<(), SimError> {
         let mut buffer = std::mem::take(&mut self.buffer);
         self.policy.order(&mut buffer, self.now);
-        let space = &self.space;
+        let space = &self.log.space;
         let is_current = |write: &PageWrite| {
             space.get(write.token as u32) == BUFFERED | (write.token >> 32) as u32
         };
@@ -472,7 +447,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         } else {
             for write in &buffer {
                 let page = write.token as u32;
-                let current = self.space.get(page) == BUFFERED | (write.token >> 32) as u32;
+                let current = self.log.space.get(page) == BUFFERED | (write.token >> 32) as u32;
                 self.totals.user_pages += 1;
                 self.totals.user_bytes += u64::from(write.bytes);
                 self.append(write, page, current)?;
@@ -497,16 +472,12 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         {
             open = self.next_segment(stream, write.cause)?;
         }
-        let segment = SegmentId(open.segment);
         if current {
-            self.space.put(open.next_slot, page);
-            self.table.append(segment, write.bytes, write.history);
-            if self.keeps_page_histories() {
-                self.histories[page as usize] = pack(write.history);
-            }
-            self.policy.appended(segment, write);
+            let at = (open.next_slot, open.segment);
+            self.log.put(&mut self.policy, at, page, write);
         } else {
-            self.table.note_history(segment, write.history);
+            let segment = SegmentId(open.segment);
+            self.log.table.note_history(segment, write.history);
         }
         self.open[stream.index()] = open;
         self.advance(stream, 1, write.bytes);
@@ -575,9 +546,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
     }
 
     fn seal(&mut self, full: OpenSegment) {
-        let segment = SegmentId(full.segment);
-        self.table.seal(segment, self.now);
-        self.policy.sealed(&self.table, segment);
+        self.log.seal(&mut self.policy, full.segment, self.now);
     }
 
     fn open_segment(&mut self, stream: StreamId) -> Result<OpenSegment, SimError> {
@@ -585,10 +554,10 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         let Some(segment) = free else {
             return Err(self.out_of_space());
         };
-        self.table.open(SegmentId(segment), stream);
+        self.log.table.open(SegmentId(segment), stream);
         let open = OpenSegment {
             segment,
-            next_slot: self.space.first_slot(segment),
+            next_slot: self.log.space.first_slot(segment),
             used_bytes: 0,
         };
         self.open[stream.index()] = open;
@@ -600,7 +569,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         let mut victims = std::mem::take(&mut self.victims);
         victims.clear();
         self.policy
-            .select_victims(&self.table, self.now, self.batch, &mut victims);
+            .select_victims(&self.log.table, self.now, self.batch, &mut victims);
         if victims.is_empty() {
             return Err(self.out_of_space());
         }
@@ -633,7 +602,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
 
     fn count_victims(&mut self, victims: &[SegmentId]) {
         for &victim in victims {
-            let emptiness = f64::from(self.table.emptiness(victim));
+            let emptiness = f64::from(self.log.table.emptiness(victim));
             self.totals.cleaned_segments += 1;
             self.totals.emptiness_sum += emptiness;
             if self.record_histogram {
@@ -652,9 +621,9 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         for &victim in victims {
             self.drain(victim, moving);
         }
-        self.space.touch(moving.iter().copied());
+        self.log.space.touch(moving.iter().copied());
         for &page in moving.iter() {
-            let old = unpack(self.histories[page as usize]);
+            let old = self.log.own_history(page);
             let history = self.policy.survived(old, self.now);
             moves.push(PageWrite {
                 token: u64::from(page),
@@ -676,7 +645,9 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         moves: &mut Vec<PageWrite>,
     ) {
         for &victim in victims {
-            let history = self.policy.survived(self.table.history(victim), self.now);
+            let history = self
+                .policy
+                .survived(self.log.table.history(victim), self.now);
             let first = moving.len() as u64;
             self.drain(victim, moving);
             let token = first << 32 | moving.len() as u64;
@@ -693,11 +664,10 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
 
     /// Takes the live pages out of a victim and frees it.
     fn drain(&mut self, victim: SegmentId, moving: &mut Vec<u32>) {
-        debug_assert_eq!(self.table.state(victim), SegmentState::Sealed);
-        self.space.drain(victim.0, moving);
-        self.table.begin_cleaning(victim);
-        self.table.free(victim);
-        self.policy.freed(victim);
+        debug_assert_eq!(self.log.table.state(victim), SegmentState::Sealed);
+        self.log.space.drain(victim.0, moving);
+        self.log.table.begin_cleaning(victim);
+        self.log.free(&mut self.policy, victim);
         self.free.push_back(victim.0);
     }
 
@@ -739,31 +709,16 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
     }
 
     fn out_of_space(&self) -> SimError {
-        let segments = self.table.len();
+        let segments = self.log.table.len();
         SimError::OutOfSpace {
             policy: self.policy.name(),
             updates: self.totals.updates,
             live_pages: (0..segments)
-                .map(|s| u64::from(self.table.live_pages(SegmentId(s))))
+                .map(|s| u64::from(self.log.table.live_pages(SegmentId(s))))
                 .sum(),
             segments,
             open: self.open_segments(),
         }
-    }
-}
-
-/// A history in four bytes; unknown is all ones.
-#[inline]
-fn pack(history: History) -> u32 {
-    history.0 as u32
-}
-
-#[inline]
-fn unpack(history: u32) -> History {
-    if history == u32::MAX {
-        History::UNKNOWN
-    } else {
-        History(u64::from(history))
     }
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::analysis;
-use crate::policy::{Greedy, Mdc};
+use crate::policy::{Greedy, Mdc, SegmentTable};
 use crate::sim::PageSizes;
 use crate::trace::Trace;
 
@@ -256,13 +256,13 @@ fn books_balance_under_every_policy_and_page_size() {
 }
 
 fn balance<P: CleaningPolicy, W: Workload>(simulator: &Simulator<P, W>, name: &str) {
-    let segments = simulator.table.len() as usize;
+    let segments = simulator.log.table.len() as usize;
     let (mut pages, mut bytes) = (vec![0u32; segments], vec![0u32; segments]);
     for page in 0..simulator.workload.pages() {
-        let place = simulator.space.get(page);
+        let place = simulator.log.space.get(page);
         if place < BUFFERED {
-            let segment = simulator.space.segment_of(place) as usize;
-            assert_eq!(simulator.space.page_at(place), page, "{name}");
+            let segment = simulator.log.space.segment_of(place) as usize;
+            assert_eq!(simulator.log.space.page_at(place), page, "{name}");
             pages[segment] += 1;
             bytes[segment] += simulator.size(page);
         } else {
@@ -276,18 +276,18 @@ fn balance<P: CleaningPolicy, W: Workload>(simulator: &Simulator<P, W>, name: &s
     for segment in 0..segments {
         let id = SegmentId(segment as u32);
         assert_eq!(
-            simulator.table.live_pages(id),
+            simulator.log.table.live_pages(id),
             pages[segment],
             "{name} segment {segment}"
         );
         assert_eq!(
-            simulator.table.live_bytes(id),
+            simulator.log.table.live_bytes(id),
             bytes[segment],
             "{name} segment {segment}"
         );
         let free = simulator.free.contains(&(segment as u32));
         assert_eq!(
-            simulator.table.state(id) == SegmentState::Free,
+            simulator.log.table.state(id) == SegmentState::Free,
             free,
             "{name} segment {segment}"
         );
@@ -322,8 +322,8 @@ fn a_trace_replays_with_its_trims() {
     let trace = Trace::new(ops, 0);
     let mut simulator = Simulator::new(small(0.8), Greedy::new(), trace.replay(1)).unwrap();
     while simulator.updates(1000).unwrap() > 0 {}
-    let live: u32 = (0..simulator.table.len())
-        .map(|s| simulator.table.live_pages(SegmentId(s)))
+    let live: u32 = (0..simulator.log.table.len())
+        .map(|s| simulator.log.table.live_pages(SegmentId(s)))
         .sum();
     assert_eq!(live, 4_000);
     assert_eq!(simulator.totals().updates, 12_000, "trims are not updates");
@@ -424,7 +424,7 @@ fn every_history_is_updated_or_forgotten_once_wherever_its_page_is() {
         let replay = trace.replay(1);
         let mut simulator = Simulator::new(config, Witness::default(), replay).unwrap();
         while simulator.updates(1000).unwrap() > 0 {}
-        let space = &simulator.space;
+        let space = &simulator.log.space;
         let present = (0..8_000).filter(|&page| space.get(page) != NOWHERE);
         assert_eq!(simulator.policy.alive.len(), present.count());
         assert!(simulator.totals.cleaned_segments > 0);

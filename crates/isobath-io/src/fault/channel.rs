@@ -9,14 +9,14 @@ use crate::device::{Channel, ChannelOptions, QueueFull};
 use crate::error::{ChannelError, IoError, IoErrorKind, VolumeError};
 use crate::fault::FaultDevice;
 use crate::fault::medium::{PageWrite, page_writes};
-use crate::fault::state::{Finished, State, Task};
+use crate::fault::state::{FaultState, Finished, Task};
 use crate::io::{Completion, Io, IoVec, Op};
 use crate::sleep::EventWake;
 use crate::stats::ChannelStats;
 use crate::waker::Waker;
 
 /// An accepted I/O.
-struct Slot {
+struct FaultySlot {
     io: Io,
     ranges: Vec<IoVec>,
     len: u64,
@@ -28,7 +28,7 @@ struct FaultChannel {
     inbox: usize,
     depth: u32,
     in_flight: u32,
-    slots: Vec<Slot>,
+    slots: Vec<FaultySlot>,
     free: Vec<u32>,
     queued: VecDeque<u32>,
     ready: Vec<Completion>,
@@ -58,7 +58,7 @@ pub(super) fn open(
 }
 
 impl FaultChannel {
-    fn check(&self, state: &State, io: &Io, ranges: &[IoVec]) -> Result<u64, IoError> {
+    fn check(&self, state: &FaultState, io: &Io, ranges: &[IoVec]) -> Result<u64, IoError> {
         let block = self.device.plan.logical_block;
         let aligned = |bits: u64| bits.is_multiple_of(u64::from(block));
         let len = u64::from(io.len);
@@ -81,7 +81,7 @@ impl FaultChannel {
     }
 
     /// Hands the queued I/Os to the device.
-    fn hand_over(&mut self, state: &mut State) {
+    fn hand_over(&mut self, state: &mut FaultState) {
         while let Some(token) = self.queued.pop_front() {
             let slot = &mut self.slots[token as usize];
             slot.start_us = state.now_us();
@@ -103,7 +103,7 @@ impl FaultChannel {
     }
 
     /// Takes over finished I/Os.
-    fn reap(&mut self, state: &mut State, out: &mut Vec<Completion>) {
+    fn reap(&mut self, state: &mut FaultState, out: &mut Vec<Completion>) {
         while let Some(finished) = state.pop(self.inbox) {
             self.free.push(finished.slot);
             let slot = &self.slots[finished.slot as usize];
@@ -184,7 +184,7 @@ impl Channel for FaultChannel {
                 return Ok(());
             }
         };
-        let slot = Slot {
+        let slot = FaultySlot {
             io,
             ranges,
             len,

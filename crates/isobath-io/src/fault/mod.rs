@@ -16,7 +16,7 @@ use crate::io::Op;
 use crate::options::{BackendKind, BackendReport};
 use medium::PAGE;
 pub use plan::{Fault, FaultPlan, FaultRule, Survivors, Trigger};
-use state::{State, Task};
+use state::{FaultState, Task};
 
 /// An in-process device with a [`FaultPlan`]: failing, short, torn, lost, misdirected and corrupted
 /// I/Os, delays and overtaking, and a volatile write cache whose contents a power loss mixes up.
@@ -52,7 +52,7 @@ use state::{State, Task};
 /// # }
 /// ```
 pub struct FaultDevice {
-    state: Mutex<State>,
+    state: Mutex<FaultState>,
     plan: FaultPlan,
 }
 
@@ -65,14 +65,14 @@ impl std::fmt::Debug for FaultDevice {
 impl FaultDevice {
     /// A zeroed device of `bytes` bytes (rounded up to 4096).
     pub fn new(bytes: u64, plan: FaultPlan) -> Arc<FaultDevice> {
-        let state = State::new(&plan, bytes.next_multiple_of(PAGE));
+        let state = FaultState::new(&plan, bytes.next_multiple_of(PAGE));
         Arc::new(FaultDevice {
             state: Mutex::new(state),
             plan,
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FaultState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -85,7 +85,7 @@ struct Rule {
     seen: u64,
 }
 
-pub(super) struct State {
+pub(super) struct FaultState {
     seed: u64,
     latency_us: (u64, u64),
     unit: u64,
@@ -107,17 +107,17 @@ pub(super) struct State {
     digest: u64,
 }
 
-impl State {
-    pub(super) fn new(plan: &FaultPlan, len: u64) -> State {
+impl FaultState {
+    pub(super) fn new(plan: &FaultPlan, len: u64) -> FaultState {
         let mut medium = Medium::default();
         medium.grow(len);
         medium.grow_log(plan.log_bytes);
-        State::over(plan, medium, (len, plan.log_bytes))
+        FaultState::over(plan, medium, (len, plan.log_bytes))
     }
 
-    fn over(plan: &FaultPlan, medium: Medium, (len, log_len): (u64, u64)) -> State {
+    fn over(plan: &FaultPlan, medium: Medium, (len, log_len): (u64, u64)) -> FaultState {
         let rules = plan.rules.iter().cloned();
-        State {
+        FaultState {
             seed: plan.seed,
             latency_us: (*plan.latency_us.start(), *plan.latency_us.end()),
             unit: u64::from(plan.atomic_unit),
@@ -518,7 +518,7 @@ impl State {
         plan: &FaultPlan,
         survivors: [Survivors; 2],
         variant: u64,
-    ) -> State {
+    ) -> FaultState {
         let mut in_flight: Vec<(u64, &[PageWrite])> = Vec::new();
         for (index, io) in &self.flying {
             if let Task::Write { parts, .. } = &io.task {
@@ -534,7 +534,7 @@ impl State {
         let medium = self
             .medium
             .after_power_loss(survivors, &in_flight, self.unit, rng);
-        State::over(plan, medium, (self.len, self.log_len))
+        FaultState::over(plan, medium, (self.len, self.log_len))
     }
 
     pub(super) fn corrupt(&mut self, range: Range<u64>, change: &impl Fn(&mut [u8])) {

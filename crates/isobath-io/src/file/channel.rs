@@ -87,7 +87,7 @@ fn open_over(
 }
 
 /// A request on one member: a whole I/O, or a part of one.
-struct Slot {
+struct IoSlot {
     op: Op,
     durable: bool,
     retries: u8,
@@ -131,7 +131,7 @@ struct FileChannel<Q: Queue> {
     in_flight: u32,
     /// Requests pushed to the queue and not yet done.
     pushed: u32,
-    slots: Vec<Slot>,
+    slots: Vec<IoSlot>,
     free: Vec<u32>,
     parents: Vec<Parent>,
     free_parents: Vec<u32>,
@@ -195,7 +195,7 @@ impl<Q: Queue> FileChannel<Q> {
         }
     }
 
-    fn add_slot(&mut self, slot: Slot) -> u32 {
+    fn add_slot(&mut self, slot: IoSlot) -> u32 {
         match self.free.pop() {
             Some(token) => {
                 self.slots[token as usize] = slot;
@@ -231,7 +231,7 @@ impl<Q: Queue> FileChannel<Q> {
     }
 
     /// Takes a slot and hands it to the queue, or to the backlog.
-    fn start(&mut self, slot: Slot) {
+    fn start(&mut self, slot: IoSlot) {
         let token = self.add_slot(slot);
         if self.backlog.is_empty() && self.queue.has_room() {
             self.push(token);
@@ -312,8 +312,8 @@ impl<Q: Queue> FileChannel<Q> {
         self.device.check(io.op, io.offset, len, ok).map(|()| len)
     }
 
-    fn slot(&self, io: &Io, piece: Piece, logical: u64, parent: u32) -> Slot {
-        Slot {
+    fn slot(&self, io: &Io, piece: Piece, logical: u64, parent: u32) -> IoSlot {
+        IoSlot {
             op: io.op,
             durable: io.durable && io.op != Op::Read,
             retries: 0,

@@ -8,12 +8,12 @@ use std::path::Path;
 
 use journal::{Journal, Line, TrialLine};
 
-use super::child::{ChildProgram, lookup_in_child};
+use super::child::{ChildProgram, run_in_child};
 use super::harness;
-use super::lookup::{RunReport, lookup};
-use super::place::{Place, Ready};
+use super::place::{Ready, RunPlace};
 use super::plan::Plan;
-use super::record::Record;
+use super::record::RunRecord;
+use super::run::{self, RunReport};
 use super::search::{Search, SearchPlan, search};
 use crate::engine::EngineKind;
 use crate::{LabError, Monitor};
@@ -28,7 +28,7 @@ pub struct Case {
     /// Round of repeats, from 0.
     pub round: usize,
     /// The file system that is made for this run alone; the plan's path if there is none.
-    pub place: Option<Place>,
+    pub place: Option<RunPlace>,
     /// The row of the campaign that it belongs to, where the campaign has named rows.
     pub row: Option<String>,
     /// What was searched before, where the plan's settings were; see [`Campaign::tune`].
@@ -47,8 +47,8 @@ impl Case {
         let mut text = format!("{plan:?}");
         text += &match &self.place {
             None => String::new(),
-            Some(Place::Region(region)) => region.to_string_lossy().into_owned(),
-            Some(Place::VirtualSsd(place)) => {
+            Some(RunPlace::Region(region)) => region.to_string_lossy().into_owned(),
+            Some(RunPlace::VirtualSsd(place)) => {
                 format!("virtual SSD in {}", place.directory.display())
             }
         };
@@ -91,9 +91,9 @@ fn still_failed(failed: &[FailedRun], known: &[Line]) -> Vec<FailedRun> {
 #[derive(Debug)]
 pub enum Outcome {
     /// It was run now.
-    Ran(Box<Record>),
+    Ran(Box<RunRecord>),
     /// An earlier session had run it.
-    Known(Box<Record>),
+    Known(Box<RunRecord>),
 }
 
 /// A directory with the records of a campaign, or only memory.
@@ -157,7 +157,7 @@ impl Campaign {
     ///
     /// # Errors
     /// As for [`Campaign::open`], and that there is none.
-    pub fn read(directory: &Path) -> Result<Vec<Record>, LabError> {
+    pub fn read(directory: &Path) -> Result<Vec<RunRecord>, LabError> {
         let lines = journal::read_records(directory)?;
         if lines.is_empty() {
             return Err(LabError::Request(format!(
@@ -302,8 +302,8 @@ impl Campaign {
         monitor: &dyn Monitor,
     ) -> Result<RunReport, LabError> {
         let run = |plan: &Plan| match &self.child {
-            Some(child) if plan.engine.kind.may_abort() => lookup_in_child(child, plan, monitor),
-            _ => lookup(plan, monitor),
+            Some(child) if plan.engine.kind.may_abort() => run_in_child(child, plan, monitor),
+            _ => run::run(plan, monitor),
         };
         let Some(place) = &case.place else {
             return run(plan);
@@ -325,8 +325,8 @@ impl Campaign {
 
 /// Distinct texts of records, in the order of their first appearance.
 pub(super) fn distinct<'r>(
-    records: &'r [Record],
-    of: impl Fn(&'r Record) -> String,
+    records: &'r [RunRecord],
+    of: impl Fn(&'r RunRecord) -> String,
 ) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let texts = records.iter().map(of);

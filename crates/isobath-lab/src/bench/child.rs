@@ -17,8 +17,8 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer, V2Serializer};
 use serde::{Deserialize, Serialize};
 
-use super::lookup::{RunReport, lookup};
 use super::plan::{Plan, check_plan};
+use super::run::{self, RunReport};
 use crate::{LabError, Monitor, Stage, Unit, engine, hex, unhex};
 
 /// How a process is started that calls [`serve`].
@@ -54,7 +54,7 @@ struct Measured {
 ///
 /// # Errors
 /// What the child said, or how it ended where it said nothing.
-pub(super) fn lookup_in_child(
+pub(super) fn run_in_child(
     child: &ChildProgram,
     plan: &Plan,
     monitor: &dyn Monitor,
@@ -213,7 +213,7 @@ pub fn serve() -> Result<(), LabError> {
         let _ = lines.read_to_end(&mut Vec::new());
         seen.store(true, Ordering::Relaxed);
     });
-    let answer = match lookup(&plan, &Parent(is_over)).and_then(Measured::of) {
+    let answer = match run::run(&plan, &Parent(is_over)).and_then(Measured::of) {
         Ok(measured) => Answer::Measured(Box::new(measured)),
         Err(LabError::Interrupted | LabError::Engine(isobath::Error::Interrupted)) => {
             Answer::Interrupted
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn a_child_that_aborts_is_a_run_that_failed() {
         let run = |script| {
-            let error = lookup_in_child(&shell(script), &plan(), &Silent).unwrap_err();
+            let error = run_in_child(&shell(script), &plan(), &Silent).unwrap_err();
             error.to_string()
         };
         let error = run("read line; echo assertion failed >&2; kill -ABRT $$");
@@ -274,14 +274,14 @@ mod tests {
                 true
             }
         }
-        let ended = lookup_in_child(&shell("cat > /dev/null"), &plan(), &Cancelled);
+        let ended = run_in_child(&shell("cat > /dev/null"), &plan(), &Cancelled);
         assert!(matches!(ended, Err(LabError::Interrupted)), "{ended:?}");
     }
 
     #[test]
     fn what_was_measured_is_the_same_on_both_sides() {
         let plan: Plan = serde_json::from_str(&serde_json::to_string(&plan()).unwrap()).unwrap();
-        let report = lookup(&plan, &Silent).unwrap();
+        let report = run::run(&plan, &Silent).unwrap();
         let text = serde_json::to_string(&Measured::of(report.clone()).unwrap()).unwrap();
         let again: Measured = serde_json::from_str(&text).unwrap();
         let again = again.report().unwrap();

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::record::Record;
+use super::record::RunRecord;
 use crate::LabError;
 
 /// Samples per second of CPU time: no divisor of a timer's rate, so that periodic work is met at
@@ -289,20 +289,20 @@ fn component(sample: &[Frame]) -> String {
 /// The table of what each component takes of an operation's CPU time: all of it, then a row for
 /// each component that a record has, and a column for each record.
 #[must_use]
-pub fn components(records: &[&Record]) -> Vec<Vec<String>> {
+pub fn components(records: &[&RunRecord]) -> Vec<Vec<String>> {
     let mut names: Vec<&str> = Vec::new();
     for (name, _) in records.iter().flat_map(|r| &r.cpu_by_component) {
         if !names.contains(&name.as_str()) {
             names.push(name);
         }
     }
-    let row = |name: &str, of: &dyn Fn(&Record) -> Option<String>| {
+    let row = |name: &str, of: &dyn Fn(&RunRecord) -> Option<String>| {
         let cells = records.iter().map(|r| of(r).unwrap_or_default());
         [name.to_owned()].into_iter().chain(cells).collect()
     };
-    let all = |r: &Record| Some(format!("{:.2}", r.cpu_us_per_operation));
+    let all = |r: &RunRecord| Some(format!("{:.2}", r.cpu_us_per_operation));
     let rows = names.iter().map(|name| {
-        row(name, &|r: &Record| {
+        row(name, &|r: &RunRecord| {
             let (_, us) = r.cpu_by_component.iter().find(|(known, _)| known == name)?;
             let share = 100.0 * us / r.cpu_us_per_operation.max(f64::MIN_POSITIVE);
             Some(format!("{us:.2} ({share:.0}%)"))

@@ -7,7 +7,7 @@
 use serde::Serialize;
 
 use super::evidence::{lines, rows, verdicts};
-use super::record::Record;
+use super::record::RunRecord;
 use super::verdict::Pitfall;
 
 /// The performance of one drive.
@@ -37,7 +37,7 @@ pub struct Need {
 /// Drives that each side of each row needs: rows are different workloads or conditions, so none
 /// stands for another.
 #[must_use]
-pub fn needs(records: &[Record], data_bytes: f64, rate_per_s: f64) -> Vec<Need> {
+pub fn needs(records: &[RunRecord], data_bytes: f64, rate_per_s: f64) -> Vec<Need> {
     let mut needs: Vec<Need> = Vec::new();
     for row in rows(records) {
         let committed = verdicts(&row.records).into_iter();
@@ -141,14 +141,14 @@ pub fn cost_map(points: &[Point], first: &str, second: &str, scale: f64) -> Cost
 /// over-provisioning. Runs without an engine, and those that were offered a rate, do not say what
 /// an engine can serve.
 #[must_use]
-pub(super) fn points(row: &[Record], by_over_provisioning: bool) -> Vec<Point> {
-    let side = |line: &str, record: &Record| match record.setting.medium.over_provisioning() {
+pub(super) fn points(row: &[RunRecord], by_over_provisioning: bool) -> Vec<Point> {
+    let side = |line: &str, record: &RunRecord| match record.setting.medium.over_provisioning() {
         Some(share) if by_over_provisioning => {
             format!("{line}, {:.0}% over-provisioned", share * 100.0)
         }
         _ => line.to_owned(),
     };
-    let point = |line: &str, record: &Record| Point {
+    let point = |line: &str, record: &RunRecord| Point {
         side: side(line, record),
         data_bytes: record.data_bytes as f64,
         // Rates in memory or through FUSE say nothing of a drive.
@@ -156,8 +156,8 @@ pub(super) fn points(row: &[Record], by_over_provisioning: bool) -> Vec<Point> {
             .modelled_operations_per_s
             .unwrap_or(record.operations_per_s),
     };
-    let says = |record: &&Record| !record.is_baseline() && record.setting.rate_per_s.is_none();
-    let says: Vec<Record> = row.iter().filter(says).cloned().collect();
+    let says = |record: &&RunRecord| !record.is_baseline() && record.setting.rate_per_s.is_none();
+    let says: Vec<RunRecord> = row.iter().filter(says).cloned().collect();
     let lines = lines(&says);
     let of_line = lines.iter().flat_map(|line| {
         let records = line.records.iter();

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::medium::{Medium, MediumClass};
-use super::record::{LeftOut, Record};
+use super::record::{LeftOut, RunRecord};
 use super::row::Setting;
 use super::verdict::{Evidence, Known, Length, Pitfall, StateEvidence, Verdict, judge};
 use crate::engine::{Callers, DriveState, EngineKind, SpaceConfig, Tuning};
@@ -23,7 +23,7 @@ struct Configuration {
 
 impl Configuration {
     /// Of one engine.
-    fn of(record: &Record) -> Configuration {
+    fn of(record: &RunRecord) -> Configuration {
         let mut setting = record.setting.clone();
         let medium = setting.medium.class();
         setting.medium = Medium::Memory;
@@ -38,7 +38,7 @@ impl Configuration {
     }
 
     /// Of all engines together: without what each has of its own.
-    fn shared(record: &Record) -> Configuration {
+    fn shared(record: &RunRecord) -> Configuration {
         let mut configuration = Configuration::of(record);
         let setting = &mut configuration.setting;
         (setting.kind, setting.engine) = (EngineKind::Null, String::new());
@@ -103,14 +103,14 @@ pub struct Group {
     /// Heading or engine; with what makes it different if there are several of it.
     pub name: String,
     /// Its records, in their order.
-    pub records: Vec<Record>,
+    pub records: Vec<RunRecord>,
 }
 
 /// Groups by a name and a configuration, in the order of their first records.
 fn grouped(
-    records: impl Iterator<Item = Record>,
-    name: impl Fn(&Record) -> String,
-    configuration: impl Fn(&Record) -> Configuration,
+    records: impl Iterator<Item = RunRecord>,
+    name: impl Fn(&RunRecord) -> String,
+    configuration: impl Fn(&RunRecord) -> Configuration,
 ) -> Vec<(Configuration, Group)> {
     let mut groups: Vec<(Configuration, Group)> = Vec::new();
     for record in records {
@@ -156,8 +156,8 @@ fn named_apart(groups: Vec<(Configuration, Group)>) -> Vec<Group> {
 /// The rows of a campaign: of each heading, the runs under the same conditions. Runs without an
 /// engine stand in every row whose conditions they have, whatever their medium.
 #[must_use]
-pub fn rows(records: &[Record]) -> Vec<Group> {
-    let name = |record: &Record| record.heading().to_owned();
+pub fn rows(records: &[RunRecord]) -> Vec<Group> {
+    let name = |record: &RunRecord| record.heading().to_owned();
     let engines = records
         .iter()
         .filter(|record| !record.is_baseline())
@@ -179,7 +179,7 @@ pub fn rows(records: &[Record]) -> Vec<Group> {
     }
     rows.extend(grouped(alone.into_iter(), name, Configuration::shared));
     let first = |group: &Group| {
-        let is_of = |record: &Record| group.records.contains(record);
+        let is_of = |record: &RunRecord| group.records.contains(record);
         records.iter().position(is_of)
     };
     rows.sort_by_key(|(_, group)| first(group));
@@ -188,10 +188,10 @@ pub fn rows(records: &[Record]) -> Vec<Group> {
 
 /// The lines of a row: each engine in each of its configurations.
 #[must_use]
-pub fn lines(row: &[Record]) -> Vec<Group> {
+pub fn lines(row: &[RunRecord]) -> Vec<Group> {
     named_apart(grouped(
         row.iter().cloned(),
-        Record::side,
+        RunRecord::side,
         Configuration::of,
     ))
 }
@@ -200,9 +200,9 @@ pub fn lines(row: &[Record]) -> Vec<Group> {
 /// all lines. Runs without an engine say nothing about engines, and are left out if there are
 /// others.
 #[must_use]
-pub fn verdicts(records: &[Record]) -> Vec<(Pitfall, Verdict)> {
+pub fn verdicts(records: &[RunRecord]) -> Vec<(Pitfall, Verdict)> {
     let engines = records.iter().filter(|record| !record.is_baseline());
-    let engines: Vec<Record> = engines.cloned().collect();
+    let engines: Vec<RunRecord> = engines.cloned().collect();
     let lines = lines(match engines.is_empty() {
         true => records,
         false => &engines,
@@ -232,13 +232,13 @@ pub fn verdicts(records: &[Record]) -> Vec<(Pitfall, Verdict)> {
 }
 
 /// The evidence of all runs of one line: the least favourable of each kind.
-fn evidence(records: &[Record]) -> Evidence {
-    let simulated = records.iter().all(Record::is_modelled);
+fn evidence(records: &[RunRecord]) -> Evidence {
+    let simulated = records.iter().all(RunRecord::is_modelled);
     let steady = records
         .iter()
         .map(|r| Some((r.steady_from?, r.series.samples.len())));
     let steady: Option<Vec<_>> = steady.collect();
-    let known = |of: fn(&Record) -> Option<f64>, worse: fn(f64, f64) -> f64, why: &str| {
+    let known = |of: fn(&RunRecord) -> Option<f64>, worse: fn(f64, f64) -> f64, why: &str| {
         let values: Option<Vec<f64>> = records.iter().map(of).collect();
         match values.and_then(|values| values.into_iter().reduce(worse)) {
             Some(value) => Known::Is(value),
@@ -312,8 +312,8 @@ const SIMULATED_KINDS: usize = 2;
 
 /// The sizes of the runs' data as shares, and of what: of the capacity where it is known of every
 /// run, else of the cache, which all runs of a line have alike.
-fn dataset_sizes(records: &[Record]) -> (Vec<f64>, &'static str) {
-    let of = |record: &Record, whole: u64| record.data_bytes as f64 / whole.max(1) as f64;
+fn dataset_sizes(records: &[RunRecord]) -> (Vec<f64>, &'static str) {
+    let of = |record: &RunRecord, whole: u64| record.data_bytes as f64 / whole.max(1) as f64;
     let shares = records
         .iter()
         .map(|r| Some(of(r, r.setting.medium.capacity_bytes()?)));
@@ -333,14 +333,14 @@ mod tests {
     use super::super::{needs, summarize};
     use super::*;
 
-    fn violated(records: &[Record]) -> Vec<Pitfall> {
+    fn violated(records: &[RunRecord]) -> Vec<Pitfall> {
         let all = verdicts(records).into_iter();
         let violated = all.filter(|(_, verdict)| verdict.is_violated());
         violated.map(|(pitfall, _)| pitfall).collect()
     }
 
     /// Runs of Isobath with these sizes, long enough.
-    fn sizes(sizes: &[f64]) -> Vec<Record> {
+    fn sizes(sizes: &[f64]) -> Vec<RunRecord> {
         let mut records = both(sizes);
         records.retain(|record| record.setting.kind == EngineKind::Isobath);
         for record in &mut records {
@@ -355,11 +355,11 @@ mod tests {
         assert_eq!(violated(&three), []);
         let kinds = [EngineKind::Isobath, EngineKind::Redb, EngineKind::Fjall];
         let distinct =
-            |record: &Record| three.iter().position(|r| r.data_bytes == record.data_bytes);
+            |record: &RunRecord| three.iter().position(|r| r.data_bytes == record.data_bytes);
         let mut first: Vec<usize> = three.iter().filter_map(distinct).collect();
         first.sort_unstable();
         first.dedup();
-        let each: Vec<Record> = three
+        let each: Vec<RunRecord> = three
             .iter()
             .map(|record| {
                 let at = first
@@ -387,7 +387,7 @@ mod tests {
     #[test]
     fn runs_under_other_conditions_are_other_rows() {
         let records = sizes(&[0.25, 0.5, 1.0]);
-        let change: [fn(&mut Record); 5] = [
+        let change: [fn(&mut RunRecord); 5] = [
             |record| record.setting.pool_bytes *= 2,
             |record| record.setting.space.buffered_ms = Some(10),
             |record| record.setting.space.log_bytes = Some(0),

@@ -6,7 +6,7 @@
 //! the operation was due.
 
 use super::campaign::Case;
-use super::record::Record;
+use super::record::RunRecord;
 use crate::engine::{Callers, EngineKind};
 
 /// Share of the slowest engine's throughput that is offered.
@@ -18,7 +18,7 @@ const SHARE: f64 = 0.5;
 /// have too are not an engine's. Rows of which nothing is known, fills, and simulated drives, whose
 /// latencies are no measurements, are left out.
 #[must_use]
-pub fn at_half_rate(cases: &[Case], records: &[Record]) -> Vec<Case> {
+pub fn at_half_rate(cases: &[Case], records: &[RunRecord]) -> Vec<Case> {
     let may_run = |case: &&Case| {
         let plan = &case.plan;
         !plan.workload.fill && plan.engine.simulated.is_none() && plan.rate_per_s.is_none()
@@ -96,11 +96,11 @@ fn heading(case: &Case) -> &str {
 
 /// The smallest throughput of an engine, the geometric mean of its repeats; of a baseline where no
 /// engine was run.
-fn slowest(records: &[Record], heading: &str, records_count: u64) -> Option<f64> {
-    let of = |r: &&Record| {
+fn slowest(records: &[RunRecord], heading: &str, records_count: u64) -> Option<f64> {
+    let of = |r: &&RunRecord| {
         r.heading() == heading && r.records_count == records_count && r.operations_per_s > 0.0
     };
-    let of: Vec<&Record> = records.iter().filter(of).collect();
+    let of: Vec<&RunRecord> = records.iter().filter(of).collect();
     let mean = |side: String| {
         let logs = of.iter().filter(|r| r.side() == side);
         let logs: Vec<f64> = logs.map(|r| r.operations_per_s.ln()).collect();
@@ -123,7 +123,7 @@ pub(super) mod tests {
 
     /// The cases of short runs of one row with these shares of its data, with no engine, and their
     /// records.
-    pub(crate) fn ran(sizes: &[f64], repeats: usize) -> (Vec<Case>, Vec<Record>) {
+    pub(crate) fn ran(sizes: &[f64], repeats: usize) -> (Vec<Case>, Vec<RunRecord>) {
         let choice = SuiteChoice {
             full: false,
             engines: Some(vec![EngineKind::Null]),
@@ -146,13 +146,13 @@ pub(super) mod tests {
     }
 
     /// The record as one of this engine.
-    pub(crate) fn of_engine(record: &Record, kind: EngineKind, engine: &str) -> Record {
+    pub(crate) fn of_engine(record: &RunRecord, kind: EngineKind, engine: &str) -> RunRecord {
         let mut record = record.clone();
         (record.setting.kind, record.setting.engine) = (kind, engine.to_owned());
         record
     }
 
-    fn run(cases: &[Case]) -> Vec<Record> {
+    fn run(cases: &[Case]) -> Vec<RunRecord> {
         let mut campaign = Campaign::in_memory();
         let ran = cases.iter().map(|case| {
             let Outcome::Ran(record) = campaign.run(case, &Silent).unwrap() else {
@@ -174,17 +174,17 @@ pub(super) mod tests {
         let slow = records.iter().filter(|r| r.records_count == whole);
         let slow: Vec<f64> = slow.map(|r| r.operations_per_s).collect();
         // A second engine, which is faster.
-        let fast: Vec<Record> = records
+        let fast: Vec<RunRecord> = records
             .iter()
-            .map(|r| Record {
+            .map(|r| RunRecord {
                 operations_per_s: 1e6,
                 ..of_engine(r, EngineKind::Isobath, "fast 1")
             })
             .collect();
         // Without an engine it is slower still, which sets no rate.
-        let none: Vec<Record> = fast
+        let none: Vec<RunRecord> = fast
             .iter()
-            .map(|r| Record {
+            .map(|r| RunRecord {
                 operations_per_s: 1.0,
                 ..of_engine(r, EngineKind::Null, "null")
             })

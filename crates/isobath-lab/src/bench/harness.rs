@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::keys::Records;
-use super::lookup::lookup;
 use super::plan::Plan;
+use super::run::run;
 use super::workload::{Mix, Operation};
 use crate::engine::{self, EngineKind, Key};
 use crate::{LabError, Monitor, Stage};
@@ -39,7 +39,7 @@ pub(super) fn ns_per_operation(plan: &Plan, monitor: &dyn Monitor) -> Option<f64
     (alone.warm_up, alone.duration) = (Duration::ZERO, TIME);
     alone.sample_every = TIME;
     alone.workload.fill = false;
-    let record = lookup(&alone, &Unseen(monitor)).ok()?.record?;
+    let record = run(&alone, &Unseen(monitor)).ok()?.record?;
     let rate = record.series.rate_from(0);
     if rate <= 0.0 {
         return None;

@@ -15,7 +15,7 @@ use crate::{LabError, Monitor};
 
 /// A place for the engine's files that is newly made for each run.
 #[derive(Debug, Clone)]
-pub enum Place {
+pub enum RunPlace {
     /// A file system in this file; see [`super::make_region`].
     Region(PathBuf),
     /// A virtual SSD with the shape and in the state that the plan's simulated drive has.
@@ -61,16 +61,16 @@ pub(super) enum Ready {
 
 impl Ready {
     pub(super) fn make(
-        place: &Place,
+        place: &RunPlace,
         drive: Option<SimulatedDrive>,
         monitor: &dyn Monitor,
     ) -> Result<Ready, LabError> {
         match (place, drive) {
-            (Place::Region(region), _) => Ok(Ready::Region(Region::mount(region)?)),
-            (Place::VirtualSsd(place), Some(drive)) => {
+            (RunPlace::Region(region), _) => Ok(Ready::Region(Region::mount(region)?)),
+            (RunPlace::VirtualSsd(place), Some(drive)) => {
                 Ok(Ready::VirtualSsd(MountedSsd::mount(place, drive, monitor)?))
             }
-            (Place::VirtualSsd(_), None) => Err(LabError::Request(
+            (RunPlace::VirtualSsd(_), None) => Err(LabError::Request(
                 "a virtual SSD needs a capacity; name it with --simulated".to_owned(),
             )),
         }

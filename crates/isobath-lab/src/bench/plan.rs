@@ -16,6 +16,11 @@ use crate::LabError;
 use crate::engine::{Callers, EngineConfig, EngineKind};
 use crate::machine::memory_bytes;
 
+/// Samples that a run is divided into, and how far apart they are.
+const SAMPLES: u32 = 120;
+const SAMPLE_MIN: Duration = Duration::from_millis(20);
+const SAMPLE_MAX: Duration = Duration::from_secs(1);
+
 /// The plan of a measurement.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Plan {
@@ -64,6 +69,33 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// A run of `workload` over `records` records for so long, at once and as fast as it goes; the
+    /// drive's own limit is not measured.
+    #[must_use]
+    pub fn new(engine: EngineConfig, workload: Workload, records: u64, duration: Duration) -> Plan {
+        Plan {
+            engine,
+            virtual_ssd: None,
+            region_bytes: None,
+            in_pool: false,
+            records,
+            workload,
+            rate_per_s: None,
+            warm_up: Duration::ZERO,
+            duration,
+            load_only: false,
+            keep: false,
+            drive_depth: None,
+            drive_duration: Duration::ZERO,
+            sample_every: (duration / SAMPLES).clamp(SAMPLE_MIN, SAMPLE_MAX),
+            until_steady: false,
+            latency_every: None,
+            components: false,
+            left_out: LeftOut::default(),
+            seed: 1,
+        }
+    }
+
     /// The medium under the engine.
     #[must_use]
     pub fn medium(&self) -> Medium {

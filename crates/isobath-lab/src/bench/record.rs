@@ -3,9 +3,9 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use super::lookup::{Beside, Measured, per};
 use super::plan::Plan;
 use super::row::{Calls, LoadRow, Setting, SpaceRow};
+use super::run::{Beside, Measured, per};
 use super::search::Search;
 use super::series::Series;
 use super::smart;
@@ -25,7 +25,7 @@ pub struct LeftOut {
 
 /// The record of one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Record {
+pub struct RunRecord {
     /// Row of the campaign that it belongs to, where the campaign has named rows.
     #[serde(default)]
     pub row: Option<String>,
@@ -151,7 +151,7 @@ pub struct Record {
     pub series: Series,
 }
 
-impl Record {
+impl RunRecord {
     /// Whether the drive was a simulated or virtual one, so that rates and latencies are no
     /// measurements.
     #[must_use]
@@ -207,7 +207,7 @@ impl Record {
         beside: Beside,
         components: &[(String, f64)],
         latencies: &Histogram<u64>,
-    ) -> Record {
+    ) -> RunRecord {
         let results = &measured.results;
         let all: u64 = results.operations.iter().sum();
         let per_operation = |number: u64| number as f64 / all.max(1) as f64;
@@ -237,7 +237,7 @@ impl Record {
         let at = |quantile| latencies.value_at_quantile(quantile) as f64 / 1e3;
         let space_max = series.space_bytes_max();
         let wa_d = last.wa_d().filter(|_| to_drive);
-        Record {
+        RunRecord {
             row: None,
             config_hash: setting.hash(),
             round: 0,

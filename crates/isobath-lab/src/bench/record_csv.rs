@@ -1,21 +1,21 @@
 //! Records of runs as tables of comma-separated values, by their serde form: a column for each
 //! number, word or truth, named by the path to it.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::record::Record;
+use super::record::RunRecord;
 use crate::LabError;
+use crate::csv_table::Cells;
 
 /// Writes `records.csv` (one row per run), `operations.csv` (one per run and kind of operation) and
 /// `series.csv` (one per sample) beside the records.
 ///
 /// # Errors
 /// I/O errors.
-pub fn write_csv(directory: &Path, records: &[Record]) -> Result<(), LabError> {
+pub fn write_csv(directory: &Path, records: &[RunRecord]) -> Result<(), LabError> {
     let path = |name: &str| directory.join(name);
     write(&path("records.csv"), records.iter().map(whole))?;
     let calls = records.iter().flat_map(|r| parts(r, &r.calls));
@@ -24,11 +24,8 @@ pub fn write_csv(directory: &Path, records: &[Record]) -> Result<(), LabError> {
     write(&path("series.csv"), samples)
 }
 
-/// The cells of a row, by their columns.
-type Cells = Map<String, Value>;
-
 /// A record in one row: without its lists, and with what follows from it.
-fn whole(record: &Record) -> Cells {
+fn whole(record: &RunRecord) -> Cells {
     let mut cells = Cells::new();
     let mut whole = value(record);
     // These have tables of their own, or are in the JSON alone; a list of two is no pair of before
@@ -59,7 +56,7 @@ fn whole(record: &Record) -> Cells {
 }
 
 /// Rows of what a record has several of.
-fn parts<T: Serialize>(record: &Record, of: &[T]) -> Vec<Cells> {
+fn parts<T: Serialize>(record: &RunRecord, of: &[T]) -> Vec<Cells> {
     let setting = &record.setting;
     let mut head = Cells::new();
     for (name, of) in [
@@ -111,25 +108,6 @@ fn add(cells: &mut Cells, name: &str, of: &Value) {
 
 /// Writes a table of all columns that any row has.
 fn write(path: &Path, rows: impl Iterator<Item = Cells>) -> Result<(), LabError> {
-    let failed = |error: csv::Error| LabError::input(path, error.to_string());
-    let rows: Vec<Cells> = rows.collect();
-    let (mut columns, mut known) = (Vec::new(), BTreeSet::new());
-    for name in rows.iter().flat_map(Map::keys) {
-        if known.insert(name) {
-            columns.push(name);
-        }
-    }
-    let mut table = csv::Writer::from_path(path).map_err(failed)?;
-    if !columns.is_empty() {
-        table.write_record(&columns).map_err(failed)?;
-    }
-    for row in &rows {
-        let cells = columns.iter().map(|name| match row.get(*name) {
-            None | Some(Value::Null) => String::new(),
-            Some(Value::String(text)) => text.clone(),
-            Some(other) => other.to_string(),
-        });
-        table.write_record(cells).map_err(failed)?;
-    }
-    table.flush().map_err(LabError::io("write", path))
+    let file = std::fs::File::create(path).map_err(LabError::io("write", path))?;
+    crate::csv_table::write(rows, file).map_err(LabError::io("write", path))
 }

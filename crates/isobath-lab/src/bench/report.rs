@@ -5,7 +5,7 @@ use super::components::components;
 use super::cost::{CostMap, cost_map, points};
 use super::evidence::{self, rows, verdicts};
 use super::fio::{FioJob, fio_left_out};
-use super::record::Record;
+use super::record::RunRecord;
 use super::row::Calls;
 use super::series::Sample;
 use super::summary::summarize;
@@ -20,7 +20,7 @@ const COST_SCALE: f64 = 10.0;
 
 /// The page: verdicts, rows, charts, cost maps.
 #[must_use]
-pub fn html(records: &[Record], fio: &[FioJob], failed: &[FailedRun]) -> String {
+pub fn html(records: &[RunRecord], fio: &[FioJob], failed: &[FailedRun]) -> String {
     let rows = rows(records);
     let content = html! {
         @if rows.len() > 1 || records.iter().any(|r| r.row.is_some()) { (overview(records)) }
@@ -35,7 +35,7 @@ pub fn html(records: &[Record], fio: &[FioJob], failed: &[FailedRun]) -> String 
 }
 
 /// All named rows in one table.
-fn overview(records: &[Record]) -> Markup {
+fn overview(records: &[RunRecord]) -> Markup {
     let columns = [
         words("row"),
         words("engine"),
@@ -95,7 +95,7 @@ fn overview(records: &[Record]) -> Markup {
     }
 }
 
-fn section(heading: &str, records: &[Record]) -> Markup {
+fn section(heading: &str, records: &[RunRecord]) -> Markup {
     let verdicts = verdicts(records);
     let cells = |(pitfall, verdict): &(_, Verdict)| pitfall_cells(pitfall, verdict);
     let unknown = |(_, verdict): &(_, Verdict)| verdict.is_unknown();
@@ -106,8 +106,8 @@ fn section(heading: &str, records: &[Record]) -> Markup {
         @if let Some(first) = first { p { "Workload " (first.workload) "." } }
         h3 { "The seven pitfalls, all runs together" }
         (table(&[words("pitfall"), words("verdict")], verdicts.iter().map(cells)))
-        @for line in lines_of(records, Record::steady_line) { p { (sentence(&line)) } }
-        @for line in lines_of(records, Record::sampling_line) { p { (sentence(&line)) } }
+        @for line in lines_of(records, RunRecord::steady_line) { p { (sentence(&line)) } }
+        @for line in lines_of(records, RunRecord::sampling_line) { p { (sentence(&line)) } }
         @if !has_headline(&verdicts) {
             p.violated { "No headline number: a pitfall was committed. The rows below describe these runs only." }
         } @else if verdicts.iter().any(unknown) {
@@ -122,7 +122,7 @@ fn section(heading: &str, records: &[Record]) -> Markup {
     }
 }
 
-fn lines_of(records: &[Record], of: fn(&Record) -> Option<String>) -> Vec<String> {
+fn lines_of(records: &[RunRecord], of: fn(&RunRecord) -> Option<String>) -> Vec<String> {
     let mut lines = distinct(records, |record| of(record).unwrap_or_default());
     lines.retain(|line| !line.is_empty());
     lines
@@ -152,7 +152,7 @@ fn pitfall_cells(pitfall: &Pitfall, verdict: &Verdict) -> Vec<Markup> {
 }
 
 /// The series that a run repeats.
-fn series(record: &Record) -> String {
+fn series(record: &RunRecord) -> String {
     let size = short(record.data_bytes as f64);
     let fill = record.setting.space.fill_factor;
     let fill = fill.map_or(String::new(), |share| format!(", fill factor {share}"));
@@ -165,30 +165,30 @@ fn series(record: &Record) -> String {
     )
 }
 
-fn spare(record: &Record) -> String {
+fn spare(record: &RunRecord) -> String {
     let share = record.setting.medium.over_provisioning();
     share.map_or(String::new(), |s| format!(", {:.0}% spare", s * 100.0))
 }
 
-fn label(record: &Record) -> String {
+fn label(record: &RunRecord) -> String {
     format!("{}, round {}", series(record), record.round)
 }
 
 /// All series, in an order that is the same in all sections of the same engines.
-fn all_series(records: &[Record]) -> Vec<String> {
+fn all_series(records: &[RunRecord]) -> Vec<String> {
     let mut all = distinct(records, series);
     all.sort();
     all
 }
 
 /// The colour of a run among others: repeats share one.
-fn ink(records: &[Record], record: &Record) -> Ink {
+fn ink(records: &[RunRecord], record: &RunRecord) -> Ink {
     let at = all_series(records);
     let at = at.iter().position(|name| *name == series(record));
     at.map_or(Ink::Text, Ink::Series)
 }
 
-fn runs(records: &[Record]) -> Markup {
+fn runs(records: &[RunRecord]) -> Markup {
     let columns = [
         words("run"),
         number("op/s"),
@@ -231,7 +231,7 @@ fn runs(records: &[Record]) -> Markup {
     });
     html! {
         (table(&columns, rows))
-        @if records.iter().any(Record::is_modelled) {
+        @if records.iter().any(RunRecord::is_modelled) {
             p {
                 "Rates and latencies on a simulated or virtual SSD are those of this machine's memory or of FUSE and say nothing of a drive; "
                 "WA-A, WA-D and space are counts. " b { "Modelled" } " operations per second are what the flash of such a drive would allow: its "
@@ -242,8 +242,8 @@ fn runs(records: &[Record]) -> Markup {
 }
 
 /// Rates of each kind of operation, if there are several, and what transactions met.
-fn kinds(records: &[Record]) -> Markup {
-    let is_mixed = |r: &&Record| r.calls.len() > 1;
+fn kinds(records: &[RunRecord]) -> Markup {
+    let is_mixed = |r: &&RunRecord| r.calls.len() > 1;
     let Some(first) = records.iter().find(is_mixed) else {
         return Markup::default();
     };
@@ -291,8 +291,8 @@ fn decimal(per_s: f64) -> String {
 }
 
 /// The drive's own limits before and after each run.
-fn drive_limits(records: &[Record]) -> Markup {
-    let is_known = |r: &&Record| r.drive_reads_per_s.is_some() || r.drive_writes.is_some();
+fn drive_limits(records: &[RunRecord]) -> Markup {
+    let is_known = |r: &&RunRecord| r.drive_reads_per_s.is_some() || r.drive_writes.is_some();
     let columns = [
         words("run"),
         number("random 4 KiB reads/s"),
@@ -319,8 +319,8 @@ fn drive_limits(records: &[Record]) -> Markup {
 
 /// The CPU time of an operation by component: as sampled, or as it follows from runs without an
 /// engine.
-fn cpu(records: &[Record]) -> Markup {
-    let known: Vec<&Record> = records
+fn cpu(records: &[RunRecord]) -> Markup {
+    let known: Vec<&RunRecord> = records
         .iter()
         .filter(|r| !r.cpu_by_component.is_empty())
         .collect();
@@ -341,11 +341,11 @@ fn cpu(records: &[Record]) -> Markup {
 type Metric = (
     &'static str,
     &'static str,
-    fn(&Record, &Sample) -> Option<f64>,
+    fn(&RunRecord, &Sample) -> Option<f64>,
 );
 type Points = Vec<(f64, f64)>;
 
-fn charts(records: &[Record]) -> Markup {
+fn charts(records: &[RunRecord]) -> Markup {
     let keys = keys(records);
     html! {
         (legend(&keys))
@@ -354,7 +354,7 @@ fn charts(records: &[Record]) -> Markup {
 }
 
 /// The legend of the charts of runs.
-fn keys(records: &[Record]) -> Vec<(Ink, String)> {
+fn keys(records: &[RunRecord]) -> Vec<(Ink, String)> {
     let series = all_series(records).into_iter().enumerate();
     series.map(|(at, name)| (Ink::Series(at), name)).collect()
 }
@@ -362,8 +362,8 @@ fn keys(records: &[Record]) -> Vec<(Ink, String)> {
 /// A short name, a chart, and what its colours stand for where they are not those of the runs.
 type Drawn = (&'static str, Chart, Vec<(Ink, String)>);
 
-fn all_charts(records: &[Record]) -> Vec<Drawn> {
-    let throughput = |r: &Record| -> Points {
+fn all_charts(records: &[RunRecord]) -> Vec<Drawn> {
+    let throughput = |r: &RunRecord| -> Points {
         let seconds = r.series.samples.iter().map(|s| s.seconds);
         seconds.zip(r.series.throughput()).collect()
     };
@@ -382,7 +382,7 @@ fn all_charts(records: &[Record]) -> Vec<Drawn> {
     let title = "operations per second (dot: steady from here)";
     let mut charts = vec![("throughput", lines(title, false, records, &throughput))];
     for (name, title, of) in metrics {
-        let points = |r: &Record| -> Points {
+        let points = |r: &RunRecord| -> Points {
             let samples = r.series.samples.iter();
             samples
                 .filter_map(|s| Some((s.seconds, of(r, s)?)))
@@ -390,7 +390,7 @@ fn all_charts(records: &[Record]) -> Vec<Drawn> {
         };
         charts.push((name, lines(title, false, records, &points)));
     }
-    let latency = |r: &Record| -> Points { r.latency_cdf.clone() };
+    let latency = |r: &RunRecord| -> Points { r.latency_cdf.clone() };
     let title = "latency: share of calls at or below";
     charts.push(("latency", lines(title, true, records, &latency)));
     charts.push(("rates", Some(bars(records))));
@@ -405,7 +405,7 @@ fn all_charts(records: &[Record]) -> Vec<Drawn> {
 
 /// Every chart of the page as a file of its own: a name, and its SVG.
 #[must_use]
-pub fn svg_charts(records: &[Record]) -> Vec<(String, String)> {
+pub fn svg_charts(records: &[RunRecord]) -> Vec<(String, String)> {
     let mut all = Vec::new();
     for row in rows(records) {
         let (heading, of) = (row.name, row.records);
@@ -499,8 +499,8 @@ const NAMES_SHARE: f64 = 0.45;
 fn lines(
     title: &str,
     over_latency: bool,
-    records: &[Record],
-    of: &dyn Fn(&Record) -> Points,
+    records: &[RunRecord],
+    of: &dyn Fn(&RunRecord) -> Points,
 ) -> Option<Chart> {
     let all: Vec<Points> = records.iter().map(of).collect();
     let xs = || all.iter().flatten().map(|point| point.0);
@@ -524,8 +524,8 @@ fn lines(
     Some(chart)
 }
 
-fn bars(records: &[Record]) -> Chart {
-    let limit = |r: &Record| {
+fn bars(records: &[RunRecord]) -> Chart {
+    let limit = |r: &RunRecord| {
         let [reads, writes, ..] = r.drive_limits();
         let limit = if r.writes { writes } else { reads };
         limit.map(|(before, after)| (before + after) / 2.0)
@@ -548,7 +548,7 @@ fn bars(records: &[Record]) -> Chart {
 }
 
 /// What a sweep varies: its name in titles, on the axis, and the value of a run.
-type Swept = (&'static str, &'static str, fn(&Record) -> Option<f64>);
+type Swept = (&'static str, &'static str, fn(&RunRecord) -> Option<f64>);
 
 const SWEPT: [Swept; 3] = [
     ("the dataset's bytes", "bytes", |r| {
@@ -560,14 +560,14 @@ const SWEPT: [Swept; 3] = [
     ("the fill factor", "share", |r| r.setting.space.fill_factor),
 ];
 
-fn varies(of: fn(&Record) -> Option<f64>, records: &[Record]) -> bool {
+fn varies(of: fn(&RunRecord) -> Option<f64>, records: &[RunRecord]) -> bool {
     let mut values = records.iter().filter_map(of);
     let first = values.next();
     values.any(|value| Some(value) != first)
 }
 
 /// The differences between runs other than `except`, in words.
-fn others(record: &Record, records: &[Record], except: &str) -> String {
+fn others(record: &RunRecord, records: &[RunRecord], except: &str) -> String {
     let mut text = String::new();
     for (name, unit, of) in SWEPT {
         if let (Some(value), true) = (of(record), name != except && varies(of, records)) {
@@ -579,27 +579,30 @@ fn others(record: &Record, records: &[Record], except: &str) -> String {
 
 /// Throughput over what varies, one line per engine, drive, over-provisioning and whatever else
 /// varies, too.
-fn sweep((name, unit, of_run): Swept, records: &[Record]) -> Option<(Chart, Vec<(Ink, String)>)> {
-    let engines: Vec<Record> = records
+fn sweep(
+    (name, unit, of_run): Swept,
+    records: &[RunRecord],
+) -> Option<(Chart, Vec<(Ink, String)>)> {
+    let engines: Vec<RunRecord> = records
         .iter()
         .filter(|r| of_run(r).is_some())
         .cloned()
         .collect();
     let records = &engines[..];
     // Engines may have different numbers of clients without a sweep.
-    let sides = distinct(records, Record::side);
-    let of_side = |side: &String| -> Vec<Record> {
+    let sides = distinct(records, RunRecord::side);
+    let of_side = |side: &String| -> Vec<RunRecord> {
         let of = records.iter().filter(|r| r.side() == *side);
         of.cloned().collect()
     };
     if !sides.iter().any(|side| varies(of_run, &of_side(side))) {
         return None;
     }
-    let side = |r: &Record| {
+    let side = |r: &RunRecord| {
         let others = others(r, &of_side(&r.side()), name);
         format!("{} {}{}{others}", r.side(), r.setting.medium, spare(r))
     };
-    let value = |r: &Record| of_run(r).unwrap_or(0.0);
+    let value = |r: &RunRecord| of_run(r).unwrap_or(0.0);
     let y = Axis::from_zero("", records.iter().map(|r| r.operations_per_s));
     let title = format!("operations per second over {name}");
     let mut chart = Chart::new(&title, Axis::over(unit, records.iter().map(value)), y);
@@ -620,12 +623,12 @@ fn sweep((name, unit, of_run): Swept, records: &[Record]) -> Option<(Chart, Vec<
 
 /// The cost maps of each kind of drive: the first engine and each other one, and each engine with
 /// least and most over-provisioning.
-fn costs(records: &[Record]) -> Markup {
-    let drive = |r: &Record| r.setting.medium.to_string();
+fn costs(records: &[RunRecord]) -> Markup {
+    let drive = |r: &RunRecord| r.setting.medium.to_string();
     let mut maps = Vec::new();
     for kind in distinct(records, drive) {
         let of_drive = records.iter().filter(|r| drive(r) == kind);
-        let of_drive: Vec<Record> = of_drive.cloned().collect();
+        let of_drive: Vec<RunRecord> = of_drive.cloned().collect();
         let all = points(&of_drive, false);
         let mut sides: Vec<&str> = all.iter().map(|point| point.side.as_str()).collect();
         sides.sort_unstable();
@@ -634,7 +637,7 @@ fn costs(records: &[Record]) -> Markup {
             maps.push((kind.clone(), cost_map(&all, sides[0], other, COST_SCALE)));
         }
         for line in evidence::lines(&of_drive) {
-            let share = |r: &Record| r.setting.medium.over_provisioning();
+            let share = |r: &RunRecord| r.setting.medium.over_provisioning();
             let mut of_side = line.records;
             of_side.retain(|r| share(r).is_some());
             of_side.sort_by(|a, b| share(a).unwrap_or(0.0).total_cmp(&share(b).unwrap_or(0.0)));
@@ -715,10 +718,10 @@ fn limits(fio: &[FioJob]) -> Markup {
     }
 }
 
-fn settings(records: &[Record]) -> Markup {
-    let name = |r: &Record| format!("{} ({})", r.side(), r.config_hash);
+fn settings(records: &[RunRecord]) -> Markup {
+    let name = |r: &RunRecord| format!("{} ({})", r.side(), r.config_hash);
     let columns = [words("setting"), words("value")];
-    let all = |record: &Record| {
+    let all = |record: &RunRecord| {
         let settings = record
             .settings
             .iter()

@@ -13,11 +13,10 @@ use super::catalogue::Workload;
 use super::cost::needs;
 use super::evidence::verdicts;
 use super::plan::Plan;
-use super::record::{LeftOut, Record};
+use super::record::RunRecord;
 use super::verdict::{Pitfall, Verdict};
 use crate::engine::{
-    Callers, DriveProfile, DriveState, EngineConfig, EngineKind, IsolationLevel, Schema,
-    SimulatedDrive, SpaceConfig, Tuning,
+    DriveProfile, DriveState, EngineConfig, EngineKind, IsolationLevel, SimulatedDrive, SpaceConfig,
 };
 use crate::{LabError, Monitor, free_space, machine};
 
@@ -45,43 +44,23 @@ const SEGMENT: u32 = 256 << 10;
 /// One small run: this share of the capacity is data.
 fn plan(share: f64, drive: SimulatedDrive, longest: Duration) -> Plan {
     let workload = Workload::named("update").unwrap_or_else(|_| Workload::lookup());
-    Plan {
-        records: (CAPACITY as f64 * share) as u64 / workload.record_bytes(),
-        workload,
-        engine: EngineConfig {
-            kind: EngineKind::Isobath,
-            path: None,
-            pool_bytes: POOL,
-            workers: Some(1),
-            tasks_per_worker: 8,
-            depth_per_worker: 16,
-            threads: 1,
-            callers: Callers::Tasks,
-            space: SpaceConfig {
-                log_bytes: Some(0),
-                segment_bytes: Some(SEGMENT),
-                ..SpaceConfig::default()
-            },
-            simulated: Some(drive),
-            tuning: Tuning::default(),
-            schema: Schema::default(),
+    let engine = EngineConfig {
+        workers: Some(1),
+        tasks_per_worker: 8,
+        depth_per_worker: 16,
+        space: SpaceConfig {
+            log_bytes: Some(0),
+            segment_bytes: Some(SEGMENT),
+            ..SpaceConfig::default()
         },
-        latency_every: None,
-        left_out: LeftOut::default(),
-        virtual_ssd: None,
-        region_bytes: None,
-        in_pool: false,
-        rate_per_s: None,
-        warm_up: Duration::ZERO,
-        duration: longest,
-        load_only: false,
-        keep: false,
-        drive_depth: None,
-        drive_duration: Duration::ZERO,
+        simulated: Some(drive),
+        ..EngineConfig::new(EngineKind::Isobath, POOL)
+    };
+    let records = (CAPACITY as f64 * share) as u64 / workload.record_bytes();
+    Plan {
         sample_every: Duration::from_millis(50),
         until_steady: true,
-        components: false,
-        seed: 1,
+        ..Plan::new(engine, workload, records, longest)
     }
 }
 
@@ -247,12 +226,12 @@ fn file_in_memory() -> Option<PathBuf> {
 /// Runs plans, each once however often it is asked for.
 struct Runner<'m> {
     campaign: Campaign,
-    known: Vec<(String, Record)>,
+    known: Vec<(String, RunRecord)>,
     monitor: &'m dyn Monitor,
 }
 
 impl Runner<'_> {
-    fn run(&mut self, plan: Plan) -> Result<Record, LabError> {
+    fn run(&mut self, plan: Plan) -> Result<RunRecord, LabError> {
         let name = format!("{plan:?}");
         if let Some((_, record)) = self.known.iter().find(|(known, _)| *known == name) {
             return Ok(record.clone());
@@ -272,7 +251,7 @@ impl Runner<'_> {
         Ok(record)
     }
 
-    fn run_all(&mut self, plans: [Plan; 3]) -> Result<Vec<Record>, LabError> {
+    fn run_all(&mut self, plans: [Plan; 3]) -> Result<Vec<RunRecord>, LabError> {
         plans.into_iter().map(|plan| self.run(plan)).collect()
     }
 }
@@ -331,12 +310,12 @@ pub fn self_test(longest: Duration, monitor: &dyn Monitor) -> Result<Vec<Caught>
 /// A number of drives must follow from the control campaign, and none from one that commits a
 /// pitfall.
 fn cost_caught(
-    records: &[Record],
-    control_records: &[Record],
+    records: &[RunRecord],
+    control_records: &[RunRecord],
     verdict: &Verdict,
     control: &Verdict,
 ) -> Caught {
-    let answers = |records: &[Record]| {
+    let answers = |records: &[RunRecord]| {
         let needs = needs(records, 1e12, 1e5);
         needs.iter().any(|need| need.drives.is_some())
     };

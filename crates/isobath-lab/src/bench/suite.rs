@@ -8,14 +8,12 @@ use serde::Deserialize;
 
 use super::campaign::Case;
 use super::catalogue::Workload;
-use super::place::{Place, VirtualSsdPlace};
+use super::place::{RunPlace, VirtualSsdPlace};
 use super::plan::Plan;
 use super::ratio::schedule;
-use super::record::LeftOut;
 use crate::LabError;
 use crate::engine::{
-    Callers, DriveProfile, DriveState, EngineConfig, EngineKind, Schema, SimulatedDrive,
-    SpaceConfig, Tuning,
+    DriveProfile, DriveState, EngineConfig, EngineKind, SimulatedDrive, SpaceConfig,
 };
 
 /// The campaign that the repository holds.
@@ -34,10 +32,6 @@ const BUSY_TASKS_PER_CORE: usize = 8;
 /// Share of a simulated drive that the data fill, and of its flash that the engine cannot write to.
 const SIMULATED_FILL: f64 = 0.5;
 const OVER_PROVISIONING: f64 = 0.125;
-/// Samples that a run is divided into, and how far apart they are.
-const SAMPLES: u32 = 120;
-const SAMPLE_MIN: Duration = Duration::from_millis(20);
-const SAMPLE_MAX: Duration = Duration::from_secs(1);
 
 /// A campaign: its rows, and how large and long their runs are.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -185,10 +179,10 @@ pub struct SuiteChoice {
 }
 
 impl SuiteChoice {
-    fn place(&self, is_simulated: bool) -> Option<Place> {
+    fn place(&self, is_simulated: bool) -> Option<RunPlace> {
         match is_simulated {
-            true => self.virtual_ssd.clone().map(Place::VirtualSsd),
-            false => self.region.clone().map(Place::Region),
+            true => self.virtual_ssd.clone().map(RunPlace::VirtualSsd),
+            false => self.region.clone().map(RunPlace::Region),
         }
     }
 }
@@ -310,6 +304,7 @@ impl Suite {
         });
         let commits_wait = row.log == SuiteLog::On && workload.mix.writes();
         let engine = engine(&Conditions {
+            kind,
             row,
             data_bytes,
             pool_share: sizes.pool_share,
@@ -329,34 +324,18 @@ impl Suite {
         let duration = choice.duration.unwrap_or(seconds(sizes.measure_s));
         let depth = u32::try_from(WAITING_PER_CORE * cores()).unwrap_or(u32::MAX);
         let uses_drive = !in_pool || workload.mix.writes();
+        let engine = EngineConfig {
+            path: has_file.then(|| choice.directory.join(kind.file_name())),
+            ..engine
+        };
+        let records = size / workload.record_bytes();
         Ok(Plan {
             drive_depth: (is_real && uses_drive && choice.measures_drive).then_some(depth),
-            engine: EngineConfig {
-                kind,
-                path: has_file.then(|| choice.directory.join(kind.file_name())),
-                callers: match kind {
-                    EngineKind::Isobath => Callers::Tasks,
-                    _ => Callers::Threads,
-                },
-                ..engine
-            },
-            latency_every: None,
-            left_out: LeftOut::default(),
-            virtual_ssd: None,
-            region_bytes: None,
             in_pool,
-            records: size / workload.record_bytes(),
-            workload,
-            rate_per_s: None,
             warm_up: choice.warm_up.unwrap_or(seconds(sizes.warm_up_s)),
-            duration,
-            load_only: false,
-            keep: false,
             drive_duration: seconds(sizes.drive_s).min(duration),
-            sample_every: (duration / SAMPLES).clamp(SAMPLE_MIN, SAMPLE_MAX),
-            until_steady: false,
-            components: false,
             seed: choice.seed,
+            ..Plan::new(engine, workload, records, duration)
         })
     }
 }
@@ -372,6 +351,7 @@ fn sides(engines: impl Iterator<Item = EngineKind>, block_align: bool) -> Vec<(E
 
 /// Conditions shared by the engines of a row.
 struct Conditions<'r> {
+    kind: EngineKind,
     row: &'r SuiteRow,
     data_bytes: u64,
     pool_share: f64,
@@ -381,6 +361,7 @@ struct Conditions<'r> {
 
 fn engine(conditions: &Conditions<'_>) -> EngineConfig {
     let &Conditions {
+        kind,
         row,
         data_bytes,
         pool_share,
@@ -397,28 +378,23 @@ fn engine(conditions: &Conditions<'_>) -> EngineConfig {
         true => (WAITING_PER_CORE, WAITING_PER_CORE * cores()),
         false => (BUSY_TASKS_PER_CORE, cores()),
     };
+    let pool_bytes = match row.data {
+        SuiteData::InMemory => {
+            (data_bytes as f64 * IN_MEMORY_POOL_FACTOR) as u64 + IN_MEMORY_POOL_SPARE
+        }
+        _ => ((data_bytes as f64 * pool_share) as u64).max(POOL_MIN),
+    };
     EngineConfig {
-        kind: EngineKind::Isobath,
-        path: None,
-        pool_bytes: match row.data {
-            SuiteData::InMemory => {
-                (data_bytes as f64 * IN_MEMORY_POOL_FACTOR) as u64 + IN_MEMORY_POOL_SPARE
-            }
-            _ => ((data_bytes as f64 * pool_share) as u64).max(POOL_MIN),
-        },
-        workers: None,
         tasks_per_worker,
         depth_per_worker: WAITING_PER_CORE as u32,
         threads,
-        callers: Callers::Tasks,
         space: SpaceConfig {
             log_bytes: (row.log == SuiteLog::Off).then_some(0),
             segment_bytes: simulated.and_then(|drive| drive.segment_bytes()),
             ..SpaceConfig::default()
         },
         simulated,
-        tuning: Tuning::default(),
-        schema: Schema::default(),
+        ..EngineConfig::new(kind, pool_bytes)
     }
 }
 
@@ -575,7 +551,7 @@ mod tests {
         assert_eq!(cases.len(), 2 * 2 * suite.rows.len());
         for case in cases {
             let plan = &case.plan;
-            let on_ssd = matches!(case.place, Some(Place::VirtualSsd(_)));
+            let on_ssd = matches!(case.place, Some(RunPlace::VirtualSsd(_)));
             assert_eq!(on_ssd, plan.engine.simulated.is_some());
             let has_path = plan.engine.kind != EngineKind::Null;
             assert_eq!(plan.engine.path.is_some(), has_path);

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::evidence::{Group, lines, rows, verdicts};
 use super::ratio::{Ratio, compare};
-use super::record::Record;
+use super::record::RunRecord;
 use super::verdict::{Pitfall, Verdict};
 use crate::LabError;
 use crate::engine::EngineKind;
@@ -86,7 +86,7 @@ pub struct EngineSummary {
 
 /// One summary per row, in the order of the records.
 #[must_use]
-pub fn summarize(records: &[Record]) -> Vec<RowSummary> {
+pub fn summarize(records: &[RunRecord]) -> Vec<RowSummary> {
     rows(records).into_iter().map(of).collect()
 }
 
@@ -124,11 +124,11 @@ fn of(row: Group) -> RowSummary {
     }
 }
 
-fn of_engine(line: &Group, first: Option<&[Record]>) -> EngineSummary {
+fn of_engine(line: &Group, first: Option<&[RunRecord]>) -> EngineSummary {
     let runs = &line.records;
-    let largest = |of: fn(&Record) -> Option<f64>| runs.iter().filter_map(of).reduce(f64::max);
+    let largest = |of: fn(&RunRecord) -> Option<f64>| runs.iter().filter_map(of).reduce(f64::max);
     let pairs = first.into_iter().flatten().filter_map(|first| {
-        let is_pair = |run: &&Record| {
+        let is_pair = |run: &&RunRecord| {
             let same = (run.round, run.data_bytes) == (first.round, first.data_bytes);
             same && (run.is_baseline() || run.setting.medium == first.setting.medium)
         };
@@ -143,7 +143,7 @@ fn of_engine(line: &Group, first: Option<&[Record]>) -> EngineSummary {
         latency_us_p999: largest(|r| Some(r.latency_us_p999)).unwrap_or(0.0),
         latency_us_max: largest(|r| Some(r.latency_us_max)).unwrap_or(0.0),
         cpu_us_per_operation: mean(runs, |r| r.cpu_us_per_operation),
-        harness_share: largest(Record::harness_share),
+        harness_share: largest(RunRecord::harness_share),
         wa_a: largest(|r| r.wa_a),
         wa_d: largest(|r| r.wa_d),
         space_amplification_max: largest(|r| r.space_amplification_max),
@@ -155,7 +155,7 @@ fn of_engine(line: &Group, first: Option<&[Record]>) -> EngineSummary {
     }
 }
 
-fn mean(runs: &[Record], of: impl Fn(&Record) -> f64) -> f64 {
+fn mean(runs: &[RunRecord], of: impl Fn(&RunRecord) -> f64) -> f64 {
     let logs: f64 = runs
         .iter()
         .map(|run| of(run).max(f64::MIN_POSITIVE).ln())
@@ -167,7 +167,7 @@ fn mean(runs: &[Record], of: impl Fn(&Record) -> f64) -> f64 {
 ///
 /// # Errors
 /// I/O errors.
-pub fn write_summary(directory: &Path, records: &[Record]) -> Result<(), LabError> {
+pub fn write_summary(directory: &Path, records: &[RunRecord]) -> Result<(), LabError> {
     let path = directory.join(SUMMARY);
     let text = serde_json::to_string_pretty(&summarize(records))
         .map_err(|error| LabError::input(&path, error.to_string()))?;
@@ -182,15 +182,15 @@ pub(super) mod tests {
 
     /// Records of two engines: the second has half the throughput with the same data in the same
     /// round.
-    pub(in crate::bench) fn both(sizes: &[f64]) -> Vec<Record> {
+    pub(in crate::bench) fn both(sizes: &[f64]) -> Vec<RunRecord> {
         let (_, records) = ran(sizes, 5);
-        let of_two = |(at, record): (usize, &Record)| {
+        let of_two = |(at, record): (usize, &RunRecord)| {
             let rate = (at + 1) as f64 * 1000.0;
             let engines = [
                 (EngineKind::Isobath, "isobath 1", rate),
                 (EngineKind::Redb, "other 1", rate / 2.0),
             ];
-            engines.map(|(kind, engine, operations_per_s)| Record {
+            engines.map(|(kind, engine, operations_per_s)| RunRecord {
                 operations_per_s,
                 ..of_engine(record, kind, engine)
             })
@@ -226,7 +226,7 @@ pub(super) mod tests {
         for record in &mut records {
             record.setting.medium = file("ext4");
         }
-        let violated = |records: &[Record]| summarize(records)[0].violated.clone();
+        let violated = |records: &[RunRecord]| summarize(records)[0].violated.clone();
         let alone = violated(&records);
         // Null has another medium and so many sizes as one likes.
         for (at, record) in records.clone().into_iter().enumerate() {
@@ -258,7 +258,7 @@ pub(super) mod tests {
     #[test]
     fn sizes_are_said_to_be_shares_of_what_they_are_shares_of() {
         let mut records = both(&[0.25, 0.5, 1.0]);
-        let said = |records: &[Record]| verdicts(records)[3].1.to_string();
+        let said = |records: &[RunRecord]| verdicts(records)[3].1.to_string();
         records.retain(|record| record.setting.kind == EngineKind::Isobath);
         let whole = records.iter().map(|r| r.data_bytes).max().unwrap();
         for record in &mut records {
@@ -294,7 +294,7 @@ pub(super) mod tests {
     #[test]
     fn a_summary_has_geometric_means_and_the_worst_of_the_repeats() {
         let (_, records) = ran(&[1.0], 2);
-        let of = |record: &Record, engine: &str, number: f64| Record {
+        let of = |record: &RunRecord, engine: &str, number: f64| RunRecord {
             operations_per_s: 1000.0 * number * number,
             cpu_us_per_operation: number,
             latency_us_p99: 10.0 * number,
@@ -311,7 +311,7 @@ pub(super) mod tests {
         };
         let both = |engine| [of(&records[0], engine, 1.0), of(&records[1], engine, 2.0)];
         // The engine that others are compared with comes first, whatever its name.
-        let all: Vec<Record> = [both("another 1"), both("isobath 1"), both("other 1")].concat();
+        let all: Vec<RunRecord> = [both("another 1"), both("isobath 1"), both("other 1")].concat();
         let engines = &summarize(&all)[0].engines;
         let names: Vec<&str> = engines.iter().map(|e| e.engine.as_str()).collect();
         assert_eq!(names, ["isobath 1", "another 1", "other 1"]);

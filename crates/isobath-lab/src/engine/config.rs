@@ -2,29 +2,31 @@
 
 use std::path::PathBuf;
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::LabError;
 
-/// Which engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// Which engine is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
+#[value(rename_all = "lower")]
 pub enum EngineKind {
     /// This engine.
     Isobath,
-    /// The distribution's RocksDB.
+    /// The distribution's RocksDB; needs a build with --features rocksdb.
     RocksDb,
-    /// The distribution's WiredTiger.
+    /// The distribution's WiredTiger (GPL); needs a build with --features wiredtiger.
     WiredTiger,
-    /// LMDB, through the crate heed.
+    /// LMDB; needs a build with --features lmdb.
     Lmdb,
-    /// The crate redb.
+    /// The crate redb; needs a build with --features redb.
     Redb,
-    /// The crate fjall.
+    /// The crate fjall; needs a build with --features fjall.
     Fjall,
     /// No engine: what the benchmark itself costs.
     Null,
-    /// No engine: one I/O of 4 KiB for each operation.
+    /// No engine: one read or write of 4 KiB in a file for each operation.
     Drive,
 }
 
@@ -184,7 +186,7 @@ impl SimulatedDrive {
 }
 
 /// Kinds of simulated drives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum DriveProfile {
     /// Erase units of 1/256 of the drive, cleaned greedily.
@@ -215,7 +217,7 @@ impl DriveProfile {
 }
 
 /// States of a drive before a run (paper 002, section 3.4).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum DriveState {
     /// Everything is discarded.
@@ -224,11 +226,12 @@ pub enum DriveState {
     Preconditioned,
     /// As other programs left it: some pages hold data, and which is not known. It is none of the
     /// paper's states, and a pitfall.
+    #[value(skip)]
     Used,
 }
 
 /// The callers of Isobath.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Callers {
     /// Tasks on the store's workers.
@@ -267,6 +270,31 @@ pub struct EngineConfig {
     pub schema: Schema,
 }
 
+impl EngineConfig {
+    /// An engine with a cache of `pool_bytes`, without a path, and otherwise as it comes; one
+    /// thread calls it, or a task on each core.
+    #[must_use]
+    pub fn new(kind: EngineKind, pool_bytes: u64) -> EngineConfig {
+        EngineConfig {
+            kind,
+            path: None,
+            pool_bytes,
+            workers: None,
+            tasks_per_worker: 1,
+            depth_per_worker: 1,
+            threads: 1,
+            callers: match kind {
+                EngineKind::Isobath => Callers::Tasks,
+                _ => Callers::Threads,
+            },
+            space: SpaceConfig::default(),
+            simulated: None,
+            tuning: Tuning::default(),
+            schema: Schema::default(),
+        }
+    }
+}
+
 /// Tables of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Schema {
@@ -286,14 +314,14 @@ impl Default for Schema {
 }
 
 /// The isolation of transactions.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum IsolationLevel {
     /// Snapshot isolation, or more if an engine has no less.
     #[default]
     Snapshot,
-    /// The least that the engine has (paper 001, section 4.1): each operation alone, if it has
-    /// that.
+    // Paper 001, section 4.1.
+    /// The least that the engine has: each operation alone, if it has that.
     Least,
 }
 

@@ -19,7 +19,7 @@ use ::fjall::{
     compaction::Leveled,
 };
 
-use super::lsm::Sizes;
+use super::lsm::TreeSizes;
 use super::txn::ended;
 use super::{
     Access, Client, Counters, Decision, Ended, Engine, EngineConfig, IsolationLevel, Key, Session,
@@ -48,7 +48,7 @@ pub(super) struct FjallEngine {
     transactions: Option<(SingleWriterTxDatabase, Vec<SingleWriterTxKeyspace>)>,
     path: PathBuf,
     config: EngineConfig,
-    sizes: Sizes,
+    sizes: TreeSizes,
     open_files: usize,
     /// The durability that a commit waits for; none leaves its journal in the process.
     commit: Option<PersistMode>,
@@ -82,7 +82,7 @@ impl FjallEngine {
             return Err(LabError::io("open", path)(missing));
         }
         let tuning = &config.tuning;
-        let sizes = Sizes::of(
+        let sizes = TreeSizes::of(
             config.pool_bytes,
             config.schema.data_bytes,
             tuning.write_share,

@@ -21,16 +21,16 @@ const LEVEL_BASE_BUFFERS: u64 = 4;
 
 /// Sizes that follow from the size of the data and the cache.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Sizes {
+pub(crate) struct TreeSizes {
     pub(crate) block_cache_bytes: u64,
     pub(crate) write_buffer_bytes: u64,
     pub(crate) level_base_bytes: u64,
 }
 
-impl Sizes {
+impl TreeSizes {
     /// Memtables of this share of the pool, or as large beside the data as those of the large store
     /// are.
-    pub(crate) fn of(pool_bytes: u64, data_bytes: u64, write_share: Option<f64>) -> Sizes {
+    pub(crate) fn of(pool_bytes: u64, data_bytes: u64, write_share: Option<f64>) -> TreeSizes {
         let scaled = DEFAULT_WRITE_BUFFER * (data_bytes as f64 / LARGE_STORE_BYTES).min(1.0);
         let buffer = match write_share {
             Some(share) => pool_bytes as f64 * share / WRITE_BUFFERS as f64,
@@ -38,7 +38,7 @@ impl Sizes {
         };
         let most = (pool_bytes as f64 / 4.0).max(WRITE_BUFFER_MIN);
         let buffer = buffer.clamp(WRITE_BUFFER_MIN, most) as u64;
-        Sizes {
+        TreeSizes {
             block_cache_bytes: pool_bytes.saturating_sub(buffer * WRITE_BUFFERS),
             write_buffer_bytes: buffer,
             level_base_bytes: buffer * LEVEL_BASE_BUFFERS,
@@ -58,20 +58,23 @@ mod tests {
 
     #[test]
     fn sizes_scale_with_the_data_and_stay_in_the_pool() {
-        let large = Sizes::of(16 << 30, 160_000_000_000, None);
+        let large = TreeSizes::of(16 << 30, 160_000_000_000, None);
         assert_eq!(large.write_buffer_bytes, 64 << 20);
         assert_eq!(large.level_base_bytes, 256 << 20);
-        let small = Sizes::of(160 << 20, 16_000_000_000, None);
+        let small = TreeSizes::of(160 << 20, 16_000_000_000, None);
         assert_eq!(large.write_buffer_bytes / small.write_buffer_bytes, 10);
         assert_eq!(
             small.block_cache_bytes + 2 * small.write_buffer_bytes,
             160 << 20
         );
-        let smallest = Sizes::of(160 << 20, 256_000_000, None);
+        let smallest = TreeSizes::of(160 << 20, 256_000_000, None);
         assert_eq!(smallest.write_buffer_bytes, 2 << 20);
-        let split = Sizes::of(160 << 20, 1_600_000_000, Some(0.25));
+        let split = TreeSizes::of(160 << 20, 1_600_000_000, Some(0.25));
         assert_eq!(split.write_buffer_bytes, 20 << 20);
-        assert_eq!(Sizes::of(1 << 20, 1, None).write_buffer_bytes, 1 << 18);
-        assert_eq!(Sizes::of(16 << 20, 1, Some(1.0)).block_cache_bytes, 8 << 20);
+        assert_eq!(TreeSizes::of(1 << 20, 1, None).write_buffer_bytes, 1 << 18);
+        assert_eq!(
+            TreeSizes::of(16 << 20, 1, Some(1.0)).block_cache_bytes,
+            8 << 20
+        );
     }
 }

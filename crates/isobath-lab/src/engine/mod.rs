@@ -4,9 +4,9 @@
 //! [`crate::bench`] knows nothing else. A rival lives behind a feature of its
 //! own, so that a plain build is small and pure Rust.
 
+mod bare_drive;
 mod baseline;
 mod config;
-mod drive;
 #[cfg(feature = "fjall")]
 mod fjall;
 mod isobath;
@@ -161,7 +161,7 @@ pub(crate) fn open(config: &EngineConfig, create: bool) -> Result<Box<dyn Engine
         EngineKind::Fjall => open_fjall(config, create),
         EngineKind::Null => Ok(Box::new(Baseline::new(null::Nothing, config.threads))),
         EngineKind::Drive => {
-            let file = drive::DriveFile::open(config, create)?;
+            let file = bare_drive::DriveFile::open(config, create)?;
             Ok(Box::new(Baseline::new(file, config.threads)))
         }
     }

@@ -8,18 +8,13 @@ use crate::bench::{KeyFormat, KeyOrder};
 
 fn config(kind: EngineKind, path: Option<PathBuf>) -> EngineConfig {
     EngineConfig {
-        kind,
         path,
-        pool_bytes: 16 << 20,
         workers: Some(1),
         tasks_per_worker: 2,
         depth_per_worker: 4,
         threads: 2,
         callers: Callers::Threads,
-        space: SpaceConfig::default(),
-        simulated: None,
-        tuning: Tuning::default(),
-        schema: Schema::default(),
+        ..EngineConfig::new(kind, 16 << 20)
     }
 }
 

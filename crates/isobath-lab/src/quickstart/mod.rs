@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use isobath::{Options, Store};
 use serde::Serialize;
 
-use crate::bench::{Data, Plan as RunPlan, RunReport, Workload, run};
-use crate::engine::{Callers, EngineConfig, EngineKind, Schema, Tuning};
+use crate::bench::{Data, Plan as RunPlan, RunReport, Workload, run_on};
+use crate::engine::{EngineConfig, EngineKind};
 use crate::load::{Files, Loaded, find_files, load_files};
 use crate::{LabError, Monitor, Stage, Unit, free_space};
 
@@ -225,7 +225,7 @@ pub fn start(prepared: Prepared, monitor: &dyn Monitor) -> Result<Report, LabErr
     drop(tree);
     store.close()?;
 
-    let lookups = run(&lookup_plan(&plan), Data::Added, monitor)?;
+    let lookups = run_on(&lookup_plan(&plan), Data::Added, monitor)?;
     let store_bytes = std::fs::metadata(&plan.store).map_or(0, |m| m.len());
     Ok(Report {
         needs,
@@ -244,42 +244,25 @@ pub fn start(prepared: Prepared, monitor: &dyn Monitor) -> Result<Report, LabErr
 
 fn lookup_plan(plan: &Plan) -> RunPlan {
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let engine = EngineConfig {
+        path: Some(plan.store.clone()),
+        workers: Some(workers),
+        tasks_per_worker: DEPTH_PER_WORKER as usize,
+        depth_per_worker: DEPTH_PER_WORKER,
+        ..EngineConfig::new(EngineKind::Isobath, plan.pool_bytes)
+    };
+    let workload = Workload {
+        value_bytes: VALUE_BYTES,
+        ..Workload::lookup()
+    };
+    let records = plan.pool_bytes * DATA_POOLS / 128;
     RunPlan {
-        engine: EngineConfig {
-            kind: EngineKind::Isobath,
-            path: Some(plan.store.clone()),
-            pool_bytes: plan.pool_bytes,
-            workers: Some(workers),
-            tasks_per_worker: DEPTH_PER_WORKER as usize,
-            depth_per_worker: DEPTH_PER_WORKER,
-            threads: 1,
-            callers: Callers::Tasks,
-            space: crate::SpaceConfig::default(),
-            simulated: None,
-            tuning: Tuning::default(),
-            schema: Schema::default(),
-        },
-        latency_every: None,
-        left_out: crate::bench::LeftOut::default(),
-        virtual_ssd: None,
-        region_bytes: None,
-        in_pool: false,
-        records: plan.pool_bytes * DATA_POOLS / 128,
-        workload: Workload {
-            value_bytes: VALUE_BYTES,
-            ..Workload::lookup()
-        },
-        rate_per_s: None,
         warm_up: WARM_UP.min(plan.duration),
-        duration: plan.duration,
-        load_only: false,
         keep: true,
         drive_depth: Some(DEPTH_PER_WORKER * u32::try_from(workers).unwrap_or(1)),
-        sample_every: Duration::from_secs(1),
-        until_steady: false,
-        components: false,
         drive_duration: DRIVE_TIME.min(plan.duration),
-        seed: 1,
+        sample_every: Duration::from_secs(1),
+        ..RunPlan::new(engine, workload, records, plan.duration)
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use isobath_io::{Volume, Waker};
 
 use crate::raw::RawError;
-use crate::raw::load::{Phase, Place, Shared};
+use crate::raw::load::{Access, Phase, Shared};
 use crate::raw::plan::{IoModel, RawPlan};
 use crate::raw::worker::{Lane, Measured, Window};
 
@@ -17,7 +17,7 @@ use crate::raw::worker::{Lane, Measured, Window};
 const NAP: Duration = Duration::from_millis(10);
 
 /// A request: the asking thread, and where to go.
-type Request = (u32, Place);
+type Request = (u32, Access);
 
 type Outcome = Result<Option<Measured>, RawError>;
 

@@ -27,7 +27,7 @@ pub(super) struct Shared {
     pub(super) failed: AtomicBool,
     /// I/Os completed, per thread, for the display.
     pub(super) done: Vec<Counter>,
-    pub(super) places: Places,
+    pub(super) places: Accesses,
 }
 
 /// The present phase, as a thread sees it.
@@ -45,7 +45,7 @@ impl Shared {
             starting: AtomicU32::new(plan.threads),
             failed: AtomicBool::new(false),
             done: (0..plan.threads).map(|_| Counter::default()).collect(),
-            places: Places::new(plan, volume, region),
+            places: Accesses::new(plan, volume, region),
         }
     }
 
@@ -86,7 +86,7 @@ impl Shared {
 
 /// The places that I/Os may go to.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Places {
+pub(super) struct Accesses {
     page: u64,
     pages: u64,
     threads: u64,
@@ -99,7 +99,7 @@ pub(super) struct Places {
 
 /// The places of one thread's I/Os, one after another.
 pub(super) struct Stream {
-    places: Places,
+    places: Accesses,
     /// Pages that this thread may use; page numbers below are within them.
     mine: u64,
     thread: u64,
@@ -111,17 +111,17 @@ pub(super) struct Stream {
 
 /// The place of an I/O, and whether it reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Access {
     pub(super) offset: u64,
     pub(super) read: bool,
 }
 
-impl Places {
-    fn new(plan: &RawPlan, volume: &Volume, region: u64) -> Places {
+impl Accesses {
+    fn new(plan: &RawPlan, volume: &Volume, region: u64) -> Accesses {
         let page = u64::from(plan.page_bytes);
         let layout = volume.layout();
         let assigned = plan.model == IoModel::Assigned && layout.members > 1;
-        Places {
+        Accesses {
             page,
             pages: region / page,
             threads: u64::from(plan.threads),
@@ -164,7 +164,7 @@ impl Stream {
         self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    pub(super) fn next(&mut self) -> Place {
+    pub(super) fn next(&mut self) -> Access {
         let dice = self.draw();
         let percent = |part: u64| ((part & 0xffff) * 100) >> 16;
         let read = percent(dice) < u64::from(self.places.read_percent);
@@ -185,7 +185,7 @@ impl Stream {
                 row * unit + page % unit
             }
         };
-        Place {
+        Access {
             offset: page * self.places.page,
             read,
         }
@@ -196,9 +196,9 @@ impl Stream {
 mod tests {
     use super::*;
 
-    fn places(plan: &RawPlan, pages: u64) -> Places {
+    fn places(plan: &RawPlan, pages: u64) -> Accesses {
         let volume = Volume::in_memory(pages * 4096, None);
-        Places::new(plan, &volume, pages * 4096)
+        Accesses::new(plan, &volume, pages * 4096)
     }
 
     #[test]

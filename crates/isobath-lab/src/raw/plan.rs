@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::ValueEnum;
 use isobath_io::{Backend, Io, Volume};
 use serde::{Deserialize, Serialize};
 
@@ -24,8 +25,8 @@ pub enum RawTarget {
     Volume(Volume),
 }
 
-/// The backend, by a name for people and files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// How I/Os reach the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum RawBackend {
     /// The best that works.
@@ -33,15 +34,18 @@ pub enum RawBackend {
     Auto,
     /// io_uring, interrupts.
     IoUring,
-    /// io_uring, polling the drive (`IOPOLL`).
+    /// io_uring that polls the drive.
+    #[value(name = "iopoll")]
     IoUringIopoll,
-    /// io_uring, a kernel thread submits (`SQPOLL`).
+    /// io_uring whose submissions a kernel thread takes.
+    #[value(name = "sqpoll")]
     IoUringSqpoll,
     /// io_uring, both.
+    #[value(name = "iopoll-sqpoll")]
     IoUringIopollSqpoll,
     /// Linux native asynchronous I/O.
     Libaio,
-    /// Blocking calls: the depth of a thread is 1, whatever the plan says.
+    /// Blocking calls; a thread's depth is 1.
     Pread,
 }
 

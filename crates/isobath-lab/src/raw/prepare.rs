@@ -14,7 +14,7 @@ const PIECE: u64 = 1 << 20;
 const DEPTH: u32 = 16;
 
 /// Files that this run has made; removed when dropped.
-pub(super) struct Scratch(Vec<PathBuf>);
+pub(crate) struct Scratch(Vec<PathBuf>);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
@@ -25,17 +25,41 @@ impl Drop for Scratch {
     }
 }
 
-/// Opens the target of a plan.
-pub(super) fn open(plan: &RawPlan) -> Result<(Volume, Scratch), RawError> {
-    plan.check_fields()?;
+impl Scratch {
+    /// A file, removed with this.
+    pub(crate) fn of(path: PathBuf) -> Scratch {
+        Scratch(vec![path])
+    }
+
+    /// The files.
+    pub(crate) fn paths(&self) -> &[PathBuf] {
+        &self.0
+    }
+}
+
+/// How the volume of a plan is opened.
+pub(crate) fn options(plan: &RawPlan) -> VolumeOptions {
     let direct = match plan.direct {
         true => DirectMode::Auto,
         false => DirectMode::Off,
     };
-    let options = VolumeOptions::new()
+    VolumeOptions::new()
         .backend(plan.backend.into())
         .direct(direct)
-        .stripe_unit(plan.stripe_unit_bytes);
+        .stripe_unit(plan.stripe_unit_bytes)
+}
+
+/// Makes the files of a plan's target and writes them in full, for several plans to use.
+pub(crate) fn make(plan: &RawPlan, monitor: &dyn Monitor) -> Result<Scratch, RawError> {
+    let (volume, scratch) = open(plan)?;
+    fill(&volume, volume.len(), plan.seed, monitor)?;
+    Ok(scratch)
+}
+
+/// Opens the target of a plan.
+pub(super) fn open(plan: &RawPlan) -> Result<(Volume, Scratch), RawError> {
+    plan.check_fields()?;
+    let options = options(plan);
     match &plan.target {
         RawTarget::Volume(volume) => Ok((volume.clone(), Scratch(Vec::new()))),
         RawTarget::Files(paths) => {

@@ -9,7 +9,7 @@ use isobath_io::{
     AlignedBuf, Channel, ChannelOptions, ChannelStats, Completion, HUGE_PAGE, Io, Volume,
 };
 
-use crate::raw::load::{Phase, Place, Shared};
+use crate::raw::load::{Access, Phase, Shared};
 use crate::raw::plan::RawPlan;
 use crate::raw::{RawError, within};
 
@@ -73,7 +73,7 @@ impl Lane {
     }
 
     /// Submits an I/O. `tag` comes back from [`reap`](Self::reap).
-    pub(super) fn submit(&mut self, place: Place, tag: u32) -> bool {
+    pub(super) fn submit(&mut self, place: Access, tag: u32) -> bool {
         let Some(slot) = self.free.pop_front() else {
             return false;
         };

@@ -12,7 +12,7 @@ use isobath_flash::rng::Rng;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
 use super::image::Image;
-use super::journal::{self, Journal, Kind, Record};
+use super::journal::{self, Journal, JournalRecord, Kind};
 use super::state::{self, DeclaredState, Header, Saved};
 use super::stats::{Counters, DriveStats, write_frequency_csv};
 use super::{PAGE_BYTES, Profile, fuse_directory};
@@ -460,12 +460,12 @@ impl VirtualDrive {
         self.operate(&self.record(Kind::Flush, 0, 0, at_ns)?)
     }
 
-    fn record(&self, kind: Kind, offset: u64, len: u64, at_ns: u64) -> io::Result<Record> {
+    fn record(&self, kind: Kind, offset: u64, len: u64, at_ns: u64) -> io::Result<JournalRecord> {
         if !(offset | len).is_multiple_of(PAGE_BYTES) {
             return Err(rustix::io::Errno::INVAL.into());
         }
         match offset.checked_add(len) {
-            Some(end) if end <= self.capacity_bytes() => Ok(Record {
+            Some(end) if end <= self.capacity_bytes() => Ok(JournalRecord {
                 kind,
                 first: (offset / PAGE_BYTES) as u32,
                 pages: (len / PAGE_BYTES) as u32,
@@ -475,7 +475,7 @@ impl VirtualDrive {
         }
     }
 
-    fn operate(&self, record: &Record) -> io::Result<u64> {
+    fn operate(&self, record: &JournalRecord) -> io::Result<u64> {
         let mut core = self.core();
         if let Some(journal) = &mut core.journal {
             journal.append(record)?;
@@ -584,7 +584,7 @@ impl Core {
     }
 
     /// The one place where an operation reaches the translation layer, now or in a replay.
-    fn apply(&mut self, record: &Record) -> Result<u64, FlashError> {
+    fn apply(&mut self, record: &JournalRecord) -> Result<u64, FlashError> {
         let (first, at) = (record.first, record.at_ns);
         let mut done = at;
         match record.kind {

@@ -27,14 +27,14 @@ pub(super) enum Kind {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Record {
+pub(super) struct JournalRecord {
     pub(super) kind: Kind,
     pub(super) first: u32,
     pub(super) pages: u32,
     pub(super) at_ns: u64,
 }
 
-impl Record {
+impl JournalRecord {
     fn encode(&self) -> [u8; RECORD_BYTES] {
         let mut bytes = [0; RECORD_BYTES];
         bytes[0] = self.kind as u8;
@@ -46,7 +46,7 @@ impl Record {
         bytes
     }
 
-    fn decode(bytes: &[u8; RECORD_BYTES]) -> Option<Record> {
+    fn decode(bytes: &[u8; RECORD_BYTES]) -> Option<JournalRecord> {
         let u32_at = |at: usize| {
             let four = [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
             u32::from_le_bytes(four)
@@ -61,7 +61,7 @@ impl Record {
             4 => Kind::Flush,
             _ => return None,
         };
-        Some(Record {
+        Some(JournalRecord {
             kind,
             first: u32_at(4),
             pages: u32_at(8),
@@ -97,7 +97,7 @@ impl Journal {
     }
 
     /// Appends a record. A failed append leaves no trace.
-    pub(super) fn append(&mut self, record: &Record) -> io::Result<()> {
+    pub(super) fn append(&mut self, record: &JournalRecord) -> io::Result<()> {
         self.file.write_all_at(&record.encode(), self.len)?;
         self.len += RECORD_BYTES as u64;
         Ok(())
@@ -112,7 +112,7 @@ impl Journal {
 /// The operations of a journal that was not ended by a saved state.
 #[derive(Debug, Default)]
 pub(super) struct Left {
-    pub(super) records: Vec<Record>,
+    pub(super) records: Vec<JournalRecord>,
     /// The machine was started again since: writes may be missing, here and in the image.
     pub(super) is_of_another_boot: bool,
 }
@@ -155,7 +155,7 @@ pub(super) fn read(path: &Path, state_number: u64) -> Result<Option<Left>, LabEr
     };
     let (whole, _) = records.as_chunks::<RECORD_BYTES>();
     for (number, record) in whole.iter().enumerate() {
-        match Record::decode(record) {
+        match JournalRecord::decode(record) {
             Some(record) => left.records.push(record),
             // After a crash of the machine, its end may never have reached the drive.
             None if left.is_of_another_boot => break,
@@ -190,13 +190,13 @@ mod tests {
         let path = place.path().join("journal");
         assert!(read(&path, 3).unwrap().is_none());
         let mut journal = Journal::begin(&path, 3).unwrap();
-        let record = |n: u32| Record {
+        let record = |n: u32| JournalRecord {
             kind: [Kind::Read, Kind::Write, Kind::Discard, Kind::Flush][n as usize % 4],
             first: n * 7,
             pages: n,
             at_ns: u64::from(n) << 33 | 5,
         };
-        let records: Vec<Record> = (0..10).map(record).collect();
+        let records: Vec<JournalRecord> = (0..10).map(record).collect();
         for record in &records {
             journal.append(record).unwrap();
         }

@@ -8,9 +8,9 @@ use isobath_io::Volume;
 use crate::backup::file::BackupFile;
 use crate::backup::{self, restore};
 use crate::checkpoint::SUPERBLOCK_OFFSETS;
-use crate::error::{BackupError, RestoreError, of_kind};
+use crate::error::{BackupError, OpenError, RestoreError};
 use crate::page::PAGE_SIZE;
-use crate::{BackupOptions, BackupReport, Error, Options, RestoreReport, Store, Watch};
+use crate::{BackupOptions, BackupReport, Options, RestoreReport, Store, Watch};
 
 impl Store {
     /// Writes a full backup of the store to the file `to`, which must not exist, and reads it back:
@@ -88,7 +88,7 @@ impl Store {
         options: &BackupOptions,
         watch: Watch<'_>,
     ) -> Result<BackupReport, BackupError> {
-        backup::take(self.runtime(), to, options, watch).map_err(of_kind)
+        backup::take(self.runtime(), to, options, watch)
     }
 
     /// Makes a store on `paths`, files that do not exist yet or block devices that hold no data,
@@ -114,7 +114,7 @@ impl Store {
     ) -> Result<RestoreReport, RestoreError> {
         let backups: Vec<&Path> = backups.iter().map(AsRef::as_ref).collect();
         let paths: Vec<PathBuf> = paths.iter().map(|path| path.as_ref().to_owned()).collect();
-        restore_at(&backups, paths, options, watch).map_err(of_kind)
+        restore_at(&backups, paths, options, watch)
     }
 
     /// As [`Store::restore`], on an empty volume.
@@ -129,11 +129,10 @@ impl Store {
         watch: Watch<'_>,
     ) -> Result<RestoreReport, RestoreError> {
         let backups: Vec<&Path> = backups.iter().map(AsRef::as_ref).collect();
-        let restored = checked(options).and_then(|options| {
+        checked(options).and_then(|options| {
             let chain = restore::open_chain(&backups)?;
             restore_chain(&chain, volume, Vec::new(), &options, watch)
-        });
-        restored.map_err(of_kind)
+        })
     }
 }
 
@@ -142,7 +141,7 @@ fn restore_at(
     paths: Vec<PathBuf>,
     options: &Options,
     watch: Watch<'_>,
-) -> Result<RestoreReport, Error> {
+) -> Result<RestoreReport, RestoreError> {
     let options = &checked(options)?;
     let chain = restore::open_chain(backups)?;
     let volume = Volume::create(&paths, &options.volume_options())?;
@@ -154,10 +153,10 @@ fn restore_at(
 }
 
 /// The options that a restored store is opened with. It has its log on its own volume.
-fn checked(options: &Options) -> Result<Options, Error> {
+fn checked(options: &Options) -> Result<Options, RestoreError> {
     options.config()?;
     match options.is_read_only() {
-        true => Err(Error::ReadOnly),
+        true => Err(OpenError::ReadOnly.into()),
         false => Ok(options.clone().with_log_on_volume()),
     }
 }
@@ -168,18 +167,18 @@ fn restore_chain(
     paths: Vec<PathBuf>,
     options: &Options,
     watch: Watch<'_>,
-) -> Result<RestoreReport, Error> {
+) -> Result<RestoreReport, RestoreError> {
     let report = restore::build(chain, &volume, watch)?;
     // Recovery reads the log and every page that it concerns; a store that cannot be opened is
     // none.
-    let opened = Store::open_on(volume.clone(), paths, options).and_then(Store::close);
+    let opened = Store::open_on(volume.clone(), paths, options).and_then(Store::close_opened);
     if let Err(error) = opened {
         // On a volume of the caller's it would stay.
         for at in SUPERBLOCK_OFFSETS {
             // The error that led here matters more.
             let _ = volume.write_at(at, &[0; PAGE_SIZE]);
         }
-        return Err(error);
+        return Err(error.into());
     }
     Ok(report)
 }

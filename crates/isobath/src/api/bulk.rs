@@ -10,11 +10,12 @@ use crate::btree::{self, Descriptor, Loader, Paused, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::TaskContext;
 use crate::engine::{Admitted, TaskHandle, WorkerState};
+use crate::error::{LoadError, StorageError};
+use crate::extent;
 use crate::overlay::KeptOut;
 use crate::runtime::{Patience, Urgency, block_on};
 use crate::shared::Counters;
 use crate::txn::tree_status::Closed;
-use crate::{Error, extent};
 
 /// Bytes after which a batch goes to the task. Two batches exist at a time.
 const BATCH_BYTES: usize = 1 << 20;
@@ -22,8 +23,8 @@ const BATCH_BYTES: usize = 1 << 20;
 /// Loads `records`, strictly ascending, at the end of `tree`; none if one of them is an error.
 pub(crate) fn load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     tree: &Tree,
-    records: impl Iterator<Item = Result<(K, V), Error>>,
-) -> Result<u64, Error> {
+    records: impl Iterator<Item = Result<(K, V), LoadError>>,
+) -> Result<u64, LoadError> {
     // A task does not wait for another one: there may be none left to run it.
     if tree.runtime.is_in_task() {
         tree.alive()?;
@@ -54,10 +55,10 @@ pub(crate) fn load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
 }
 
 /// Has the tree be its base alone until the load is over.
-fn leave_overlays(local: &WorkerState, tree: &TreeState) -> Result<Option<KeptOut>, Error> {
+fn leave_overlays(local: &WorkerState, tree: &TreeState) -> Result<Option<KeptOut>, LoadError> {
     let engine = &local.engine;
     let merging = &engine.merging;
-    merging.leave(&engine.transactions, local, tree.tree)
+    Ok(merging.leave(&engine.transactions, local, tree.tree)?)
 }
 
 /// A load whose records come from outside of tasks. Each batch gets a task of its own, once it is
@@ -69,7 +70,7 @@ struct Feed<'t> {
     /// The store does not close before the load has ended.
     _admitted: Admitted,
     /// The task that has the load now.
-    task: Option<TaskHandle<Result<Step, Error>>>,
+    task: Option<TaskHandle<Result<Step, LoadError>>>,
 }
 
 /// The result of a task: the load, unless it has ended; its number of records at the end; the
@@ -81,7 +82,7 @@ struct Step {
 }
 
 impl<'t> Feed<'t> {
-    fn begin(tree: &'t Tree) -> Result<Feed<'t>, Error> {
+    fn begin(tree: &'t Tree) -> Result<Feed<'t>, LoadError> {
         tree.alive()?;
         let mut feed = Feed {
             tree,
@@ -93,7 +94,12 @@ impl<'t> Feed<'t> {
     }
 
     /// Has a task load the records of `batch`, while the next one is filled.
-    fn start(&mut self, paused: Option<Paused>, batch: Packed, is_last: bool) -> Result<(), Error> {
+    fn start(
+        &mut self,
+        paused: Option<Paused>,
+        batch: Packed,
+        is_last: bool,
+    ) -> Result<(), LoadError> {
         let state = Arc::clone(&self.tree.state);
         let engine = Arc::clone(self.tree.runtime.engine()?);
         let work = move || {
@@ -104,20 +110,20 @@ impl<'t> Feed<'t> {
     }
 
     /// Waits for the task that has the load.
-    fn wait(&mut self) -> Result<Step, Error> {
-        let task = self.task.take().ok_or(Error::Closed)?;
+    fn wait(&mut self) -> Result<Step, LoadError> {
+        let task = self.task.take().ok_or(StorageError::Closed)?;
         self.tree.map_error(block_on(task.flat()))
     }
 
     /// Sends a batch; answers an empty one.
-    fn send(&mut self, batch: Packed) -> Result<Packed, Error> {
+    fn send(&mut self, batch: Packed) -> Result<Packed, LoadError> {
         let before = self.wait()?;
         self.start(before.paused, batch, false)?;
         Ok(before.batch)
     }
 
     /// Sends the last batch, and waits until the records are there.
-    fn finish(mut self, batch: Packed) -> Result<u64, Error> {
+    fn finish(mut self, batch: Packed) -> Result<u64, LoadError> {
         let before = self.wait()?;
         self.start(before.paused, batch, true)?;
         self.wait().map(|step| step.loaded)
@@ -156,7 +162,7 @@ fn step(
     paused: Option<Paused>,
     mut batch: Packed,
     is_last: bool,
-) -> Result<Step, Error> {
+) -> Result<Step, LoadError> {
     let ctx = TaskContext { local };
     let mut loader = match paused {
         Some(paused) => paused.resume(&ctx),
@@ -189,7 +195,7 @@ fn begin<'c>(
     local: &WorkerState,
     ctx: &'c TaskContext<'c>,
     tree: &TreeState,
-) -> Result<Loader<'c, TaskContext<'c>>, Error> {
+) -> Result<Loader<'c, TaskContext<'c>>, LoadError> {
     let alone = || match canary::is_on(Canary::CollapseBesideRewrites) {
         true => Ok(None),
         false => close_to_others(local, tree).map(Some),
@@ -207,8 +213,8 @@ fn give_up(local: &WorkerState, loader: Loader<'_, TaskContext<'_>>) {
 fn load_here<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     local: &WorkerState,
     tree: &TreeState,
-    records: impl Iterator<Item = Result<(K, V), Error>>,
-) -> Result<u64, Error> {
+    records: impl Iterator<Item = Result<(K, V), LoadError>>,
+) -> Result<u64, LoadError> {
     let mut panicked = None;
     let loaded = load_in_task(local, tree, |loader| {
         // A panic of the caller's iterator goes on once the load is given up.
@@ -230,8 +236,8 @@ fn load_here<K: AsRef<[u8]>, V: AsRef<[u8]>>(
 fn load_in_task(
     local: &WorkerState,
     tree: &TreeState,
-    take: impl FnOnce(&mut Loader<'_, TaskContext<'_>>) -> Result<bool, Error>,
-) -> Result<u64, Error> {
+    take: impl FnOnce(&mut Loader<'_, TaskContext<'_>>) -> Result<bool, LoadError>,
+) -> Result<u64, LoadError> {
     let ctx = TaskContext { local };
     let mut loader = begin(local, &ctx, tree)?;
     match take(&mut loader) {
@@ -254,10 +260,14 @@ fn appear(
     local: &WorkerState,
     tree: &TreeState,
     mut loader: Loader<'_, TaskContext<'_>>,
-) -> Result<u64, Error> {
+) -> Result<u64, LoadError> {
     let engine = &local.engine;
     let note = &mut |extent: &Descriptor| engine.transactions.free_large(local, extent);
-    let closed = match loader.complete().and_then(|()| close_tree(local, tree)) {
+    let closed = match loader
+        .complete()
+        .map_err(LoadError::from)
+        .and_then(|()| close_tree(local, tree))
+    {
         Ok(closed) => closed,
         Err(error) => {
             loader.abort(note);
@@ -268,7 +278,7 @@ fn appear(
         Ok(lower) => lower.and_then(|from| engine.transactions.begin_load(tree.tree.id, from)),
         Err(error) => {
             loader.abort(note);
-            return Err(error);
+            return Err(error.into());
         }
     };
     let before = closed.begin_loading();
@@ -303,26 +313,26 @@ fn appear(
 }
 
 /// Closes the tree's status, once no other load or large commit has closed it.
-fn close_to_others<'t>(local: &WorkerState, tree: &'t TreeState) -> Result<Closed<'t>, Error> {
+fn close_to_others<'t>(local: &WorkerState, tree: &'t TreeState) -> Result<Closed<'t>, LoadError> {
     let mut patience = Patience::default();
     let wait = || {
         local.engine.shared.writable()?;
         patience.wait(&local.worker);
-        Ok::<(), Error>(())
+        Ok::<(), LoadError>(())
     };
-    let dropped = || Error::TreeDropped {
+    let dropped = || LoadError::TreeDropped {
         name: tree.name.to_string(),
     };
     tree.status.close_to_load(wait)?.ok_or_else(dropped)
 }
 
 /// Closes the tree's status, and waits for the commits that have not seen that.
-fn close_tree<'t>(local: &WorkerState, tree: &'t TreeState) -> Result<Closed<'t>, Error> {
+fn close_tree<'t>(local: &WorkerState, tree: &'t TreeState) -> Result<Closed<'t>, LoadError> {
     let closed = close_to_others(local, tree)?;
     let wait = || {
         local.engine.shared.writable()?;
         local.worker.yield_now();
-        Ok::<(), Error>(())
+        Ok::<(), LoadError>(())
     };
     if !canary::is_on(Canary::LoadBesideCommits) {
         local.engine.transactions.tracker.drain(false, wait)?;
@@ -335,8 +345,8 @@ fn take_records<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     local: &WorkerState,
     tree: &TreeState,
     loader: &mut Loader<'_, TaskContext<'_>>,
-    records: impl Iterator<Item = Result<(K, V), Error>>,
-) -> Result<bool, Error> {
+    records: impl Iterator<Item = Result<(K, V), LoadError>>,
+) -> Result<bool, LoadError> {
     for record in records {
         let (key, value) = record?;
         let (key, value) = (key.as_ref(), value.as_ref());
@@ -351,9 +361,9 @@ fn take_records<K: AsRef<[u8]>, V: AsRef<[u8]>>(
 }
 
 /// A drop of the tree ends a load into it.
-fn check_alive(tree: &TreeState) -> Result<(), Error> {
+fn check_alive(tree: &TreeState) -> Result<(), LoadError> {
     if tree.is_dropped() {
-        return Err(Error::TreeDropped {
+        return Err(LoadError::TreeDropped {
             name: tree.name.to_string(),
         });
     }
@@ -365,9 +375,9 @@ fn push(
     loader: &mut Loader<'_, TaskContext<'_>>,
     key: &[u8],
     value: &[u8],
-) -> Result<(), Error> {
+) -> Result<(), LoadError> {
     if btree::fits_inline(key.len(), value.len()) {
-        loader.push(key, ValueRef::inline(value))
+        Ok(loader.push(key, ValueRef::inline(value))?)
     } else {
         push_extent(local, loader, key, value)
     }
@@ -378,7 +388,7 @@ fn push_extent(
     loader: &mut Loader<'_, TaskContext<'_>>,
     key: &[u8],
     value: &[u8],
-) -> Result<(), Error> {
+) -> Result<(), LoadError> {
     let token = match canary::is_on(Canary::LoadValuesApart) {
         true => None,
         false => Some(loader.token()),
@@ -388,7 +398,7 @@ fn push_extent(
     if pushed.is_err() {
         local.engine.transactions.free_uncommitted(local, written);
     }
-    pushed
+    Ok(pushed?)
 }
 
 #[cfg(test)]

@@ -9,17 +9,18 @@ use std::ops::Bound;
 
 use crate::api::tree::TreeState;
 use crate::btree::{Cursor, Descriptor, Direction, Tree, TreeId, ValueKind, ValueRef};
-use crate::buffer::Place;
+use crate::buffer::PagePlace;
 use crate::canary::{self, Canary};
 use crate::context::{TaskContext, WriteContext};
 use crate::engine::WorkerState;
+use crate::error::{Error, StorageError, TransactionError};
+use crate::extent;
 use crate::page::{PageId, get_u32, get_u64, put_u32, put_u64};
 use crate::txn::catalog_change;
 use crate::txn::commit::{Change, CommitContext};
 use crate::txn::versions::OldValue;
 pub(crate) use crate::types::CATALOG;
 use crate::types::DROPPING;
-use crate::{Error, extent};
 
 /// Most bytes that a tree's name can have.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
@@ -56,9 +57,9 @@ fn encode(tree: Tree) -> [u8; ENTRY_BYTES] {
     bytes
 }
 
-fn decode(bytes: &[u8]) -> Result<Tree, Error> {
+fn decode(bytes: &[u8]) -> Result<Tree, StorageError> {
     if bytes.len() != ENTRY_BYTES {
-        return Err(Error::Structure {
+        return Err(StorageError::Structure {
             page: PageId::CATALOG_ROOT.0,
             reason: "a catalog entry has a wrong length",
         });
@@ -70,7 +71,7 @@ fn decode(bytes: &[u8]) -> Result<Tree, Error> {
 }
 
 /// An entry as it was before a commit that is not visible yet.
-fn decode_old(old: &OldValue) -> Result<Option<Tree>, Error> {
+fn decode_old(old: &OldValue) -> Result<Option<Tree>, StorageError> {
     match old {
         OldValue::Absent => Ok(None),
         OldValue::Inline(bytes) => decode(bytes).map(Some),
@@ -86,10 +87,10 @@ pub(crate) fn named_by<'r>(key: &'r [u8], value: &[u8]) -> Option<(&'r [u8], Tre
 }
 
 /// Makes the catalog of a new store, durably. Does nothing if there is one.
-pub(crate) fn create(local: &WorkerState) -> Result<(), Error> {
+pub(crate) fn create(local: &WorkerState) -> Result<(), StorageError> {
     let ctx = TaskContext { local };
     let mapping = &local.engine.buffer.pool.mapping;
-    if mapping.place(CATALOG.root) != Place::Free {
+    if mapping.place(CATALOG.root) != PagePlace::Free {
         return Ok(());
     }
     let tree = Tree::create(&ctx, CATALOG.id, None)?;
@@ -102,8 +103,8 @@ pub(crate) fn find(local: &WorkerState, name: &str) -> Result<Option<Tree>, Erro
     let ctx = TaskContext { local };
     let mut value = Vec::new();
     match CATALOG.get(&ctx, &name_key(name)?, &mut value)? {
-        Some(ValueKind::Inline) => decode(&value).map(Some),
-        Some(ValueKind::Extent) => decode(&[]).map(Some),
+        Some(ValueKind::Inline) => Ok(Some(decode(&value)?)),
+        Some(ValueKind::Extent) => Ok(Some(decode(&[])?)),
         None => Ok(None),
     }
 }
@@ -114,7 +115,7 @@ pub(crate) fn find_visible(local: &WorkerState, name: &str) -> Result<Option<Tre
     let key = name_key(name)?;
     let transactions = &local.engine.transactions;
     transactions.read_one(local, CATALOG.id, &key, |old| match old {
-        Some(old) => decode_old(&old),
+        Some(old) => Ok(decode_old(&old)?),
         None => find(local, name),
     })
 }
@@ -196,7 +197,7 @@ pub(crate) fn drop_tree(local: &WorkerState, name: &str, tree: &TreeState) -> Re
             return Err(error);
         }
     }
-    free_dropped(local, tree.tree)
+    Ok(free_dropped(local, tree.tree)?)
 }
 
 /// Takes the name of `tree` out of the catalog, which lists it as dropped from then on;
@@ -208,7 +209,7 @@ fn remove_name(local: &WorkerState, name: &str, tree: Tree) -> Result<bool, Erro
         catalog_change(&key, None),
     ];
     let durability = local.engine.shared.config.durability;
-    local.engine.transactions.change_all(
+    let was_there = local.engine.transactions.change_all(
         local,
         &changes,
         CommitContext {
@@ -217,12 +218,13 @@ fn remove_name(local: &WorkerState, name: &str, tree: Tree) -> Result<bool, Erro
         },
         durability,
         &mut |at, old| Ok(at == 0 || old.is_some_and(|old| old.bytes == value)),
-    )
+    )?;
+    Ok(was_there)
 }
 
 /// Frees what is left of a tree whose name was removed. The next opening does what this leaves
 /// undone.
-pub(crate) fn free_dropped(local: &WorkerState, tree: Tree) -> Result<(), Error> {
+pub(crate) fn free_dropped(local: &WorkerState, tree: Tree) -> Result<(), StorageError> {
     empty(local, tree, &mut |extent| {
         extent::free_descriptor(local, extent.bytes())
     })?;
@@ -235,8 +237,8 @@ pub(crate) fn free_dropped(local: &WorkerState, tree: Tree) -> Result<(), Error>
 fn empty(
     local: &WorkerState,
     tree: Tree,
-    free: &mut dyn FnMut(&Descriptor) -> Result<(), Error>,
-) -> Result<(), Error> {
+    free: &mut dyn FnMut(&Descriptor) -> Result<(), StorageError>,
+) -> Result<(), StorageError> {
     let ctx = TaskContext { local };
     while !tree.free_some(&ctx, FREE_STEP, free)? {
         local.worker.yield_now();
@@ -245,7 +247,7 @@ fn empty(
 }
 
 /// Removes what is left of a dropped tree: its root and its last entry go in one commit.
-fn forget_dropped(local: &WorkerState, tree: Tree) -> Result<(), Error> {
+fn forget_dropped(local: &WorkerState, tree: Tree) -> Result<(), StorageError> {
     let mark = dropping_key(tree.id);
     let context = CommitContext {
         frees_space: true,
@@ -254,20 +256,16 @@ fn forget_dropped(local: &WorkerState, tree: Tree) -> Result<(), Error> {
     };
     let durability = local.engine.shared.config.durability;
     let precondition = &mut |_, _: Option<ValueRef<'_>>| Ok(true);
-    local.engine.transactions.change_all(
-        local,
-        &[catalog_change(&mark, None)],
-        context,
-        durability,
-        precondition,
-    )?;
-    Ok(())
+    let changes = [catalog_change(&mark, None)];
+    let transactions = &local.engine.transactions;
+    let forgotten = transactions.change_all(local, &changes, context, durability, precondition);
+    forgotten.map(drop).map_err(TransactionError::of_own_work)
 }
 
 /// Goes on with drops that a restart interrupted. Their pages may name large values
 /// that are gone: some were freed before the restart, others were replaced by
 /// commits that recovery had no reason to repeat.
-pub(crate) fn resume_drops(local: &WorkerState) -> Result<(), Error> {
+pub(crate) fn resume_drops(local: &WorkerState) -> Result<(), StorageError> {
     for tree in list_dropped(local)? {
         empty(local, tree, &mut |extent| {
             let extent = extent::decode(extent.bytes())?;
@@ -279,14 +277,14 @@ pub(crate) fn resume_drops(local: &WorkerState) -> Result<(), Error> {
 }
 
 /// Trees that were dropped, and are not wholly freed.
-pub(crate) fn list_dropped(local: &WorkerState) -> Result<Vec<Tree>, Error> {
+pub(crate) fn list_dropped(local: &WorkerState) -> Result<Vec<Tree>, StorageError> {
     let mut trees = Vec::new();
     visit(local, DROPPING, |_, tree| trees.push(tree))?;
     Ok(trees)
 }
 
 /// As [`list`], of the trees that [`find_visible`] finds.
-pub(crate) fn list_visible(local: &WorkerState) -> Result<Vec<(String, Tree)>, Error> {
+pub(crate) fn list_visible(local: &WorkerState) -> Result<Vec<(String, Tree)>, StorageError> {
     let mut trees = BTreeMap::new();
     visit(local, NAME, |name, tree| {
         trees.insert(name.to_vec(), tree);
@@ -312,7 +310,7 @@ pub(crate) fn list_visible(local: &WorkerState) -> Result<Vec<(String, Tree)>, E
 }
 
 /// All trees by name.
-pub(crate) fn list(local: &WorkerState) -> Result<Vec<(String, Tree)>, Error> {
+pub(crate) fn list(local: &WorkerState) -> Result<Vec<(String, Tree)>, StorageError> {
     let mut trees = Vec::new();
     visit(local, NAME, |name, tree| {
         trees.push((String::from_utf8_lossy(name).into_owned(), tree));
@@ -320,7 +318,11 @@ pub(crate) fn list(local: &WorkerState) -> Result<Vec<(String, Tree)>, Error> {
     Ok(trees)
 }
 
-fn visit(local: &WorkerState, kind: u8, mut each: impl FnMut(&[u8], Tree)) -> Result<(), Error> {
+fn visit(
+    local: &WorkerState,
+    kind: u8,
+    mut each: impl FnMut(&[u8], Tree),
+) -> Result<(), StorageError> {
     let ctx = TaskContext { local };
     let mut cursor = Cursor::with_prefix(CATALOG, &[kind], Direction::Forward);
     while let Some(entry) = cursor.next(&ctx)? {

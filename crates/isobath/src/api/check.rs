@@ -7,13 +7,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use crate::Error;
 use crate::api::catalog;
 use crate::api::store::Progress;
 use crate::btree::{Direction, Tree, ValueKind, Visitor};
-use crate::buffer::Place;
+use crate::buffer::PagePlace;
 use crate::context::TaskContext;
 use crate::engine::{Runtime, WorkerState};
+use crate::error::{Error, StorageError};
 use crate::extent::{self, ExtentReader};
 use crate::levels::Cursor;
 use crate::merging;
@@ -193,6 +193,7 @@ fn check_here(local: &WorkerState, progress: Progress<'_>) -> Result<CheckReport
     // The rest of a tree whose drop has failed half-way is the next opening's,
     // which goes on with it.
     let half_dropped = catalog::list_dropped(local)
+        .map_err(Error::from)
         .and_then(|trees| Ok(!trees.is_empty() || has_overlays && has_unlisted(local)?));
     let half_dropped = match half_dropped {
         Ok(is_any) => is_any,
@@ -225,7 +226,8 @@ fn has_unlisted(local: &WorkerState) -> Result<bool, Error> {
 impl CheckReport {
     /// Notes a problem of `what`; none of the store's is that a writer overtakes a reader, which
     /// ends the check.
-    fn add(&mut self, what: &str, error: Error) -> Result<(), Error> {
+    fn add(&mut self, what: &str, error: impl Into<Error>) -> Result<(), Error> {
+        let error = error.into();
         if matches!(error, Error::ReaderOverrun { .. }) {
             return Err(error);
         }
@@ -325,7 +327,7 @@ fn check_values(
             if length == reader.length() {
                 Ok(())
             } else {
-                Err(Error::Structure {
+                Err(StorageError::Structure {
                     page: 0,
                     reason: "a large value has a wrong length",
                 })
@@ -359,7 +361,7 @@ fn check_versions(local: &WorkerState, found: &mut Found<'_>, report: &mut Check
 fn check_reachability(local: &WorkerState, found: &Found<'_>, report: &mut CheckReport) {
     let high_water = local.engine.pagestore.high_water();
     for id in (PageId::FIRST_FREE.0..high_water).map(PageId) {
-        let used = local.engine.buffer.pool.mapping.place(id) != Place::Free;
+        let used = local.engine.buffer.pool.mapping.place(id) != PagePlace::Free;
         if used && !found.ids.contains(&id) {
             report
                 .problems
@@ -429,11 +431,11 @@ fn wrong_accounts(local: &WorkerState) -> BTreeMap<usize, String> {
     let wrong = engine.pagestore.miscounted(|live| {
         for id in (PageId::FIRST_FREE.0..high_water).map(PageId) {
             let address = match engine.buffer.pool.mapping.place(id) {
-                Place::Stored(address) => address,
-                Place::Resident(frame) | Place::Loading(frame) => {
+                PagePlace::Stored(address) => address,
+                PagePlace::Resident(frame) | PagePlace::Loading(frame) => {
                     engine.buffer.stored_address(frame)
                 }
-                Place::Free => continue,
+                PagePlace::Free => continue,
             };
             if !address.is_none() {
                 live[address.segment() as usize] += u64::from(address.length());

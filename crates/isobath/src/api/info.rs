@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use isobath_io::Volume;
 
-use crate::error::{Error, OpenError, of_kind};
+use crate::error::OpenError;
 use crate::recovery;
 use crate::{Options, Store, StorePaths};
 
@@ -57,11 +57,11 @@ impl Store {
     ///
     /// As for [`Store::open`], as far as that is found out at its beginning.
     pub fn info(paths: impl StorePaths, options: &Options) -> Result<StoreInfo, OpenError> {
-        look(&paths.store_paths(), options).map_err(of_kind)
+        look(&paths.store_paths(), options)
     }
 }
 
-fn look(paths: &[PathBuf], options: &Options) -> Result<StoreInfo, Error> {
+fn look(paths: &[PathBuf], options: &Options) -> Result<StoreInfo, OpenError> {
     let options = options.clone().read_only(true);
     let volume = Volume::open(paths, &options.volume_options())?;
     let superblock = recovery::read_superblock(&volume, paths)?;

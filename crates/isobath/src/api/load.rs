@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use crate::api::tree::{Tree, check_key, check_value};
 use crate::api::{bulk, transaction};
-use crate::error::{LoadError, of_kind};
+use crate::error::LoadError;
 use crate::runtime::{Urgency, block_on};
 use crate::sort::{Sorted, Sorter};
-use crate::{Error, PAGE_SIZE, Record, TaskHandle, Watch};
+use crate::{PAGE_SIZE, Record, TaskHandle, Watch};
 
 /// Bytes that are sorted in memory: a quarter of the pool, between these.
 const SORTED_BYTES: std::ops::RangeInclusive<u64> = 16 << 20..=512 << 20;
@@ -93,9 +93,9 @@ impl Tree {
     /// [`StorageError::Poisoned`](crate::StorageError::Poisoned),
     /// [`StorageError::Closed`](crate::StorageError::Closed).
     pub fn loader(&self) -> Result<Loader, LoadError> {
-        let ready = self.alive().and_then(|()| self.runtime.engine());
-        let ready = ready.and_then(|engine| engine.shared.writable().map(|()| engine));
-        let engine = ready.map_err(of_kind::<LoadError>)?;
+        self.alive()?;
+        let engine = self.runtime.engine()?;
+        engine.shared.writable()?;
         let pool = u64::from(engine.buffer.pool.frames.count()) * PAGE_SIZE as u64;
         let limit = (pool / 4).clamp(*SORTED_BYTES.start(), *SORTED_BYTES.end());
         let directory = self.runtime.directory.clone();
@@ -140,15 +140,11 @@ impl Loader {
         key: impl AsRef<[u8]>,
         value: impl AsRef<[u8]>,
     ) -> Result<(), LoadError> {
-        self.take(number, key.as_ref(), value.as_ref())
-            .map_err(of_kind)
-    }
-
-    fn take(&mut self, number: u64, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        let (key, value) = (key.as_ref(), value.as_ref());
         check_key(key)?;
         check_value(value.len() as u64)?;
         self.pushed += 1;
-        self.sorter.push(number, key, value)
+        Ok(self.sorter.push(number, key, value)?)
     }
 
     /// Calls `told` with the numbers of two records of the same key, of which the second one stays,
@@ -166,20 +162,16 @@ impl Loader {
     /// # Errors
     ///
     /// As for [`Tree::load`]; [`LoadError::Interrupted`] if `watch` says so.
-    pub fn finish(self, watch: Watch<'_>) -> Result<u64, LoadError> {
-        self.store_all(watch).map_err(of_kind)
-    }
-
-    fn store_all(mut self, watch: Watch<'_>) -> Result<u64, Error> {
+    pub fn finish(mut self, watch: Watch<'_>) -> Result<u64, LoadError> {
         self.sorter.sort()?;
         let Some(first) = self.records(watch)?.next().transpose()? else {
             return Ok(0);
         };
         // A tree that has only lower keys. If it has changed since, the load is refused.
-        let last = self.tree.keys(..).next_back().transpose()?;
-        if last.is_none_or(|last| last.0 < first.0) {
+        let last = transaction::last_key(&self.tree)?;
+        if last.is_none_or(|last| last < first.0) {
             match bulk::load(&self.tree, self.records(watch)?) {
-                Err(Error::LoadOrder { .. }) => {}
+                Err(LoadError::LoadOrder { .. }) => {}
                 other => return other,
             }
         }
@@ -196,21 +188,21 @@ impl Loader {
     fn records<'l>(
         &'l self,
         watch: &'l mut (dyn FnMut(&'static str, u64, u64) -> ControlFlow<()> + Send),
-    ) -> Result<impl Iterator<Item = Result<Record, Error>> + 'l, Error> {
+    ) -> Result<impl Iterator<Item = Result<Record, LoadError>> + 'l, LoadError> {
         let sorted: Sorted<'_> = self.sorter.records()?;
         let mut passed = 0;
         Ok(sorted.map(move |record| {
             passed += 1;
             if passed % REPORTED == 0 && watch("storing", passed, self.pushed).is_break() {
-                return Err(Error::Interrupted);
+                return Err(LoadError::Interrupted);
             }
-            record.map_err(|error| self.sorter.failed(error))
+            record.map_err(|error| self.sorter.failed(error).into())
         }))
     }
 
     /// Inserts the records by key, those that lie close to each other together; `stored` counts
     /// those of commits before the first one that failed.
-    fn insert_all(&self, watch: Watch<'_>, stored: &mut u64) -> Result<(), Error> {
+    fn insert_all(&self, watch: Watch<'_>, stored: &mut u64) -> Result<(), LoadError> {
         let engine = self.tree.runtime.engine()?;
         let config = &engine.shared.config;
         let per_worker =
@@ -224,7 +216,7 @@ impl Loader {
         let ended = loop {
             let record = match records.next().transpose() {
                 Ok(record) => record,
-                Err(error) => break Err(self.sorter.failed(error)),
+                Err(error) => break Err(self.sorter.failed(error).into()),
             };
             let is_last = record.is_none();
             if let Some((key, value)) = record {
@@ -251,7 +243,7 @@ impl Loader {
             if *stored - reported >= REPORTED {
                 reported = *stored;
                 if watch("inserting", *stored, self.pushed).is_break() {
-                    break Err(Error::Interrupted);
+                    break Err(LoadError::Interrupted);
                 }
             }
         };
@@ -262,16 +254,16 @@ impl Loader {
 
 /// Commits that are under way, oldest first, with the records of each.
 #[derive(Default)]
-struct InFlight(VecDeque<(u64, TaskHandle<Result<(), Error>>)>);
+struct InFlight(VecDeque<(u64, TaskHandle<Result<(), LoadError>>)>);
 
 impl InFlight {
-    fn push(&mut self, records: u64, task: TaskHandle<Result<(), Error>>) {
+    fn push(&mut self, records: u64, task: TaskHandle<Result<(), LoadError>>) {
         self.0.push_back((records, task));
     }
 
     /// Waits until at most `most` are left, and for all if one fails; counts the records of
     /// those before that.
-    fn wait(&mut self, most: usize, stored: &mut u64) -> Result<(), Error> {
+    fn wait(&mut self, most: usize, stored: &mut u64) -> Result<(), LoadError> {
         let mut failed = None;
         while self.0.len() > most || failed.is_some() {
             let Some((records, task)) = self.0.pop_front() else {

@@ -92,7 +92,7 @@ fn fetch(
     // Bound: each round reads a value of every part that is left.
     while !parts.is_empty() {
         let jobs = parts.iter_mut().map(|(part, fetched)| {
-            let job: Job<'_, ()> = Box::new(move |local: &WorkerState| {
+            let job: Job<'_, Error> = Box::new(move |local: &WorkerState| {
                 let mut take = |at: usize, value: Option<&[u8]>| fetched.take(at, value);
                 let count = fetch_in_task(local, tree, keys, part, &mut take)?;
                 *part = &part[count..];

@@ -12,14 +12,14 @@ use std::time::Duration;
 use isobath_flash::policy::{CleaningPolicy, PolicyKind};
 use isobath_io::{Access, Backend, ByteSize, DirectMode, VolumeOptions};
 
-use crate::Error;
 use crate::buffer::FRAME_COST;
 use crate::checkpoint::Superblock;
+use crate::error::OpenError;
 use crate::log::{Log, MAX_TRANSACTION_BYTES, MIN_AREA_BYTES, TRANSACTION_LIMIT};
 use crate::page::PAGE_SIZE;
 use crate::shared::Durability;
 use crate::shared::{
-    Config, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, SEGMENT_BYTES, SegmentSizes, segment_bytes_for,
+    Config, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, SEGMENT_BYTES, SegmentSize, segment_bytes_for,
 };
 use memory::Memory;
 
@@ -354,8 +354,9 @@ impl Options {
     /// not in a checkpoint yet is replayed from the log, in the reader's memory and a temporary
     /// file; so a store whose process was killed can be read before a writer recovers it. The
     /// writer keeps for its readers what they may still need, up to a quarter of the volume. A
-    /// reader that needs what the writer has used again gets [`Error::ReaderOverrun`], never
-    /// anything wrong: open it again to see a newer state.
+    /// reader that needs what the writer has used again gets
+    /// [`Error::ReaderOverrun`](crate::Error::ReaderOverrun), never anything wrong: open it again
+    /// to see a newer state.
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> Options {
         self.read_only = read_only;
@@ -425,7 +426,8 @@ impl Options {
 
     /// Bytes that old values may take which open snapshots can still see, over
     /// all trees. When they take more, the oldest snapshots and transactions fail
-    /// with [`Error::SnapshotTooOld`]. By default a sixteenth of the pool.
+    /// with [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld). By default a sixteenth of the
+    /// pool.
     #[must_use]
     pub fn version_store_bytes(mut self, bytes: u64) -> Options {
         self.version_store_bytes = Some(bytes);
@@ -494,7 +496,7 @@ impl Options {
     }
 
     /// The cleaning policy of a new store.
-    pub(crate) fn policy(&self) -> Result<Box<dyn CleaningPolicy>, Error> {
+    pub(crate) fn policy(&self) -> Result<Box<dyn CleaningPolicy>, OpenError> {
         self.policy_within(self.volume_limit())
     }
 
@@ -502,7 +504,7 @@ impl Options {
     pub(crate) fn policy_of(
         &self,
         superblock: &Superblock,
-    ) -> Result<Box<dyn CleaningPolicy>, Error> {
+    ) -> Result<Box<dyn CleaningPolicy>, OpenError> {
         let stored = match superblock.limit_segments {
             0 => None,
             segments => Some(superblock.sizes.start_of(segments)),
@@ -515,7 +517,7 @@ impl Options {
 
     /// The cleaning policy of a volume with this limit; the `-opt` ones need exact update rates,
     /// which no engine knows.
-    fn policy_within(&self, limit: Option<u64>) -> Result<Box<dyn CleaningPolicy>, Error> {
+    fn policy_within(&self, limit: Option<u64>) -> Result<Box<dyn CleaningPolicy>, OpenError> {
         let usual = match limit {
             Some(bytes) if bytes < LIFE_TABLE_BYTES => PolicyKind::Mdc,
             _ => PolicyKind::LifeTable,
@@ -593,7 +595,7 @@ impl Options {
     }
 
     /// Checks every option and computes what follows from them.
-    pub(crate) fn config(&self) -> Result<Config, Error> {
+    pub(crate) fn config(&self) -> Result<Config, OpenError> {
         if self.workers == 0 || self.workers > MAX_WORKERS {
             return Err(bad(
                 "workers",
@@ -687,7 +689,7 @@ impl Options {
             depth: self.depth,
             stack_bytes: self.stack_bytes,
             transaction_bytes: self.transaction_bytes,
-            sizes: SegmentSizes::of(segment),
+            sizes: SegmentSize::of(segment),
             block_bytes: 0,
             fill_factor: self.fill_factor,
             read_only: self.read_only,
@@ -710,8 +712,8 @@ impl Options {
     }
 }
 
-fn bad(option: &'static str, reason: String) -> Error {
-    Error::BadOption { option, reason }
+fn bad(option: &'static str, reason: String) -> OpenError {
+    OpenError::BadOption { option, reason }
 }
 
 #[cfg(test)]

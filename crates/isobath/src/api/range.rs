@@ -232,7 +232,7 @@ impl<V: Part> Range<V> {
             Ok(source) => self.ends.step(&source, direction),
             Err(error) => {
                 let has_ended = std::mem::replace(&mut self.ends.ended, true);
-                (!has_ended).then_some(Err(error))
+                (!has_ended).then_some(Err(error.into()))
             }
         }
     }

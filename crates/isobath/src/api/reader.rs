@@ -6,15 +6,15 @@
 //! results is read like a store that was closed.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use isobath_io::{IoErrorKind, Volume, VolumeError};
 
+use crate::Options;
 use crate::api::store::Store;
 use crate::checkpoint::Superblock;
 use crate::engine::Engine;
+use crate::error::{Error, OpenError, StorageError};
 use crate::shared::Counters;
-use crate::{Error, Options};
 use crate::{checkpoint, recovery};
 
 /// Openings that are tried while a writer overtakes each: it uses the log's space again, or a place
@@ -29,10 +29,10 @@ const MEMORY_BYTES: u64 = 64 << 20;
 ///
 /// As for [`Store::open`]; [`Error::ReaderOverrun`] if a writer overtakes every attempt.
 pub(crate) fn open(
-    volume: impl Fn() -> Result<Volume, Error>,
+    volume: impl Fn() -> Result<Volume, OpenError>,
     paths: &[PathBuf],
     options: &Options,
-) -> Result<Store, Error> {
+) -> Result<Store, OpenError> {
     let mut attempt = 1;
     loop {
         let volume = volume()?;
@@ -46,8 +46,8 @@ pub(crate) fn open(
         let has_moved = newest.is_ok_and(|newest| newest.sequence != sequence);
         // A store that was closed needs no recovery: what its log says more comes from a writer
         // that has opened it since.
-        let is_opened = is_closed && matches!(error, Error::NeedsRecovery { .. });
-        let is_overtaken = may_be_overtaken(&error) || is_opened;
+        let is_opened = is_closed && matches!(error, OpenError::NeedsRecovery { .. });
+        let is_overtaken = may_be_overtaken(&error.clone().into()) || is_opened;
         if !is_overtaken || !has_moved && !volume.has_writer() {
             return Err(error);
         }
@@ -55,9 +55,10 @@ pub(crate) fn open(
             // Where no superblock was written since the log and the checkpoint were left as they
             // are.
             return Err(match has_moved {
-                true => Error::ReaderOverrun {
+                true => StorageError::ReaderOverrun {
                     paths: paths.to_vec(),
-                },
+                }
+                .into(),
                 false => error,
             });
         }
@@ -90,7 +91,7 @@ fn open_at(
     mut superblock: Superblock,
     paths: &[PathBuf],
     options: &Options,
-) -> Result<Store, Error> {
+) -> Result<Store, OpenError> {
     let given = options.log_path.as_deref();
     checkpoint::open_log(volume, &mut superblock, paths, given)?;
     if superblock.clean {
@@ -106,8 +107,8 @@ fn open_at(
     recovery::keep_log(&overlay, &superblock, paths)?;
     let over = Volume::from_device(overlay);
     let replayed = replay(&over, paths, options);
-    let (bytes, took) = replayed.map_err(|error| match lacks_room(&error) {
-        true => Error::NeedsRecovery {
+    let (bytes, took) = replayed.map_err(|error| match lacks_room(&error.clone().into()) {
+        true => OpenError::NeedsRecovery {
             paths: paths.to_vec(),
         },
         false => error,
@@ -121,12 +122,12 @@ fn open_at(
     Ok(store)
 }
 
-fn engine_of(store: &Store) -> Result<&Engine, Error> {
+fn engine_of(store: &Store) -> Result<&Engine, StorageError> {
     store.runtime().engine().map(|engine| &**engine)
 }
 
 /// Recovers the store on `over` and closes it; bytes of the log, and nanoseconds.
-fn replay(over: &Volume, paths: &[PathBuf], options: &Options) -> Result<(u64, u64), Error> {
+fn replay(over: &Volume, paths: &[PathBuf], options: &Options) -> Result<(u64, u64), OpenError> {
     let writing = options
         .clone()
         .read_only(false)
@@ -135,7 +136,7 @@ fn replay(over: &Volume, paths: &[PathBuf], options: &Options) -> Result<(u64, u
     let superblock = recovery::read_superblock(over, paths)?;
     let store = Store::open_with(over.clone(), superblock, paths, &writing)?;
     let stats = store.stats();
-    store.close()?;
+    store.close_opened()?;
     Ok((stats.recovered_log_bytes, stats.recovery_ns))
 }
 
@@ -153,15 +154,15 @@ fn lacks_room(error: &Error) -> bool {
 }
 
 /// Why a store without a log that is not closed cannot be read.
-fn unlogged(volume: &Volume, paths: &[PathBuf]) -> Error {
+fn unlogged(volume: &Volume, paths: &[PathBuf]) -> OpenError {
     match (volume.has_writer(), paths.first()) {
-        (true, Some(path)) => Error::Volume(Arc::new(VolumeError::Locked {
+        (true, Some(path)) => OpenError::from(VolumeError::Locked {
             path: path.clone(),
             pid: None,
             writer: true,
             advice: "it keeps no log, so that other processes can read it only once it is closed there",
-        })),
-        _ => Error::NotClosedCleanly {
+        }),
+        _ => OpenError::NotClosedCleanly {
             paths: paths.to_vec(),
         },
     }
@@ -172,7 +173,7 @@ fn unlogged(volume: &Volume, paths: &[PathBuf]) -> Error {
 /// # Errors
 ///
 /// As for [`Store::open`].
-pub(crate) fn needs_recovery(paths: &[PathBuf], options: &Options) -> Result<bool, Error> {
+pub(crate) fn needs_recovery(paths: &[PathBuf], options: &Options) -> Result<bool, OpenError> {
     let options = options.clone().read_only(true);
     let volume = Volume::open(paths, &options.volume_options())?;
     Ok(!recovery::read_superblock(&volume, paths)?.clean)
@@ -181,6 +182,8 @@ pub(crate) fn needs_recovery(paths: &[PathBuf], options: &Options) -> Result<boo
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+
     use isobath_io::{IoError, Op};
 
     #[test]

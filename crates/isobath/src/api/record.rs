@@ -112,8 +112,9 @@ pub(crate) fn error_of(
     tree: btree::Tree,
     key: &[u8],
     descriptor: &[u8],
-    error: Error,
+    error: impl Into<Error>,
 ) -> Error {
+    let error = error.into();
     let mut now = Vec::new();
     match levels::get(&tree, &TaskContext { local }, key, &mut now) {
         Ok(Some(ValueKind::Extent)) if now == descriptor => error,
@@ -135,7 +136,7 @@ pub(crate) fn read_value(
             into.extend_from_slice(value.bytes);
             Ok(())
         }
-        ValueKind::Extent => extent::read_all(local, extent::decode(value.bytes)?, into),
+        ValueKind::Extent => Ok(extent::read_all(local, extent::decode(value.bytes)?, into)?),
     }
 }
 

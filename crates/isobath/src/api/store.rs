@@ -1,30 +1,26 @@
-//! A store: opening, closing, and its trees.
+//! A store: its trees, and closing.
+
+mod opening;
 
 use std::collections::HashMap;
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use isobath_io::Volume;
-
+use crate::api::catalog;
 use crate::api::check::{self, CheckReport};
 use crate::api::stats::Stats;
 use crate::api::transaction::{Snapshot, Transaction, TransactionOptions};
 use crate::api::tree::{Tree, TreeState};
-use crate::api::{catalog, reader};
 use crate::btree::TreeId;
 use crate::canary::{self, Canary};
-use crate::checkpoint::Superblock;
 use crate::engine::{Engine, Publisher, Runtime, TaskHandle};
-use crate::error::{OpenError, TransactionError, of_kind};
-use crate::merging::Merging;
+use crate::error::{OpenError, StorageError, TransactionError};
 use crate::pagestore::PageTrace;
-use crate::paths::{StorePaths, real};
-use crate::recovery::Plan;
+use crate::paths::real;
 use crate::runtime::Urgency;
-use crate::shared::{Config, uuid};
 use crate::sync::Mutex;
-use crate::{Error, Options, OutputFile, WriteBatch, checkpoint, extent, recovery, replay, trace};
+use crate::{Error, OutputFile, WriteBatch, checkpoint, extent};
 
 /// Progress of long work: how much is done of how much, in the unit that the
 /// work documents. The total may grow.
@@ -53,7 +49,7 @@ struct Shared {
 struct Closer {
     runtime: Arc<Runtime>,
     /// How closing has ended. Locked during closing: concurrent closers wait.
-    closed: Mutex<Option<Result<(), Error>>>,
+    closed: Mutex<Option<Result<(), StorageError>>>,
 }
 
 /// An open store: named trees on one volume. Clones share it.
@@ -61,7 +57,7 @@ struct Closer {
 /// [`Store::close`] writes a checkpoint; dropping the last clone does so too,
 /// but cannot report errors, and inside a task does not wait for it. A store
 /// that was not closed is recovered from its log by its next writer; without a
-/// log ([`Options::log_bytes`] 0) it refuses to open.
+/// log ([`Options::log_bytes`](crate::Options::log_bytes) 0) it refuses to open.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -103,234 +99,6 @@ impl std::fmt::Debug for Store {
 }
 
 impl Store {
-    /// Creates a store on `paths`: files that do not exist yet or are empty, or block devices
-    /// that hold no data. Several are striped, in this order.
-    ///
-    /// ```no_run
-    /// # use isobath::{Options, Store};
-    /// let store = Store::create("fruit.isobath", &Options::new())?;
-    /// let striped = Store::create(["/mnt/a/s.isobath", "/mnt/b/s.isobath"], &Options::new())?;
-    /// # Ok::<(), isobath::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`OpenError::BadOption`], [`OpenError::ReadOnly`];
-    /// [`StorageError::Volume`](crate::StorageError::Volume),
-    /// [`StorageError::Memory`](crate::StorageError::Memory).
-    pub fn create(paths: impl StorePaths, options: &Options) -> Result<Store, OpenError> {
-        Store::create_at(&paths.store_paths(), options).map_err(of_kind)
-    }
-
-    fn create_at(paths: &[PathBuf], options: &Options) -> Result<Store, Error> {
-        options.config()?;
-        if options.is_read_only() {
-            return Err(Error::ReadOnly);
-        }
-        let volume = Volume::create(paths, &options.volume_options())?;
-        let made = Store::create_with_log(volume.clone(), paths, options);
-        if made.is_err() {
-            volume.undo_creation();
-        }
-        made
-    }
-
-    /// Opens the store on `paths`, or creates it if nothing is there yet. Of several callers
-    /// at the same time one creates it; the others open it, or find it in use.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Store::open`] and [`Store::create`].
-    pub fn open_or_create(paths: impl StorePaths, options: &Options) -> Result<Store, OpenError> {
-        let paths = paths.store_paths();
-        if options.is_read_only() {
-            return Store::open(&paths, options);
-        }
-        match Store::create_at(&paths, options) {
-            Err(error) if error.is_already_there(&paths) => Store::open(&paths, options),
-            other => other.map_err(of_kind),
-        }
-    }
-
-    fn create_with_log(
-        volume: Volume,
-        paths: &[PathBuf],
-        options: &Options,
-    ) -> Result<Store, Error> {
-        let mut config = options.config()?;
-        let Some((path, bytes)) = options.log_place() else {
-            return Store::create_on(volume, paths.to_vec(), config, options);
-        };
-        config.log_path = checkpoint::create_log(&volume, paths, path, bytes)?;
-        Store::create_on(volume, paths.to_vec(), config, options)
-    }
-
-    /// A store in memory, gone when it is closed.
-    ///
-    /// # Errors
-    ///
-    /// [`OpenError::BadOption`], [`StorageError::Memory`](crate::StorageError::Memory).
-    pub fn in_memory(options: &Options) -> Result<Store, OpenError> {
-        let volume = Volume::in_memory(0, options.volume_limit());
-        Store::create_on_volume(volume, options)
-    }
-
-    /// Creates a store on an empty volume, for example a simulated one.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Store::create`].
-    pub fn create_on_volume(volume: Volume, options: &Options) -> Result<Store, OpenError> {
-        if let Some(path) = &options.log_path {
-            return Err(OpenError::NoSeparateLog {
-                paths: Vec::new(),
-                path: path.clone(),
-            });
-        }
-        let config = options.config().map_err(of_kind::<OpenError>)?;
-        Store::create_on(volume, Vec::new(), config, options).map_err(of_kind)
-    }
-
-    fn create_on(
-        volume: Volume,
-        paths: Vec<PathBuf>,
-        config: Config,
-        options: &Options,
-    ) -> Result<Store, Error> {
-        let store_id = uuid();
-        let (frames, policy) = (options.frames(), options.policy()?);
-        let parts = recovery::create(volume, config, frames, policy, store_id)?;
-        let (engine, plan) = Engine::new(parts);
-        Store::created(Runtime::start(engine)?, plan, paths)
-    }
-
-    /// Opens an existing store; `paths` in the order of its creation. One that
-    /// was not closed is recovered first: everything that was acknowledged is
-    /// there, and nothing of a commit that was not complete. That takes a few
-    /// seconds for each GiB of log. [`Options::read_only`] says how a store is
-    /// opened for reading, also while a process writes it.
-    ///
-    /// # Errors
-    ///
-    /// Any [`OpenError`]; nothing was changed on the volume then.
-    pub fn open(paths: impl StorePaths, options: &Options) -> Result<Store, OpenError> {
-        Store::open_at(paths.store_paths(), options).map_err(of_kind)
-    }
-
-    fn open_at(paths: Vec<PathBuf>, options: &Options) -> Result<Store, Error> {
-        options.config()?;
-        let volume = || Ok(Volume::open(&paths, &options.volume_options())?);
-        match options.is_read_only() {
-            true => reader::open(volume, &paths, options),
-            false => Store::open_on(volume()?, paths, options),
-        }
-    }
-
-    /// Opens the store on `volume`.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Store::open`].
-    pub fn open_on_volume(volume: Volume, options: &Options) -> Result<Store, OpenError> {
-        Store::open_on(volume, Vec::new(), options).map_err(of_kind)
-    }
-
-    pub(crate) fn open_on(
-        volume: Volume,
-        paths: Vec<PathBuf>,
-        options: &Options,
-    ) -> Result<Store, Error> {
-        let _span = trace::span!("open");
-        if options.is_read_only() {
-            return reader::open(|| Ok(volume.clone()), &paths, options);
-        }
-        let superblock = recovery::read_superblock(&volume, &paths)?;
-        Store::open_with(volume, superblock, &paths, options)
-    }
-
-    /// Opens the store whose newest superblock this is.
-    pub(crate) fn open_with(
-        volume: Volume,
-        mut superblock: Superblock,
-        paths: &[PathBuf],
-        options: &Options,
-    ) -> Result<Store, Error> {
-        let mut config = options.config()?;
-        let given = options.log_path.as_deref();
-        checkpoint::open_log(&volume, &mut superblock, paths, given)?;
-        config.sizes = superblock.sizes;
-        let policy = options.policy_of(&superblock)?;
-        let parts = recovery::open(volume, superblock, paths, config, options.frames(), policy)?;
-        let (engine, mut plan) = Engine::new(parts);
-        plan.listener = options.on_recovery.0.clone();
-        let store = Store::opened(Runtime::start(engine)?, plan, paths.to_vec())?;
-        let segments = store.0.runtime.engine()?.pagestore.segments();
-        trace::tell!(info, "the store is open", segments = segments);
-        Ok(store)
-    }
-
-    /// Whether the store on `paths` is not closed: a process has it open for writing, or has ended
-    /// without closing it. The next opening for writing then recovers it.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Store::open`].
-    pub fn needs_recovery(paths: impl StorePaths, options: &Options) -> Result<bool, OpenError> {
-        reader::needs_recovery(&paths.store_paths(), options).map_err(of_kind)
-    }
-
-    /// The new store of an engine whose workers run.
-    pub(crate) fn created(
-        runtime: Runtime,
-        _plan: Plan,
-        paths: Vec<PathBuf>,
-    ) -> Result<Store, Error> {
-        let store = Store::on(runtime, paths);
-        store.0.runtime.run(Urgency::Ordinary, catalog::create)?;
-        store.0.runtime.engine()?.merging.end_opening();
-        Ok(store)
-    }
-
-    /// The existing store of an engine whose workers run.
-    pub(crate) fn opened(
-        runtime: Runtime,
-        plan: Plan,
-        paths: Vec<PathBuf>,
-    ) -> Result<Store, Error> {
-        let read_only = runtime.config().read_only;
-        if !read_only {
-            let marked = runtime.engine()?.checkpoints.mark_open(plan.log_end());
-            let recovered = marked.and_then(|()| replay::run(plan, &runtime));
-            if let Err(error) = recovered {
-                runtime.stop();
-                return Err(error);
-            }
-        }
-        let store = Store::on(runtime, paths);
-        let has_overlays = store.0.runtime.engine()?.merging.is_on();
-        if has_overlays {
-            let runtime = &store.0.runtime;
-            runtime.run(Urgency::Ordinary, |local| Merging::restore(local).map(drop))?;
-        }
-        if !read_only {
-            // Its creation may have been interrupted.
-            store.0.runtime.run(Urgency::Ordinary, catalog::create)?;
-            store
-                .0
-                .runtime
-                .run(Urgency::Ordinary, catalog::resume_drops)?;
-            if has_overlays {
-                let runtime = &store.0.runtime;
-                runtime.run(Urgency::Ordinary, |local| {
-                    let engine = &local.engine;
-                    engine.merging.resume(&engine.transactions, local)
-                })?;
-                runtime.engine()?.merging.end_opening();
-            }
-        }
-        Ok(store)
-    }
-
     /// The running engine.
     pub(crate) fn runtime(&self) -> &Arc<Runtime> {
         &self.0.runtime
@@ -377,7 +145,12 @@ impl Store {
         if self.0.runtime.is_in_task() {
             return Err(Error::CloseInTask);
         }
-        self.0.closer.close()
+        Ok(self.0.closer.close()?)
+    }
+
+    /// Closes a store that this thread has opened for a moment, outside of its tasks.
+    pub(crate) fn close_opened(self) -> Result<(), OpenError> {
+        Ok(self.0.closer.close()?)
     }
 
     /// Closes a store that this handle or one like it has created and takes it away again: its
@@ -559,7 +332,7 @@ impl Store {
     ///
     /// As for [`Store::begin`]; a read-only one needs no writable store.
     pub fn begin_with(&self, options: TransactionOptions) -> Result<Transaction, TransactionError> {
-        Transaction::begin(&self.0.runtime, options).map_err(of_kind)
+        Transaction::begin(&self.0.runtime, options)
     }
 
     /// Opens a snapshot for reading: everything that is committed now, and
@@ -571,7 +344,7 @@ impl Store {
     /// [`StorageError::Poisoned`](crate::StorageError::Poisoned) where a commit that it would show
     /// has failed.
     pub fn snapshot(&self) -> Result<Snapshot, TransactionError> {
-        Snapshot::open(&self.0.runtime).map_err(of_kind)
+        Snapshot::open(&self.0.runtime)
     }
 
     /// Runs `work` in a transaction and commits it. If that fails because of
@@ -650,7 +423,7 @@ impl Store {
     /// [`Error::ReadOnly`], [`Error::Poisoned`].
     pub fn discard_free_segments(&self) -> Result<u64, Error> {
         self.0.runtime.run(Urgency::Ordinary, |local| {
-            local.engine.pagestore.discard_free(&local.worker)
+            Ok(local.engine.pagestore.discard_free(&local.worker)?)
         })
     }
 
@@ -716,7 +489,7 @@ impl Store {
     }
 
     /// The log's path, if it is not in the volume's own files
-    /// ([`Options::log_path`]).
+    /// ([`Options::log_path`](crate::Options::log_path)).
     #[must_use]
     pub fn log_path(&self) -> Option<PathBuf> {
         checkpoint::log_path(&self.0.runtime.config().log_path, &self.0.paths)
@@ -728,7 +501,8 @@ impl Store {
     ///
     /// As for [`OutputFile::create`]; [`Error::Closed`].
     pub fn output_file(&self, path: &Path, overwrite: bool) -> Result<OutputFile, Error> {
-        OutputFile::create_beside(&self.0.runtime.engine()?.shared.volume()?, path, overwrite)
+        let volume = self.0.runtime.engine()?.shared.volume()?;
+        Ok(OutputFile::create_beside(&volume, path, overwrite)?)
     }
 
     /// Whether `file` is one of the files or block devices that the store lies on, its log's
@@ -749,7 +523,7 @@ impl Store {
 }
 
 impl Closer {
-    fn close(&self) -> Result<(), Error> {
+    fn close(&self) -> Result<(), StorageError> {
         let engine = self.runtime.engine()?;
         let mut closed = self.closed.lock();
         closed
@@ -757,7 +531,7 @@ impl Closer {
             .clone()
     }
 
-    fn close_once(&self, engine: &Arc<Engine>) -> Result<(), Error> {
+    fn close_once(&self, engine: &Arc<Engine>) -> Result<(), StorageError> {
         self.runtime.refuse_and_drain();
         engine.publishing.stop();
         if engine.shared.config.read_only {
@@ -787,7 +561,7 @@ impl Closer {
             .and_then(|()| engine.checkpoints.last_checkpoint());
         #[cfg(any(test, feature = "simulation"))]
         if self.runtime.is_simulated() {
-            let layout = recovery::compare::Layout::of(&engine.buffer, &engine.pagestore);
+            let layout = crate::recovery::compare::Layout::of(&engine.buffer, &engine.pagestore);
             engine.opening.note_layout(layout);
         }
         engine.release();

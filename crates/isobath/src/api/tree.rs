@@ -11,7 +11,7 @@ use crate::bounds::{self, KeyRange};
 use crate::btree::{self, Direction, ValueKind, ValueRef};
 use crate::context::{InlineContext, TaskContext};
 use crate::engine::{Runtime, WorkerState};
-use crate::error::{LoadError, of_kind};
+use crate::error::{LoadError, StorageError, TransactionError};
 use crate::levels::{self, Cursor};
 use crate::runtime::Urgency;
 use crate::txn::commit::Change;
@@ -150,18 +150,20 @@ impl Tree {
         self.runtime.count_operations(1);
         match levels::get(&tree, &InlineContext::new(self.runtime.pool()?), key, value) {
             Ok(found) => self.found(found),
-            Err(_) => self.run(|local| levels::get(&tree, &TaskContext { local }, key, value)),
+            Err(_) => self.run(|local| Ok(levels::get(&tree, &TaskContext { local }, key, value)?)),
         }
     }
 
     /// What was found in the tree, unless it was dropped in between: its records go one
     /// after another.
     #[inline]
-    pub(crate) fn found<T>(&self, found: T) -> Result<T, Error> {
-        if self.state.is_dropped() {
-            return Err(self.dropped());
+    pub(crate) fn found<T, E: From<TransactionError>>(&self, found: T) -> Result<T, E> {
+        match self.state.is_dropped() {
+            true => Err(E::from(TransactionError::TreeDropped {
+                name: self.state.name.to_string(),
+            })),
+            false => Ok(found),
         }
-        Ok(found)
     }
 
     /// Whether `key` has a value.
@@ -194,7 +196,7 @@ impl Tree {
         }
         self.found(self.run(|local| {
             transactions.read_one(local, tree.id, key, |old| match old {
-                Some(old) => Ok(old != OldValue::Absent),
+                Some(old) => Ok::<_, Error>(old != OldValue::Absent),
                 None => Ok(levels::get(&tree, &TaskContext { local }, key, &mut value)?.is_some()),
             })
         })?)
@@ -348,7 +350,7 @@ impl Tree {
         mut visit: impl FnMut(&[u8], &[u8]) + Send,
     ) -> Result<(), Error> {
         if limit == 0 {
-            return self.alive();
+            return Ok(self.alive()?);
         }
         let mut left = limit;
         let wanted = Wanted {
@@ -368,9 +370,9 @@ impl Tree {
     }
 
     /// Waits for the commits that a scan may have seen a part of.
-    pub(crate) fn await_others(&self, reader: Reader<'_>) -> Result<(), Error> {
+    pub(crate) fn await_others(&self, reader: Reader<'_>) -> Result<(), TransactionError> {
         match reader.has_met_others() {
-            true => self.run(|local| reader.await_others(local)),
+            true => self.run(|local| Ok(reader.await_others(local)?)),
             false => Ok(()),
         }
     }
@@ -516,7 +518,7 @@ impl Tree {
         V: AsRef<[u8]>,
         I: IntoIterator<Item = (K, V)>,
     {
-        crate::api::bulk::load(self, records.into_iter().map(Ok)).map_err(of_kind)
+        crate::api::bulk::load(self, records.into_iter().map(Ok))
     }
 
     /// Writes a value of up to [`MAX_VALUE_BYTES`] as a stream; it appears
@@ -547,24 +549,16 @@ impl Tree {
 
     /// Refuses once the tree is dropped or the store closed.
     #[inline]
-    pub(crate) fn alive(&self) -> Result<(), Error> {
-        if self.state.is_dropped() {
-            return Err(self.dropped());
-        }
-        self.runtime.check_open()
-    }
-
-    fn dropped(&self) -> Error {
-        Error::TreeDropped {
-            name: self.state.name.to_string(),
-        }
+    pub(crate) fn alive(&self) -> Result<(), TransactionError> {
+        self.found::<_, TransactionError>(())?;
+        Ok(self.runtime.check_open()?)
     }
 
     /// Runs `work` in a task, and names the tree in its errors.
-    pub(crate) fn run<T: Send>(
+    pub(crate) fn run<T: Send, E: OfTree + Send>(
         &self,
-        work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
-    ) -> Result<T, Error> {
+        work: impl FnOnce(&WorkerState) -> Result<T, E> + Send,
+    ) -> Result<T, E> {
         self.alive()?;
         let result = self.runtime.run(Urgency::Ordinary, work);
         self.map_error(result)
@@ -573,33 +567,49 @@ impl Tree {
     /// A tree that is being dropped looks corrupt to those who are still in it: its pages
     /// are gone, and their ids are given to others.
     #[inline]
-    pub(crate) fn map_error<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
-        result.map_err(|error| self.mapped_error(error))
-    }
-
-    #[cold]
-    fn mapped_error(&self, error: Error) -> Error {
-        match error {
-            Error::Structure { .. } | Error::CorruptPage { .. } | Error::ValueReplaced
-                if self.state.is_dropped() =>
-            {
-                self.dropped()
-            }
-            Error::PageRead {
-                page,
-                offset,
-                tree: None,
-                source,
-            } => Error::PageRead {
-                page,
-                offset,
-                tree: Some(Arc::clone(&self.state.name)),
-                source,
-            },
-            other => other,
-        }
+    pub(crate) fn map_error<T, E: OfTree>(&self, result: Result<T, E>) -> Result<T, E> {
+        result.map_err(|error| error.of_tree(&self.state))
     }
 }
+
+/// Errors of a tree's operations.
+pub(crate) trait OfTree: From<StorageError> + From<TransactionError> {
+    /// The same, with the tree's name; whether it was dropped, if that may have caused it.
+    fn of_tree(self, tree: &TreeState) -> Self;
+}
+
+macro_rules! of_tree {
+    ($Kind:ident: { $dropped:pat } { $read:pat } $name:ident) => {
+        impl OfTree for $Kind {
+            #[cold]
+            fn of_tree(mut self, tree: &TreeState) -> $Kind {
+                match &mut self {
+                    $dropped if tree.is_dropped() => {
+                        return TransactionError::TreeDropped {
+                            name: tree.name.to_string(),
+                        }
+                        .into();
+                    }
+                    $read => {
+                        $name.get_or_insert_with(|| Arc::clone(&tree.name));
+                    }
+                    _ => {}
+                }
+                self
+            }
+        }
+    };
+}
+
+of_tree!(Error:
+    { Error::Structure { .. } | Error::CorruptPage { .. } | Error::ValueReplaced }
+    { Error::PageRead { tree: name, .. } } name);
+of_tree!(TransactionError:
+    { TransactionError::Storage(StorageError::Structure { .. } | StorageError::CorruptPage { .. }) }
+    { TransactionError::Storage(StorageError::PageRead { tree: name, .. }) } name);
+of_tree!(LoadError:
+    { LoadError::Storage(StorageError::Structure { .. } | StorageError::CorruptPage { .. }) }
+    { LoadError::Storage(StorageError::PageRead { tree: name, .. }) } name);
 
 /// All records in order, as [`Tree::iter`].
 impl IntoIterator for &Tree {
@@ -620,9 +630,9 @@ pub(crate) struct Wanted {
     pub(crate) keys_only: bool,
 }
 
-pub(crate) fn check_key(key: &[u8]) -> Result<(), Error> {
+pub(crate) fn check_key(key: &[u8]) -> Result<(), LoadError> {
     if key.len() > MAX_KEY_BYTES {
-        return Err(Error::KeyTooLong {
+        return Err(LoadError::KeyTooLong {
             length: key.len(),
             limit: MAX_KEY_BYTES,
         });
@@ -630,9 +640,9 @@ pub(crate) fn check_key(key: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-pub(crate) fn check_value(length: u64) -> Result<(), Error> {
+pub(crate) fn check_value(length: u64) -> Result<(), LoadError> {
     if length > MAX_VALUE_BYTES {
-        return Err(Error::ValueTooLong {
+        return Err(LoadError::ValueTooLong {
             length,
             limit: MAX_VALUE_BYTES,
         });

@@ -107,6 +107,6 @@ impl Tree {
 
     fn sample(&self, pages: MaxPages) -> Result<Sample, Error> {
         let tree = self.state.tree;
-        self.run(|local| tree.sample(&TaskContext { local }, pages))
+        self.run(|local| Ok(tree.sample(&TaskContext { local }, pages)?))
     }
 }

@@ -37,10 +37,11 @@ impl Store {
     pub fn checkpoint(&self) -> Result<(), Error> {
         self.runtime().run(Urgency::Ordinary, |local| {
             let engine = &local.engine;
-            if engine.log.is_on() && local.pool.overlays.is_any() {
+            engine.checkpoints.needs_log("checkpoint")?;
+            if local.pool.overlays.is_any() {
                 engine.merging.seal_all(&engine.transactions, local)?;
             }
-            engine.checkpoints.checkpoint_now(&local.worker)
+            Ok(engine.checkpoints.checkpoint_now(&local.worker)?)
         })
     }
 
@@ -78,17 +79,17 @@ impl Store {
     pub fn compact(&self) -> Result<Compaction, Error> {
         let _kept_out = self.runtime().run(Urgency::Ordinary, |local| {
             let engine = &local.engine;
-            engine.checkpoints.may_shrink()?;
+            engine.checkpoints.needs_log("compact")?;
             let leave = |tree| engine.merging.leave(&engine.transactions, local, tree);
             let overlaid = local.pool.overlays.all();
             let trees = overlaid.iter().map(|overlaid| overlaid.tree);
-            trees.map(leave).collect::<Result<Vec<_>, Error>>()
+            Ok::<_, Error>(trees.map(leave).collect::<Result<Vec<_>, _>>()?)
         })?;
         self.repack_trees()?;
         let shrunk = self.runtime().run(Urgency::Ordinary, |local| {
             let end_versions = || local.engine.transactions.gc(local);
             let checkpoints = &local.engine.checkpoints;
-            checkpoints.shrink(&local.worker, &end_versions)
+            Ok::<_, Error>(checkpoints.shrink(&local.worker, &end_versions)?)
         })?;
         Ok(Compaction {
             bytes_before: shrunk.before,
@@ -138,7 +139,7 @@ impl Tree {
             let transactions = &engine.transactions;
             // It may have got overlays since; the new leaves would have none of their records.
             let _kept_out = engine.merging.leave(transactions, local, state.tree)?;
-            transactions.repack(local, state.tree, &state.name, &state.status)
+            Ok(transactions.repack(local, state.tree, &state.name, &state.status)?)
         })
     }
 }

@@ -3,12 +3,12 @@
 use std::io;
 use std::sync::{Arc, Weak};
 
-use crate::Error;
 use crate::api::record::{error_of, insert_in_task, newest_with, put_extent};
 use crate::api::tree::{Tree, check_value};
 use crate::btree::{ValueKind, fits_inline};
 use crate::buffer::{ReadBuffer, SharedBuffer};
 use crate::engine::WorkerState;
+use crate::error::{Error, StorageError};
 use crate::extent::{self, Extent, ExtentReader, ExtentWriter, payload_bytes};
 use crate::runtime::Urgency;
 use crate::sync::Mutex;
@@ -84,7 +84,7 @@ impl ValueWriter {
         let (whole, rest) = rest.split_at((rest.len() - 1) / self.payload * self.payload);
         let chunks = std::iter::once(&self.buffer[..]).chain(whole.chunks(self.payload));
         let extent = self.extent.get_or_insert_default();
-        let result = self.tree.run(|local| extent.write_full(local, chunks));
+        let result = self.tree.run(|local| Ok(extent.write_full(local, chunks)?));
         let kept = if result.is_ok() { 0 } else { before };
         self.buffer.truncate(kept);
         result.map(|()| rest)
@@ -119,9 +119,9 @@ impl ValueWriter {
             let chunks = buffer.chunks(extent.payload(local));
             if let Err(error) = extent.write_full(local, chunks) {
                 extent.abandon(local);
-                return Err(error);
+                return Err(error.into());
             }
-            extent.finish(local).map(Finished::Extent)
+            Ok(extent.finish(local).map(Finished::Extent)?)
         });
         self.tree.map_error(result)
     }
@@ -144,7 +144,7 @@ impl Drop for ValueWriter {
             // store frees what cannot be freed any more, or the next opening does.
             let _ = self.tree.runtime.run(Urgency::Ordinary, move |local| {
                 extent.abandon(local);
-                Ok(())
+                Ok::<(), StorageError>(())
             });
         }
     }
@@ -188,12 +188,18 @@ pub(crate) enum Keeper {
 
 impl Keeper {
     /// Why the value could not be read, where reading it has failed with `error`.
-    fn error_of(&self, local: &WorkerState, tree: &Tree, extent: Extent, error: Error) -> Error {
+    fn error_of(
+        &self,
+        local: &WorkerState,
+        tree: &Tree,
+        extent: Extent,
+        error: StorageError,
+    ) -> Error {
         match self {
             Keeper::Key(key) => error_of(local, tree.state.tree, key, &extent.encode(), error),
             Keeper::Snapshot(snapshot) => match snapshot.upgrade().map(|open| open.check()) {
-                Some(Ok(())) => error,
-                Some(Err(too_old)) => too_old,
+                Some(Ok(())) => error.into(),
+                Some(Err(too_old)) => too_old.into(),
                 None => Error::ValueReplaced,
             },
             Keeper::Writer => Error::ValueReplaced,
@@ -216,9 +222,9 @@ impl ValueReader {
                 let mut value = Vec::new();
                 let open =
                     |descriptor: &[u8]| ExtentReader::new(local, extent::decode(descriptor)?);
-                Ok(match old.map(|old| old.take(&mut value)) {
+                Ok::<_, Error>(match old.map(|old| old.take(&mut value)) {
                     None => newest_with(local, inner, key, &mut value, |descriptor, _| {
-                        open(descriptor)
+                        Ok(open(descriptor)?)
                     })?
                     .map(|found| (value, found.map(|(_, reader)| reader))),
                     Some(None) => None,

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use isobath_io::open_to_read;
 
 use crate::backup::MapEntry;
-use crate::error::{BackupFileError, Error};
+use crate::error::{BackupError, BackupFileError, RestoreError};
 use crate::log::MIN_AREA_BYTES;
-use crate::output::{OutputFile, failed, unfinished, with_suffix};
+use crate::output::{FileFailed, OutputFile, failed, unfinished, with_suffix};
 use crate::page::{PAGE_SIZE, get_u32, get_u64, put_u32, put_u64};
 
 /// The format that this version writes, and the newest that it reads.
@@ -219,8 +219,42 @@ impl End {
 }
 
 /// An error of the file `path` at `offset`.
-fn bad(path: &Path, offset: u64, error: BackupFileError) -> Error {
-    Error::BadBackup {
+/// Why a backup file cannot be used.
+#[derive(Debug)]
+pub(crate) enum Unreadable {
+    Bad {
+        path: PathBuf,
+        offset: u64,
+        error: BackupFileError,
+    },
+    File(FileFailed),
+}
+
+impl From<FileFailed> for Unreadable {
+    fn from(failed: FileFailed) -> Unreadable {
+        Unreadable::File(failed)
+    }
+}
+
+macro_rules! become_bad {
+    ($( $Kind:ident )*) => {$(
+        impl From<Unreadable> for $Kind {
+            fn from(error: Unreadable) -> $Kind {
+                match error {
+                    Unreadable::Bad { path, offset, error } => {
+                        $Kind::BadBackup { path, offset, error }
+                    }
+                    Unreadable::File(failed) => failed.into(),
+                }
+            }
+        }
+    )*};
+}
+
+become_bad!(BackupError RestoreError);
+
+fn bad(path: &Path, offset: u64, error: BackupFileError) -> Unreadable {
+    Unreadable::Bad {
         path: path.to_path_buf(),
         offset,
         error,
@@ -252,8 +286,8 @@ impl BlockWriter {
     ///
     /// # Errors
     ///
-    /// [`Error::File`].
-    pub(crate) fn create(output: &OutputFile, header: &Header) -> Result<BlockWriter, Error> {
+    /// [`BackupError::File`].
+    pub(crate) fn create(output: &OutputFile, header: &Header) -> Result<BlockWriter, BackupError> {
         let path = output.path();
         let file = output.file().try_clone().map_err(failed("open", path))?;
         let mut writer = BlockWriter {
@@ -274,8 +308,8 @@ impl BlockWriter {
     ///
     /// # Errors
     ///
-    /// [`Error::File`], for example if the file system is full.
-    pub(crate) fn write(&mut self, kind: Kind, parts: &[&[u8]]) -> Result<(), Error> {
+    /// [`BackupError::File`], for example if the file system is full.
+    pub(crate) fn write(&mut self, kind: Kind, parts: &[&[u8]]) -> Result<(), BackupError> {
         self.block.clear();
         self.block.resize(HEADER_BYTES, 0);
         parts
@@ -312,8 +346,8 @@ impl BlockWriter {
     ///
     /// # Errors
     ///
-    /// [`Error::File`].
-    pub(crate) fn finish(mut self, mut end: End) -> Result<u64, Error> {
+    /// [`BackupError::File`].
+    pub(crate) fn finish(mut self, mut end: End) -> Result<u64, BackupError> {
         end.number = self.next;
         self.write(Kind::End, &[&end.encode()])?;
         // FIFOs and terminals keep nothing that could be synced.
@@ -341,8 +375,8 @@ impl BackupFile {
     ///
     /// # Errors
     ///
-    /// [`Error::File`], [`Error::BadBackup`].
-    pub(crate) fn open(path: &Path) -> Result<BackupFile, Error> {
+    /// [`BackupError::File`], [`BackupError::BadBackup`].
+    pub(crate) fn open(path: &Path) -> Result<BackupFile, Unreadable> {
         let file = open_to_read(path).map_err(failed("open", path))?;
         let length = file.metadata().map_err(failed("read", path))?.len();
         let bad = |offset, error| bad(path, offset, error);
@@ -397,7 +431,7 @@ impl BackupFile {
     }
 
     /// An error at `offset`.
-    pub(crate) fn bad(&self, offset: u64, error: BackupFileError) -> Error {
+    pub(crate) fn bad(&self, offset: u64, error: BackupFileError) -> Unreadable {
         bad(&self.path, offset, error)
     }
 
@@ -483,8 +517,8 @@ impl<'f> Blocks<'f> {
     ///
     /// # Errors
     ///
-    /// [`Error::File`], [`Error::BadBackup`].
-    pub(crate) fn next(&mut self) -> Result<Option<Kind>, Error> {
+    /// [`BackupError::File`], [`BackupError::BadBackup`].
+    pub(crate) fn next(&mut self) -> Result<Option<Kind>, Unreadable> {
         self.began = self.offset;
         if self.offset == self.length {
             return Ok(None);
@@ -522,10 +556,10 @@ impl<'f> Blocks<'f> {
             .ok_or_else(|| self.bad(BackupFileError::Malformed("a block is of an unknown kind")))
     }
 
-    fn fill(&mut self, into: &mut [u8]) -> Result<(), Error> {
+    fn fill(&mut self, into: &mut [u8]) -> Result<(), Unreadable> {
         self.input
             .read_exact(into)
-            .map_err(failed("read", self.path))
+            .map_err(|error| failed("read", self.path)(error).into())
     }
 
     /// Payload of the block last read.
@@ -539,7 +573,7 @@ impl<'f> Blocks<'f> {
     }
 
     /// An error in the block last read.
-    pub(crate) fn bad(&self, error: BackupFileError) -> Error {
+    pub(crate) fn bad(&self, error: BackupFileError) -> Unreadable {
         bad(self.path, self.began, error)
     }
 }
@@ -575,8 +609,8 @@ impl Scratch {
     ///
     /// # Errors
     ///
-    /// [`Error::File`].
-    pub(crate) fn create(output: &OutputFile) -> Result<Scratch, Error> {
+    /// [`BackupError::File`].
+    pub(crate) fn create(output: &OutputFile) -> Result<Scratch, BackupError> {
         let path = if output.is_regular() {
             with_suffix(output.path(), ".map")
         } else {
@@ -602,8 +636,8 @@ impl Scratch {
     ///
     /// # Errors
     ///
-    /// [`Error::File`].
-    pub(crate) fn append(&mut self, entries: &[MapEntry]) -> Result<(), Error> {
+    /// [`BackupError::File`].
+    pub(crate) fn append(&mut self, entries: &[MapEntry]) -> Result<(), BackupError> {
         let mut bytes = Vec::with_capacity(entries.len() * ENTRY_BYTES);
         encode_entries(entries, &mut bytes);
         self.file
@@ -617,13 +651,13 @@ impl Scratch {
     ///
     /// # Errors
     ///
-    /// [`Error::File`].
+    /// [`BackupError::File`].
     pub(crate) fn read(
         &self,
         first: u64,
         count: usize,
         into: &mut Vec<MapEntry>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), BackupError> {
         into.clear();
         let count = (self.entries.saturating_sub(first)).min(count as u64) as usize;
         let mut bytes = vec![0; count * ENTRY_BYTES];
@@ -638,8 +672,8 @@ impl Scratch {
     ///
     /// # Errors
     ///
-    /// [`Error::File`].
-    pub(crate) fn get(&self, id: u64) -> Result<MapEntry, Error> {
+    /// [`BackupError::File`].
+    pub(crate) fn get(&self, id: u64) -> Result<MapEntry, BackupError> {
         let mut one = Vec::with_capacity(1);
         self.read(id, 1, &mut one)?;
         Ok(one.pop().unwrap_or_default())
@@ -649,8 +683,8 @@ impl Scratch {
     ///
     /// # Errors
     ///
-    /// [`Error::File`].
-    pub(crate) fn set(&mut self, id: u64, entry: MapEntry) -> Result<(), Error> {
+    /// [`BackupError::File`].
+    pub(crate) fn set(&mut self, id: u64, entry: MapEntry) -> Result<(), BackupError> {
         let mut bytes = Vec::with_capacity(ENTRY_BYTES);
         encode_entries(&[entry], &mut bytes);
         // The bytes between are a hole, which reads as zeros.

@@ -7,7 +7,7 @@ use super::file::{BlockWriter, Kind as BlockKind, Scratch};
 use super::source::RoundStart;
 use crate::backup::MapEntry;
 use crate::canary::{self, Canary};
-use crate::error::Error;
+use crate::error::{BackupError, StorageError};
 use crate::log::record::{Body, Copied, Kind, Mapped, decode, mapping_body};
 use crate::log::{LogArea, Reader};
 use crate::page::{Lsn, PageId};
@@ -31,8 +31,8 @@ impl LogPart<'_> {
     /// Calls `each` with every record: position, kind, body as it is, and what it says.
     fn records(
         &self,
-        mut each: impl FnMut(Lsn, Kind, &[u8], &Body<'_>) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+        mut each: impl FnMut(Lsn, Kind, &[u8], &Body<'_>) -> Result<(), BackupError>,
+    ) -> Result<(), BackupError> {
         let pass = self.pass;
         let mut reader = Reader::new(
             self.volume,
@@ -46,24 +46,25 @@ impl LogPart<'_> {
             let Some(record) = reader.next_below(self.end)? else {
                 break;
             };
-            let body = decode(record.kind, record.body).ok_or(Error::UnknownLogRecord {
+            let body = decode(record.kind, record.body).ok_or(StorageError::UnknownLogRecord {
                 position: from.0,
                 kind: record.kind as u8,
             })?;
             each(record.lsn, record.kind, record.body, &body)?;
         }
         if reader.position() < self.end {
-            return Err(Error::LogCorrupt {
+            return Err(StorageError::LogCorrupt {
                 position: reader.position().0,
                 durable: self.end.0,
-            });
+            }
+            .into());
         }
         Ok(())
     }
 
     /// Copies that the log names, that live at its end, and that `map` does not have: where they
     /// are.
-    pub(super) fn missing(&self, map: &Scratch) -> Result<Vec<(PageId, MapEntry)>, Error> {
+    pub(super) fn missing(&self, map: &Scratch) -> Result<Vec<(PageId, MapEntry)>, BackupError> {
         let mut lives: HashMap<PageId, Life> = HashMap::default();
         self.records(|lsn, _, _, body| {
             note(&mut lives, lsn, body, self.pass.start);
@@ -91,7 +92,7 @@ impl LogPart<'_> {
 
     /// Writes the records as blocks. What they say of copies becomes what is true of the backup's
     /// own; bytes of the records.
-    pub(super) fn write(&self, map: &Scratch, into: &mut BlockWriter) -> Result<u64, Error> {
+    pub(super) fn write(&self, map: &Scratch, into: &mut BlockWriter) -> Result<u64, BackupError> {
         let mut block: Vec<u8> = Vec::with_capacity(BLOCK_BYTES);
         let mut total = 0;
         self.records(|lsn, kind, bytes, body| {
@@ -210,7 +211,12 @@ fn note_copy(life: &mut Life, lsn: Lsn, copy: &Mapped) {
 
 /// The body of a mapping record that names the backup's copies, without their places; empty where
 /// it has none.
-fn own_copies(token: u64, copies: &[Mapped], map: &Scratch, start: Lsn) -> Result<Vec<u8>, Error> {
+fn own_copies(
+    token: u64,
+    copies: &[Mapped],
+    map: &Scratch,
+    start: Lsn,
+) -> Result<Vec<u8>, BackupError> {
     let mut own = Vec::with_capacity(copies.len());
     for copy in copies.iter().filter(|copy| !is_old_news(copy, start)) {
         let known = map.get(copy.page.0)?;

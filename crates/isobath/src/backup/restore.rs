@@ -10,17 +10,17 @@ use super::file::{BackupFile, Blocks, Kind, MAP_ENTRIES, decode_entries};
 use super::log::RECORD_HEADER;
 use super::take::STATE_BYTES;
 use super::{RestoreReport, Watch};
-use crate::buffer::Place;
+use crate::buffer::PagePlace;
 use crate::canary::{self, Canary};
 use crate::checkpoint::format::{self, Array, Sink, words_per_page};
 use crate::checkpoint::log_area;
 use crate::checkpoint::{ArrayRoot, SUPERBLOCK_OFFSETS, Superblock};
-use crate::error::{BackupFileError, Error};
+use crate::error::{BackupFileError, OpenError, RestoreError, StorageError};
 use crate::log::record::{self, Body, Copied, Mapped, mapping_body};
 use crate::log::{BLOCK, HEADER_BYTES, LogArea, Rewriter};
 use crate::page::{self, Lsn, PAGE_SIZE, PageId, PageKind, get_u32, get_u64, offset, put_u64};
 use crate::pagestore::{Entry, MAX_GROW_BYTES, summaries};
-use crate::shared::{Address, MAX_LENGTH, MAX_SEGMENTS, SegmentSizes, uuid};
+use crate::shared::{Address, MAX_LENGTH, MAX_SEGMENTS, SegmentSize, uuid};
 
 /// Says that a word holds an address, and no longer the version that is looked for.
 const PLACED: u64 = 1 << 63;
@@ -30,7 +30,7 @@ const CHECKPOINT: u64 = 1;
 const FREE_SEGMENTS: u32 = 12;
 
 /// Opens backups that follow one another.
-pub(crate) fn open_chain(paths: &[&Path]) -> Result<Vec<BackupFile>, Error> {
+pub(crate) fn open_chain(paths: &[&Path]) -> Result<Vec<BackupFile>, RestoreError> {
     let mut chain: Vec<BackupFile> = Vec::with_capacity(paths.len());
     for path in paths {
         let file = BackupFile::open(path)?;
@@ -51,7 +51,7 @@ pub(crate) fn open_chain(paths: &[&Path]) -> Result<Vec<BackupFile>, Error> {
             Some(_) => None,
         };
         if let Some(reason) = error {
-            return Err(Error::BackupChain {
+            return Err(RestoreError::BackupChain {
                 path: file.path().to_path_buf(),
                 reason,
             });
@@ -59,16 +59,17 @@ pub(crate) fn open_chain(paths: &[&Path]) -> Result<Vec<BackupFile>, Error> {
         chain.push(file);
     }
     if chain.is_empty() {
-        return Err(Error::BadOption {
+        return Err(OpenError::BadOption {
             option: "backups",
             reason: "a full backup, and those that add to it in order".to_owned(),
-        });
+        }
+        .into());
     }
     Ok(chain)
 }
 
 /// The last backup's state other than its pages.
-struct State {
+struct BackupState {
     log_start: Lsn,
     log_end: Lsn,
     tick: u64,
@@ -76,17 +77,19 @@ struct State {
     provisional: Vec<u64>,
 }
 
-impl State {
-    fn read(file: &BackupFile) -> Result<State, Error> {
+impl BackupState {
+    fn read(file: &BackupFile) -> Result<BackupState, RestoreError> {
         let mut blocks = file.state_blocks();
         let is_state = blocks.next()? == Some(Kind::State) && blocks.payload().len() == STATE_BYTES;
         if !is_state {
-            return Err(blocks.bad(BackupFileError::Malformed(
-                "the state is not where it should be",
-            )));
+            return Err(blocks
+                .bad(BackupFileError::Malformed(
+                    "the state is not where it should be",
+                ))
+                .into());
         }
         let bytes = blocks.payload();
-        let mut state = State {
+        let mut state = BackupState {
             log_start: Lsn(get_u64(bytes, 0)),
             log_end: Lsn(get_u64(bytes, 8)),
             tick: get_u64(bytes, 16),
@@ -100,7 +103,9 @@ impl State {
             && state.log_end.0.is_multiple_of(BLOCK)
             && length <= log_bytes;
         if !sound {
-            return Err(blocks.bad(BackupFileError::Malformed("the log's ends make no sense")));
+            return Err(blocks
+                .bad(BackupFileError::Malformed("the log's ends make no sense"))
+                .into());
         }
         while blocks.next()? == Some(Kind::Provisional) {
             let words = blocks.payload().chunks_exact(8);
@@ -111,20 +116,24 @@ impl State {
 }
 
 /// The versions that the last backup's map names, by page id.
-fn read_map(file: &BackupFile) -> Result<Vec<u64>, Error> {
+fn read_map(file: &BackupFile) -> Result<Vec<u64>, RestoreError> {
     let mut versions = Vec::new();
     let mut blocks = file.map_blocks();
     let mut entries = Vec::with_capacity(MAP_ENTRIES);
     while (versions.len() as u64) < file.end.entries {
         if blocks.next()? != Some(Kind::Map) {
-            return Err(blocks.bad(BackupFileError::Malformed("a part of the map is missing")));
+            return Err(blocks
+                .bad(BackupFileError::Malformed("a part of the map is missing"))
+                .into());
         }
         entries.clear();
         decode_entries(blocks.payload(), &mut entries);
         if entries.is_empty() || entries.iter().any(|entry| entry.version >= PLACED) {
-            return Err(blocks.bad(BackupFileError::Malformed(
-                "a part of the map makes no sense",
-            )));
+            return Err(blocks
+                .bad(BackupFileError::Malformed(
+                    "a part of the map makes no sense",
+                ))
+                .into());
         }
         versions.extend(
             entries
@@ -140,17 +149,17 @@ pub(crate) fn build(
     chain: &[BackupFile],
     volume: &Volume,
     watch: Watch<'_>,
-) -> Result<RestoreReport, Error> {
+) -> Result<RestoreReport, RestoreError> {
     let Some(last) = chain.last() else {
         return Ok(RestoreReport::default());
     };
-    let state = State::read(last)?;
+    let state = BackupState::read(last)?;
     let superblock = superblock_of(last, &state)?;
     let mut image = Image::new(volume.clone(), &superblock, read_map(last)?);
     image.grow(image.next_segment + FREE_SEGMENTS)?;
     let area = log_area(&superblock);
     if let Some(area) = &area {
-        area.fill_with_zeros(volume).map_err(Error::Io)?;
+        area.fill_with_zeros(volume).map_err(StorageError::Io)?;
     }
     let mut log = area.as_ref().map(|area| {
         let (id, open_epoch) = (&superblock.store_id, superblock.open_epoch);
@@ -169,7 +178,9 @@ pub(crate) fn build(
         let mut ended = false;
         while let Some(kind) = blocks.next()? {
             if ended {
-                return Err(blocks.bad(BackupFileError::Malformed("something follows the end")));
+                return Err(blocks
+                    .bad(BackupFileError::Malformed("something follows the end"))
+                    .into());
             }
             match kind {
                 Kind::Pages => take_pages(&blocks, &mut image, &mut found)?,
@@ -178,27 +189,31 @@ pub(crate) fn build(
                     take_log(&blocks, &image, log.as_mut(), &state)?;
                 }
                 Kind::Header => {
-                    return Err(blocks.bad(BackupFileError::Malformed("there is a second header")));
+                    return Err(blocks
+                        .bad(BackupFileError::Malformed("there is a second header"))
+                        .into());
                 }
                 Kind::End => ended = true,
                 Kind::State | Kind::Provisional | Kind::Log | Kind::Map => {}
             }
             let total = report.file_bytes;
             if watch("restoring", done + blocks.began(), total) == ControlFlow::Break(()) {
-                return Err(Error::Interrupted);
+                return Err(RestoreError::Interrupted);
             }
         }
         if !ended || found != (file.end.pages, file.end.page_bytes) {
-            return Err(file.bad(
-                file.length(),
-                BackupFileError::Malformed("pages are missing"),
-            ));
+            return Err(file
+                .bad(
+                    file.length(),
+                    BackupFileError::Malformed("pages are missing"),
+                )
+                .into());
         }
         done += file.length();
     }
     image.check_complete(last)?;
     if let Some(log) = log {
-        log.finish(state.log_end).map_err(Error::Io)?;
+        log.finish(state.log_end).map_err(StorageError::Io)?;
     }
     (report.pages, report.page_bytes) = (image.placed, image.placed_bytes);
     image.finish(superblock, &state)?;
@@ -215,9 +230,9 @@ fn page_lengths(payload: &[u8]) -> Option<(std::slice::ChunksExact<'_, u8>, &[u8
     Some((lengths.chunks_exact(4), pages))
 }
 
-fn superblock_of(file: &BackupFile, state: &State) -> Result<Superblock, Error> {
+fn superblock_of(file: &BackupFile, state: &BackupState) -> Result<Superblock, RestoreError> {
     let header = &file.header;
-    let sizes = SegmentSizes::of(header.segment_bytes);
+    let sizes = SegmentSize::of(header.segment_bytes);
     let log = u64::from(header.restored_log(state.log_end.0 - state.log_start.0));
     let log = log * u64::from(header.segment_bytes);
     let mut superblock = Superblock::new(uuid(), sizes, 0);
@@ -235,24 +250,30 @@ fn superblock_of(file: &BackupFile, state: &State) -> Result<Superblock, Error> 
     superblock.log_start = state.log_start.0;
     superblock.log_epoch = state.open_epoch;
     // Its sizes are verified as those of a store are.
-    Superblock::decode(&superblock.encode())
-        .map_err(|_| file.bad(0, BackupFileError::Malformed("the header makes no sense")))
+    Superblock::decode(&superblock.encode()).map_err(|_| {
+        file.bad(0, BackupFileError::Malformed("the header makes no sense"))
+            .into()
+    })
 }
 
-fn take_pages(blocks: &Blocks<'_>, image: &mut Image, found: &mut (u64, u64)) -> Result<(), Error> {
+fn take_pages(
+    blocks: &Blocks<'_>,
+    image: &mut Image,
+    found: &mut (u64, u64),
+) -> Result<(), RestoreError> {
     let wrong = |what| blocks.bad(BackupFileError::Malformed(what));
     let payload = blocks.payload();
     let Some((lengths, mut rest)) = page_lengths(payload) else {
-        return Err(wrong("a block of pages is too short"));
+        return Err(wrong("a block of pages is too short").into());
     };
     for length in lengths {
         let length = get_u32(length, 0) as usize;
         let Some((page, later)) = rest.split_at_checked(length) else {
-            return Err(wrong("a block of pages is too short"));
+            return Err(wrong("a block of pages is too short").into());
         };
         rest = later;
         image.take(page).map_err(|error| match error {
-            Refused::Malformed(what) => wrong(what),
+            Refused::Malformed(what) => wrong(what).into(),
             Refused::Failed(error) => error,
         })?;
         *found = (found.0 + 1, found.1 + length as u64);
@@ -264,36 +285,36 @@ fn take_log(
     blocks: &Blocks<'_>,
     image: &Image,
     log: Option<&mut Rewriter<'_>>,
-    state: &State,
-) -> Result<(), Error> {
+    state: &BackupState,
+) -> Result<(), RestoreError> {
     let wrong = |what| blocks.bad(BackupFileError::Malformed(what));
     let log = log.ok_or_else(|| wrong("there are records of a log, but no log"))?;
     let mut rest = blocks.payload();
     while !rest.is_empty() {
         let Some((head, more)) = rest.split_at_checked(RECORD_HEADER) else {
-            return Err(wrong("a record of the log is too short"));
+            return Err(wrong("a record of the log is too short").into());
         };
         let lsn = Lsn(get_u64(head, 0));
         let length = get_u32(head, 8) as usize;
         let kind = record::Kind::from_byte(head[12]);
         let Some((bytes, later)) = more.split_at_checked(length) else {
-            return Err(wrong("a record of the log is too short"));
+            return Err(wrong("a record of the log is too short").into());
         };
         rest = later;
         let end = lsn.0.saturating_add((HEADER_BYTES + length) as u64);
         let kind = kind
             .filter(|_| lsn >= log.position() && lsn.0.is_multiple_of(8) && end <= state.log_end.0);
         let Some(kind) = kind else {
-            return Err(wrong("a record of the log is out of its place"));
+            return Err(wrong("a record of the log is out of its place").into());
         };
         match record::decode(kind, bytes) {
-            None => return Err(wrong("a record of the log makes no sense")),
+            None => return Err(wrong("a record of the log makes no sense").into()),
             Some(Body::Mapping { token, copies }) => {
                 let body = image.own_copies(token, &copies);
                 let body = body.ok_or_else(|| wrong("the log names a page that is missing"))?;
-                log.record(lsn, kind, &body).map_err(Error::Io)?;
+                log.record(lsn, kind, &body).map_err(StorageError::Io)?;
             }
-            Some(_) => log.record(lsn, kind, bytes).map_err(Error::Io)?,
+            Some(_) => log.record(lsn, kind, bytes).map_err(StorageError::Io)?,
         }
     }
     Ok(())
@@ -302,11 +323,11 @@ fn take_log(
 /// Why an image was not taken.
 enum Refused {
     Malformed(&'static str),
-    Failed(Error),
+    Failed(RestoreError),
 }
 
-impl From<Error> for Refused {
-    fn from(error: Error) -> Refused {
+impl From<RestoreError> for Refused {
+    fn from(error: RestoreError) -> Refused {
         Refused::Failed(error)
     }
 }
@@ -364,7 +385,7 @@ impl Image {
     }
 
     /// Has the volume have `segments` segments at least.
-    fn grow(&mut self, segments: u32) -> Result<(), Error> {
+    fn grow(&mut self, segments: u32) -> Result<(), RestoreError> {
         let segments = segments.min(MAX_SEGMENTS);
         if segments > self.segments {
             self.volume
@@ -374,10 +395,10 @@ impl Image {
         Ok(())
     }
 
-    fn take_segment(&mut self) -> Result<u32, Error> {
+    fn take_segment(&mut self) -> Result<u32, RestoreError> {
         let segment = self.next_segment;
         if segment >= MAX_SEGMENTS {
-            return Err(Error::TooManyPages);
+            return Err(StorageError::TooManyPages.into());
         }
         if segment >= self.segments {
             let most = (MAX_GROW_BYTES / u64::from(self.segment_bytes)) as u32;
@@ -438,7 +459,7 @@ impl Image {
         version: Lsn,
         image: &[u8],
         is_chunk: bool,
-    ) -> Result<Address, Error> {
+    ) -> Result<Address, RestoreError> {
         let length = (image.len() as u32).next_multiple_of(self.align);
         let filling = self.filling(is_chunk);
         let end = filling.cursor + length + summaries::size(filling.entries.len() + 1);
@@ -466,7 +487,7 @@ impl Image {
     }
 
     /// Writes what fills a segment, and its summary.
-    fn close(&mut self, is_chunks: bool) -> Result<(), Error> {
+    fn close(&mut self, is_chunks: bool) -> Result<(), RestoreError> {
         let filling = if is_chunks {
             &mut self.chunks
         } else {
@@ -530,20 +551,26 @@ impl Image {
     }
 
     /// Every page that the map names was found.
-    fn check_complete(&self, file: &BackupFile) -> Result<(), Error> {
+    fn check_complete(&self, file: &BackupFile) -> Result<(), RestoreError> {
         if self
             .words
             .iter()
             .any(|word| *word != 0 && *word & PLACED == 0)
         {
             let what = "a page of the store is in none of the backups";
-            return Err(file.bad(file.end.map_at, BackupFileError::Malformed(what)));
+            return Err(file
+                .bad(file.end.map_at, BackupFileError::Malformed(what))
+                .into());
         }
         Ok(())
     }
 
     /// Writes the checkpoint, and the superblocks that make a store of all this.
-    fn finish(mut self, mut superblock: Superblock, state: &State) -> Result<(), Error> {
+    fn finish(
+        mut self,
+        mut superblock: Superblock,
+        state: &BackupState,
+    ) -> Result<(), RestoreError> {
         self.close(false)?;
         self.close(true)?;
         let words = std::mem::take(&mut self.words);
@@ -557,7 +584,7 @@ impl Image {
             let address = pages.put(format::mapping_page(index as u64), |into| {
                 for (at, word) in words.iter().enumerate().filter(|(_, word)| **word != 0) {
                     let address = Address::from_raw(word & !PLACED);
-                    put_u64(into, at * 8, Place::Stored(address).to_word());
+                    put_u64(into, at * 8, PagePlace::Stored(address).to_word());
                 }
             })?;
             directory.extend([address.to_raw(), CHECKPOINT]);
@@ -599,9 +626,9 @@ struct Checkpoint<'i> {
 }
 
 impl Sink for Checkpoint<'_> {
-    type Error = Error;
+    type Error = RestoreError;
 
-    fn put(&mut self, id: PageId, fill: impl FnOnce(&mut [u8])) -> Result<Address, Error> {
+    fn put(&mut self, id: PageId, fill: impl FnOnce(&mut [u8])) -> Result<Address, RestoreError> {
         let (segment, at) = match self.open {
             Some((segment, at)) if at + PAGE_SIZE as u32 <= self.image.segment_bytes => {
                 (segment, at)

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use isobath_io::AlignedBuf;
 
-use crate::Error;
-use crate::buffer::{Place, Stretch};
+use crate::buffer::{PagePlace, Stretch};
 use crate::canary::{self, Canary};
 use crate::checkpoint::writer::CheckpointState;
 use crate::checkpoint::{Superblock, log_area};
 use crate::engine::{Engine, WorkerState};
+use crate::error::{BackupError, StorageError};
 use crate::log::record::Token;
 use crate::page::{self, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u64, offset};
 use crate::pagestore::Pins;
@@ -158,7 +158,7 @@ pub(super) struct Source<'l>(pub(super) &'l WorkerState);
 
 impl Source<'_> {
     /// Takes the right to write checkpoints, once it is free.
-    fn take_checkpoints(&self) -> Result<Box<CheckpointState>, Error> {
+    fn take_checkpoints(&self) -> Result<Box<CheckpointState>, BackupError> {
         loop {
             if let Some(current) = self.0.engine.checkpoints.take() {
                 return Ok(current);
@@ -172,16 +172,20 @@ impl Source<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::BackupNeedsLog`] for a store that is open for writing and logs nothing; [`Error::Poisoned`].
-    pub(super) fn begin_pass(&self) -> Result<RoundStart, Error> {
+    /// [`BackupError::BackupNeedsLog`] for a store that is open for writing and logs nothing;
+    /// [`StorageError::Poisoned`].
+    pub(super) fn begin_pass(&self) -> Result<RoundStart, BackupError> {
         let engine = &self.0.engine;
         if engine.shared.config.read_only {
             let start = Lsn(engine.log.next().0.next_multiple_of(PAGE_SIZE as u64));
-            let superblock = engine.checkpoints.superblock().ok_or(Error::Closed)?;
+            let superblock = engine
+                .checkpoints
+                .superblock()
+                .ok_or(StorageError::Closed)?;
             return Ok(self.pass_start(start, &superblock, Vec::new()));
         }
         if !engine.log.is_on() {
-            return Err(Error::BackupNeedsLog);
+            return Err(BackupError::BackupNeedsLog);
         }
         // Those that begin from here on see that a backup is under way.
         let copies = &engine.transactions.copies;
@@ -234,8 +238,8 @@ impl Source<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::Poisoned`].
-    pub(super) fn end_passes(&self) -> Result<DeadKept, Error> {
+    /// [`StorageError::Poisoned`].
+    pub(super) fn end_passes(&self) -> Result<DeadKept, BackupError> {
         let engine = &self.0.engine;
         let mut kept = DeadKept {
             engine: Arc::clone(engine),
@@ -256,13 +260,13 @@ impl Source<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::CorruptPage`], or a failed read.
+    /// [`StorageError::CorruptPage`], or a failed read.
     pub(super) fn copy_some(
         &self,
         first: u64,
         known: &[MapEntry],
         batch: &mut CopyBatch,
-    ) -> Result<(), Error> {
+    ) -> Result<(), BackupError> {
         batch.clear();
         let mut bytes = 0;
         for (group, known) in known.chunks(LOOKS).enumerate() {
@@ -290,8 +294,8 @@ impl Source<'_> {
     ) -> bool {
         for (known, id) in known.iter().zip(first..) {
             let page = PageId(id);
-            let place = Place::from_word(self.0.engine.buffer.stored_word(page));
-            let Place::Stored(address) = place else {
+            let place = PagePlace::from_word(self.0.engine.buffer.stored_word(page));
+            let PagePlace::Stored(address) = place else {
                 batch.entries.push(MapEntry::default());
                 continue;
             };
@@ -327,12 +331,12 @@ impl Source<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::CorruptPage`], or a failed read.
+    /// [`StorageError::CorruptPage`], or a failed read.
     pub(super) fn copy_at(
         &self,
         places: &[(PageId, MapEntry)],
         batch: &mut CopyBatch,
-    ) -> Result<(), Error> {
+    ) -> Result<(), BackupError> {
         batch.clear();
         let mut bytes = 0;
         for (page, entry) in places {
@@ -357,7 +361,7 @@ impl Source<'_> {
     }
 
     /// Reads and verifies the pages of the batch.
-    fn read_wanted(&self, batch: &mut CopyBatch) -> Result<(), Error> {
+    fn read_wanted(&self, batch: &mut CopyBatch) -> Result<(), BackupError> {
         batch.wanted.sort_unstable_by_key(|wanted| wanted.address);
         let mut at = 0;
         for wanted in &mut batch.wanted {
@@ -391,13 +395,13 @@ impl Source<'_> {
                     rest = &rest[count..];
                 }
             });
-            read.map_err(Error::Io)?;
+            read.map_err(StorageError::Io)?;
         }
         Counters::add(&self.0.engine.shared.counters.bytes_read, at as u64);
         for wanted in &batch.wanted {
             let image = &batch.bytes[wanted.at..wanted.at + wanted.address.length() as usize];
             verify(image, wanted).map_err(|corruption| {
-                let error = Error::CorruptPage {
+                let error = StorageError::CorruptPage {
                     page: wanted.page.0,
                     offset: self.0.engine.shared.offset_of(wanted.address),
                     corruption,

@@ -14,7 +14,7 @@ use super::{BackupOptions, BackupReport, Watch};
 use crate::backup::MapEntry;
 use crate::canary::{self, Canary};
 use crate::engine::{Engine, Runtime};
-use crate::error::{BackupFileError, Error};
+use crate::error::{BackupError, BackupFileError, StorageError};
 use crate::output::{OutputFile, with_suffix};
 use crate::page::{Lsn, put_u32, put_u64};
 use crate::runtime::Urgency;
@@ -39,13 +39,13 @@ pub(crate) fn take(
     to: &Path,
     options: &BackupOptions,
     watch: Watch<'_>,
-) -> Result<BackupReport, Error> {
+) -> Result<BackupReport, BackupError> {
     let base = options.since.as_deref().map(BackupFile::open).transpose()?;
     let made_of = [to.to_path_buf(), with_suffix(to, ".partial")];
     if let Some(base) = &base
         && made_of.iter().any(|path| is_same(base.path(), path))
     {
-        return Err(Error::BackupChain {
+        return Err(BackupError::BackupChain {
             path: to.to_path_buf(),
             reason: "the new backup adds to it, so it has to stay; name another file to write",
         });
@@ -57,7 +57,7 @@ pub(crate) fn take(
     let volume = runtime.engine()?.shared.volume()?;
     let output = OutputFile::create_beside(&volume, to, options.overwrite)?;
     if !output.is_regular() && !options.unverified {
-        return Err(Error::BadOption {
+        return Err(BackupError::BadOption {
             option: "verify",
             reason: "a FIFO or a device cannot be read back; leave verification out, or name a regular file".to_owned(),
         });
@@ -67,7 +67,7 @@ pub(crate) fn take(
     if !options.unverified {
         verify(output.path(), watch)?;
     }
-    output.finish()?;
+    output.end()?;
     Ok(report)
 }
 
@@ -83,11 +83,11 @@ fn is_same(one: &Path, other: &Path) -> bool {
 struct Running<'e>(&'e Engine);
 
 impl Running<'_> {
-    fn begin(engine: &Engine) -> Result<Running<'_>, Error> {
+    fn begin(engine: &Engine) -> Result<Running<'_>, BackupError> {
         if engine.transactions.copies.begin() {
             Ok(Running(engine))
         } else {
-            Err(Error::BackupRunning)
+            Err(BackupError::BackupRunning)
         }
     }
 }
@@ -114,7 +114,7 @@ fn make(
     output: &OutputFile,
     base: Option<&BackupFile>,
     watch: Watch<'_>,
-) -> Result<BackupReport, Error> {
+) -> Result<BackupReport, BackupError> {
     let mut pass = runtime.run(Urgency::Urgent, |local| Source(local).begin_pass())?;
     let header = header(runtime.engine()?, &pass, base)?;
     let mut taking = Taking {
@@ -150,7 +150,11 @@ fn make(
     Ok(report)
 }
 
-fn header(engine: &Engine, pass: &RoundStart, base: Option<&BackupFile>) -> Result<Header, Error> {
+fn header(
+    engine: &Engine,
+    pass: &RoundStart,
+    base: Option<&BackupFile>,
+) -> Result<Header, BackupError> {
     #[allow(
         clippy::disallowed_methods,
         reason = "the date stands in the file's header"
@@ -175,13 +179,13 @@ fn header(engine: &Engine, pass: &RoundStart, base: Option<&BackupFile>) -> Resu
     };
     if let Some(base) = base {
         if replayed {
-            return Err(Error::BackupChain {
+            return Err(BackupError::BackupChain {
                 path: base.path().to_path_buf(),
                 reason: "a reader of a store that is not closed can add to no backup; make a full one, have the store's writer call `Store::backup`, or close the store first",
             });
         }
         if base.header.store_id != pass.store_id {
-            return Err(Error::BackupChain {
+            return Err(BackupError::BackupChain {
                 path: base.path().to_path_buf(),
                 reason: "it is a backup of another store, or was taken while this one was not closed; make a full backup now",
             });
@@ -201,7 +205,12 @@ enum Known<'b> {
 
 impl Known<'_> {
     /// Reads the entries of the next ids: a whole block of them, or up to `high_water`.
-    fn next(&mut self, first: u64, high_water: u64, into: &mut Vec<MapEntry>) -> Result<(), Error> {
+    fn next(
+        &mut self,
+        first: u64,
+        high_water: u64,
+        into: &mut Vec<MapEntry>,
+    ) -> Result<(), BackupError> {
         let count = (high_water - first).min(MAP_ENTRIES as u64) as usize;
         into.clear();
         match self {
@@ -212,9 +221,8 @@ impl Known<'_> {
                 // The map is over: what follows is newer than the base.
                 Some(Kind::End) => *self = Known::Nothing,
                 _ => {
-                    return Err(
-                        blocks.bad(BackupFileError::Malformed("a part of the map is missing"))
-                    );
+                    let missing = BackupFileError::Malformed("a part of the map is missing");
+                    return Err(blocks.bad(missing).into());
                 }
             },
         }
@@ -224,10 +232,10 @@ impl Known<'_> {
 }
 
 impl Taking<'_, '_> {
-    fn tell(&mut self, stage: &'static str, done: u64, total: u64) -> Result<(), Error> {
+    fn tell(&mut self, stage: &'static str, done: u64, total: u64) -> Result<(), BackupError> {
         match (self.watch)(stage, done, total) {
             ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(Error::Interrupted),
+            ControlFlow::Break(()) => Err(BackupError::Interrupted),
         }
     }
 
@@ -238,7 +246,7 @@ impl Taking<'_, '_> {
         pass: &RoundStart,
         known: &mut Known<'_>,
         round: u64,
-    ) -> Result<(Scratch, bool), Error> {
+    ) -> Result<(Scratch, bool), BackupError> {
         let stage = if round == 1 {
             "copying"
         } else {
@@ -271,12 +279,12 @@ impl Taking<'_, '_> {
         Ok((map, is_last))
     }
 
-    fn log_is_long(&self, pass: &RoundStart) -> Result<bool, Error> {
+    fn log_is_long(&self, pass: &RoundStart) -> Result<bool, BackupError> {
         self.log_exceeds(pass, LOG_PERCENT)
     }
 
     /// Whether more was logged since the pass began than this part of the log's area.
-    fn log_exceeds(&self, pass: &RoundStart, percent: u64) -> Result<bool, Error> {
+    fn log_exceeds(&self, pass: &RoundStart, percent: u64) -> Result<bool, BackupError> {
         let log = &self.runtime.engine()?.log;
         Ok(log.area().is_some_and(|area| {
             let grown = log.next().0.saturating_sub(pass.start.0);
@@ -284,7 +292,7 @@ impl Taking<'_, '_> {
         }))
     }
 
-    fn write_images(&mut self) -> Result<(), Error> {
+    fn write_images(&mut self) -> Result<(), BackupError> {
         let count = self.batch.images().count();
         if count == 0 {
             return Ok(());
@@ -309,7 +317,7 @@ impl Taking<'_, '_> {
         pass: &RoundStart,
         map: &mut Scratch,
         round: u64,
-    ) -> Result<Option<u64>, Error> {
+    ) -> Result<Option<u64>, BackupError> {
         let engine = self.runtime.engine()?;
         if !engine.log.is_on() {
             self.write_state(pass, pass.start)?;
@@ -320,7 +328,7 @@ impl Taking<'_, '_> {
             .runtime
             .run(Urgency::Urgent, |local| Source(local).end_passes())?;
         // Not before: should the log get other extents from here on, then behind what is copied.
-        let area = engine.log.area().ok_or(Error::Closed)?;
+        let area = engine.log.area().ok_or(StorageError::Closed)?;
         let volume = engine.shared.volume()?;
         let part = LogPart {
             volume: &volume,
@@ -343,14 +351,14 @@ impl Taking<'_, '_> {
 
     /// Waits until whatever a task had put into the mapping table is in the log, too. Between the
     /// two a task yields only where it frees chunks or moves pages, and is counted as doing so.
-    fn wait_for_records(&self) -> Result<(), Error> {
+    fn wait_for_records(&self) -> Result<(), BackupError> {
         for worker in 0..self.runtime.config().workers {
             let passed = self.runtime.spawn(Urgency::Urgent, Some(worker), || ());
-            passed.join().map_err(|_| Error::Closed)?;
+            passed.join().map_err(|_| StorageError::Closed)?;
         }
         self.runtime.run(Urgency::Urgent, |local| {
             local.engine.pagestore.wait_for_frees(&local.worker)?;
-            local.engine.buffer.wait_for_batches(&local.worker)
+            Ok(local.engine.buffer.wait_for_batches(&local.worker)?)
         })
     }
 
@@ -362,7 +370,7 @@ impl Taking<'_, '_> {
         map: &mut Scratch,
         mut kept: DeadKept,
         round: u64,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, BackupError> {
         let missing = part.missing(map)?;
         // However slow the target is: writers need the rest.
         kept.keep_only(missing.iter().map(|(_, at)| Address::from_raw(at.address)));
@@ -385,7 +393,7 @@ impl Taking<'_, '_> {
         Ok(true)
     }
 
-    fn write_state(&mut self, pass: &RoundStart, end: Lsn) -> Result<(), Error> {
+    fn write_state(&mut self, pass: &RoundStart, end: Lsn) -> Result<(), BackupError> {
         self.end.state_at = self.writer.offset();
         self.end.state_number = self.writer.number();
         let mut state = [0; STATE_BYTES];
@@ -416,7 +424,7 @@ impl Taking<'_, '_> {
     }
 
     /// Writes the map; how many pages it names.
-    fn write_map(&mut self, map: &Scratch) -> Result<u64, Error> {
+    fn write_map(&mut self, map: &Scratch) -> Result<u64, BackupError> {
         self.end.map_at = self.writer.offset();
         self.end.map_number = self.writer.number();
         self.end.entries = map.entries();
@@ -436,13 +444,13 @@ impl Taking<'_, '_> {
 }
 
 /// Reads the whole file back from the drive.
-fn verify(path: &Path, watch: Watch<'_>) -> Result<(), Error> {
+fn verify(path: &Path, watch: Watch<'_>) -> Result<(), BackupError> {
     let file = BackupFile::open(path)?;
     file.forget_cached();
     let mut blocks = file.blocks();
     while blocks.next()?.is_some() {
         if watch("verifying", blocks.began(), file.length()).is_break() {
-            return Err(Error::Interrupted);
+            return Err(BackupError::Interrupted);
         }
     }
     Ok(())

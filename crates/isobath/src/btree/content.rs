@@ -6,7 +6,7 @@ use crate::page::{PAGE_SIZE, PageId};
 
 /// One record of a leaf.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Record {
+pub(crate) struct PageRecord {
     pub(crate) key: Vec<u8>,
     pub(crate) kind: ValueKind,
     /// The value, or the descriptor of an extent.
@@ -17,7 +17,7 @@ pub(crate) struct Record {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Content {
     /// Records, in order of their keys.
-    Leaf(Vec<Record>),
+    Leaf(Vec<PageRecord>),
     /// One more child than separators.
     Inner {
         separators: Vec<Vec<u8>>,
@@ -55,7 +55,7 @@ fn parse(image: &Image, tree: TreeId) -> Result<Content, MalformedNode> {
     for position in 0..node.count() {
         let value = node.value(position)?;
         let bytes = image.0.get(value.at..value.at + value.len);
-        records.push(Record {
+        records.push(PageRecord {
             key: key(position)?,
             kind: value.kind,
             value: bytes.ok_or(MalformedNode("a value lies outside"))?.to_vec(),

@@ -74,7 +74,7 @@ impl<'p> Hold<'p> {
 }
 
 fn is_free(pool: &BufferPool, id: PageId) -> bool {
-    pool.mapping.place(id) == crate::buffer::Place::Free
+    pool.mapping.place(id) == crate::buffer::PagePlace::Free
 }
 
 #[inline(always)]

@@ -36,11 +36,12 @@ mod stretches;
 mod testing;
 mod verify;
 
-pub(crate) use content::{Content, Record, read_content};
+pub(crate) use content::{Content, PageRecord, read_content};
 pub(crate) use cursor::{Cursor, Direction, Entry, OwnedBounds};
 pub(crate) use get_many::{Batch, Lookup};
 pub(crate) use load::{
-    Change, Edits, FILL_PERCENT, Loader, Paused, Rewrite, Rewritten, install_roots, roots_body,
+    Change, Edits, FILL_PERCENT, Loader, NotLoaded, Paused, Rewrite, Rewritten, install_roots,
+    roots_body,
 };
 pub(crate) use ops::Decision;
 pub(crate) use sample::{MaxPages, Sample};
@@ -135,7 +136,7 @@ impl AttemptError {
     fn resolve<C: crate::context::ReadContext>(self, ctx: &C) -> Result<(), C::Error> {
         match self {
             AttemptError::Restart(why) => ctx.resolve(why),
-            AttemptError::Corrupt(page, reason) => Err(crate::Error::Structure {
+            AttemptError::Corrupt(page, reason) => Err(crate::error::StorageError::Structure {
                 page: page.get(),
                 reason,
             }

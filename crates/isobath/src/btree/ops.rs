@@ -59,15 +59,9 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Refuses a key that is too long.
-    pub(crate) fn check_key(key: &[u8]) -> Result<(), crate::Error> {
-        if key.len() > MAX_KEY_BYTES {
-            return Err(crate::Error::KeyTooLong {
-                length: key.len(),
-                limit: MAX_KEY_BYTES,
-            });
-        }
-        Ok(())
+    /// The API refuses keys that are too long.
+    pub(crate) fn check_key(key: &[u8]) {
+        assert!(key.len() <= MAX_KEY_BYTES, "an oversized key");
     }
 
     /// Replaces `into` by the value of `key`, or says that there is none;
@@ -78,7 +72,7 @@ impl Tree {
         key: &[u8],
         into: &mut Vec<u8>,
     ) -> Result<Option<ValueKind>, C::Error> {
-        Tree::check_key(key)?;
+        Tree::check_key(key);
         if ctx.interleaves()
             && let Some(found) = self.get_in_turns(ctx, key, into)
         {
@@ -137,7 +131,7 @@ impl Tree {
         change: Option<Lsn>,
         mut decide: impl FnMut(Option<ValueRef<'_>>) -> Decision<'v>,
     ) -> Result<(), C::Error> {
-        Tree::check_key(key)?;
+        Tree::check_key(key);
         let mut descent = Descent::to_level(*self, 0);
         loop {
             match self.try_update(ctx, &mut descent, key, change, &mut decide) {

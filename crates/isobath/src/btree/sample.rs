@@ -2,7 +2,7 @@
 
 use super::node::{Image, MalformedNode, Node};
 use super::{AttemptError, Tree, ValueKind};
-use crate::buffer::{Place, Restart};
+use crate::buffer::{PagePlace, Restart};
 use crate::context::ReadContext;
 use crate::page::{PageId, get_u64};
 
@@ -212,7 +212,7 @@ fn read_page<C: ReadContext>(
             Err(why) => why,
         };
         let is_gone = match fail {
-            Restart::Changed => ctx.pool().mapping.place(id) == Place::Free,
+            Restart::Changed => ctx.pool().mapping.place(id) == PagePlace::Free,
             // The stored bytes are no page of a tree; a root always is one.
             Restart::NotResident(_) => std::mem::replace(&mut was_read, true) && !is_root,
             _ => false,

@@ -2,7 +2,7 @@
 
 use super::node::{Image, MalformedNode, Node, common_prefix};
 use super::{AttemptError, Tree, ValueKind};
-use crate::buffer::{Place, Restart};
+use crate::buffer::{PagePlace, Restart};
 use crate::context::ReadContext;
 use crate::page::PageId;
 
@@ -71,7 +71,7 @@ impl Tree {
     ///
     /// # Errors
     ///
-    /// [`crate::Error::Structure`] with the first page that breaks a rule.
+    /// [`crate::error::StorageError::Structure`] with the first page that breaks a rule.
     pub(crate) fn verify<C: ReadContext>(
         &self,
         ctx: &C,
@@ -160,7 +160,7 @@ impl<V: Visitor> Walk<'_, V> {
                         Err(why) => AttemptError::Restart(why),
                     }
                 }
-                Err(Restart::Changed) if ctx.pool().mapping.place(id) == Place::Free => {
+                Err(Restart::Changed) if ctx.pool().mapping.place(id) == PagePlace::Free => {
                     AttemptError::Corrupt(id, "it is named by a node but is no page")
                 }
                 Err(why) => AttemptError::Restart(why),
@@ -189,7 +189,7 @@ impl<V: Visitor> Walk<'_, V> {
         for position in first..end {
             // The visit reports its problem.
             let Ok(id) = node.child(position) else { break };
-            if !matches!(ctx.pool().mapping.place(id), Place::Resident(_)) {
+            if !matches!(ctx.pool().mapping.place(id), PagePlace::Resident(_)) {
                 self.ahead.push(id);
             }
         }

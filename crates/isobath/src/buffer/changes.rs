@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::Buffer;
 use super::changed_pages::ChangedMapPages;
-use crate::Error;
 use crate::canary::{self, Canary};
+use crate::error::StorageError;
 use crate::log::record::{Copied, Kind, Mapped, Token, mapping_body};
 use crate::page::{Lsn, PageId};
 use crate::runtime::{WaitQueue, Worker};
@@ -230,8 +230,8 @@ impl Buffer {
     ///
     /// # Errors
     ///
-    /// [`Error::Poisoned`].
-    pub(crate) fn wait_for_batches(&self, worker: &Worker) -> Result<(), Error> {
+    /// [`StorageError::Poisoned`].
+    pub(crate) fn wait_for_batches(&self, worker: &Worker) -> Result<(), StorageError> {
         for floor in &self.changes.batches.floors {
             let held = floor.load(Acquire);
             // The next batch of the same task holds back something newer.
@@ -291,8 +291,8 @@ impl Buffer {
     ///
     /// # Errors
     ///
-    /// [`Error::Poisoned`].
-    pub(crate) fn wait_for_ended_pages(&self, worker: &Worker) -> Result<(), Error> {
+    /// [`StorageError::Poisoned`].
+    pub(crate) fn wait_for_ended_pages(&self, worker: &Worker) -> Result<(), StorageError> {
         let frames = &self.pool.frames;
         let is_written = |frame| {
             let header = frames.header(frame);

@@ -1,8 +1,8 @@
 //! Tasks that wait until old changes are on the drive: checkpoints, bulk loads, backups.
 
 use super::Buffer;
-use crate::Error;
 use crate::canary::{self, Canary};
+use crate::error::StorageError;
 use crate::page::Lsn;
 use crate::runtime::Worker;
 
@@ -22,8 +22,12 @@ impl Buffer {
     ///
     /// # Errors
     ///
-    /// [`Error::Poisoned`].
-    pub(crate) fn flush_older_than(&self, worker: &Worker, before: Lsn) -> Result<(), Error> {
+    /// [`StorageError::Poisoned`].
+    pub(crate) fn flush_older_than(
+        &self,
+        worker: &Worker,
+        before: Lsn,
+    ) -> Result<(), StorageError> {
         self.flush_older_until(worker, before, Until::Written)
             .map(drop)
     }
@@ -33,16 +37,21 @@ impl Buffer {
     ///
     /// # Errors
     ///
-    /// [`Error::Poisoned`].
+    /// [`StorageError::Poisoned`].
     pub(crate) fn flush_older_for_checkpoint(
         &self,
         worker: &Worker,
         before: Lsn,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, StorageError> {
         self.flush_older_until(worker, before, Until::LogIsShort)
     }
 
-    fn flush_older_until(&self, worker: &Worker, before: Lsn, until: Until) -> Result<bool, Error> {
+    fn flush_older_until(
+        &self,
+        worker: &Worker,
+        before: Lsn,
+        until: Until,
+    ) -> Result<bool, StorageError> {
         loop {
             if !self.flush_older(worker, before, until)? {
                 return Ok(false);
@@ -63,7 +72,12 @@ impl Buffer {
     }
 
     /// Waits until no dirty page has a change older than `before`; `false` if that was over before.
-    fn flush_older(&self, worker: &Worker, before: Lsn, until: Until) -> Result<bool, Error> {
+    fn flush_older(
+        &self,
+        worker: &Worker,
+        before: Lsn,
+        until: Until,
+    ) -> Result<bool, StorageError> {
         debug_assert!(worker.in_task(), "only tasks wait");
         loop {
             self.shared.writable()?;

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::latch::Version;
-use super::mapping::{FrameId, Place};
+use super::mapping::{FrameId, PagePlace};
 use super::words::Words;
 use super::{BufferPool, FrameHeader, Restart};
 use crate::page::{Lsn, PAGE_SIZE, PageId};
@@ -184,7 +184,7 @@ impl Reservation {
             .pop()
             .expect("a structure modification reserves its pages");
         pool.frames.header(frame).start_new(id);
-        pool.mapping.set(id, Place::Resident(frame));
+        pool.mapping.set(id, PagePlace::Resident(frame));
         Exclusive {
             pool,
             frame,

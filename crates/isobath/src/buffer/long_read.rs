@@ -17,7 +17,7 @@ use std::ops::Range;
 use isobath_io::{AlignedBuf, Io, IoError};
 
 use crate::buffer::page_miss::LoadStart;
-use crate::buffer::{Buffer, Place};
+use crate::buffer::{Buffer, PagePlace};
 use crate::canary::{self, Canary};
 use crate::page::{PAGE_SIZE, PageId};
 use crate::runtime::Worker;
@@ -203,7 +203,7 @@ impl Buffer {
             if page == PageId(0) {
                 continue;
             }
-            if let Place::Stored(address) = self.pool.mapping.place(page)
+            if let PagePlace::Stored(address) = self.pool.mapping.place(page)
                 && address.length() as usize == PAGE_SIZE
             {
                 wanted.push(WantedPage {

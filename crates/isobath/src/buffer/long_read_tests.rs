@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use isobath_io::{Fault, FaultDevice, FaultPlan, FaultRule, IoErrorKind, Op, Trigger, Volume};
 
-use crate::buffer::Place;
+use crate::buffer::PagePlace;
 use crate::canary::Canary;
 use crate::engine::WorkerState;
 use crate::page::{PAGE_SIZE, PageId};
-use crate::{Options, Simulation, Tree};
+use crate::{Error, Options, Simulation, Tree};
 
 const RECORDS: u32 = 400;
 
@@ -42,7 +42,7 @@ fn neighbours(local: &WorkerState, count: usize) -> Vec<PageId> {
     let ids = PageId::FIRST_FREE.0..local.engine.pagestore.high_water();
     let stored = ids.filter_map(
         |id| match local.engine.buffer.pool.mapping.place(PageId(id)) {
-            Place::Stored(address) if address.length() as usize == PAGE_SIZE => {
+            PagePlace::Stored(address) if address.length() as usize == PAGE_SIZE => {
                 Some((address, PageId(id)))
             }
             _ => None,
@@ -62,7 +62,7 @@ fn neighbours(local: &WorkerState, count: usize) -> Vec<PageId> {
 fn is_resident(local: &WorkerState, page: PageId) -> bool {
     matches!(
         local.engine.buffer.pool.mapping.place(page),
-        Place::Resident(_)
+        PagePlace::Resident(_)
     )
 }
 
@@ -70,7 +70,7 @@ fn await_all(local: &WorkerState, pages: &[PageId]) {
     let loading = |page: &PageId| {
         matches!(
             local.engine.buffer.pool.mapping.place(*page),
-            Place::Loading(_)
+            PagePlace::Loading(_)
         )
     };
     while pages.iter().any(loading) {
@@ -100,7 +100,7 @@ fn neighbours_are_read_at_once_and_what_is_between_them_stays() {
             for (at, &page) in pages.iter().enumerate() {
                 assert_eq!(is_resident(local, page), at % step == 0, "page {at}");
             }
-            Ok(())
+            Ok::<_, Error>(())
         })
         .unwrap();
         drop(tree);
@@ -127,7 +127,7 @@ fn pages_of_a_failed_read_are_read_alone() {
                 local.engine.buffer.own(&local.worker).loads.borrow().reads,
                 0
             );
-            Ok(())
+            Ok::<_, Error>(())
         })
         .unwrap();
         drop(tree);
@@ -177,7 +177,7 @@ fn what_finds_no_buffer_is_refused_and_can_be_asked_for_again() {
         );
         await_all(local, &pages);
         assert!(pages.iter().all(|&page| is_resident(local, page)));
-        Ok(())
+        Ok::<_, Error>(())
     })
     .unwrap();
     drop(tree);

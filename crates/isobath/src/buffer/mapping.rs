@@ -19,7 +19,7 @@ const TAG_LOADING: u64 = 3;
 
 /// The place of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum PagePlace {
     /// The id belongs to no page.
     Free,
     /// In this frame, readable.
@@ -30,24 +30,24 @@ pub(crate) enum Place {
     Loading(FrameId),
 }
 
-impl Place {
+impl PagePlace {
     #[inline(always)]
     pub(crate) fn to_word(self) -> u64 {
         match self {
-            Place::Free => TAG_FREE,
-            Place::Resident(frame) => u64::from(frame) << 2 | TAG_RESIDENT,
-            Place::Stored(address) => address.to_raw() << 2 | TAG_STORED,
-            Place::Loading(frame) => u64::from(frame) << 2 | TAG_LOADING,
+            PagePlace::Free => TAG_FREE,
+            PagePlace::Resident(frame) => u64::from(frame) << 2 | TAG_RESIDENT,
+            PagePlace::Stored(address) => address.to_raw() << 2 | TAG_STORED,
+            PagePlace::Loading(frame) => u64::from(frame) << 2 | TAG_LOADING,
         }
     }
 
     #[inline(always)]
-    pub(crate) fn from_word(word: u64) -> Place {
+    pub(crate) fn from_word(word: u64) -> PagePlace {
         match word & TAG_MASK {
-            TAG_FREE => Place::Free,
-            TAG_RESIDENT => Place::Resident((word >> 2) as FrameId),
-            TAG_STORED => Place::Stored(Address::from_raw(word >> 2)),
-            _ => Place::Loading((word >> 2) as FrameId),
+            TAG_FREE => PagePlace::Free,
+            TAG_RESIDENT => PagePlace::Resident((word >> 2) as FrameId),
+            TAG_STORED => PagePlace::Stored(Address::from_raw(word >> 2)),
+            _ => PagePlace::Loading((word >> 2) as FrameId),
         }
     }
 }
@@ -56,7 +56,7 @@ impl Place {
 pub(crate) struct MappingTable(ReservedWords);
 
 impl MappingTable {
-    /// Reserves address space for `capacity` page ids, all [`Place::Free`].
+    /// Reserves address space for `capacity` page ids, all [`PagePlace::Free`].
     ///
     /// # Errors
     ///
@@ -83,8 +83,8 @@ impl MappingTable {
 
     /// The present place of `id`.
     #[inline(always)]
-    pub(crate) fn place(&self, id: PageId) -> Place {
-        Place::from_word(self.word(id).load(Ordering::Acquire))
+    pub(crate) fn place(&self, id: PageId) -> PagePlace {
+        PagePlace::from_word(self.word(id).load(Ordering::Acquire))
     }
 
     /// Starts loading the word of `id` into the cache.
@@ -94,7 +94,7 @@ impl MappingTable {
     }
 
     /// Sets where `id` is; for the task that holds its frame exclusively, or owns the id.
-    pub(crate) fn set(&self, id: PageId, place: Place) {
+    pub(crate) fn set(&self, id: PageId, place: PagePlace) {
         debug_assert!(id.0 != 0 && id.0 < self.capacity());
         self.word(id).store(place.to_word(), Ordering::Release);
     }
@@ -115,7 +115,7 @@ impl MappingTable {
 
     /// Changes where `id` is from exactly `from` to `to`; `false` if it was
     /// elsewhere.
-    pub(crate) fn replace(&self, id: PageId, from: Place, to: Place) -> bool {
+    pub(crate) fn replace(&self, id: PageId, from: PagePlace, to: PagePlace) -> bool {
         self.word(id)
             .compare_exchange(
                 from.to_word(),

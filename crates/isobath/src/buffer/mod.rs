@@ -45,7 +45,7 @@ pub(crate) use frames::{FRAME_COST, Frames};
 pub(crate) use free::FreeFrames;
 pub(crate) use guards::{Exclusive, Optimistic, Reservation};
 pub(crate) use latch::Version;
-pub(crate) use mapping::{FrameId, MappingTable, Place};
+pub(crate) use mapping::{FrameId, MappingTable, PagePlace};
 pub(crate) use read_buffers::{ReadBuffer, ReadBuffers, SharedBuffer};
 pub(crate) use replacement::Partition;
 pub(crate) use words::Words;
@@ -62,7 +62,7 @@ use crate::shared::{Address, Shared};
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicBool;
 use crate::types::TreeId;
-use worker_frames::Own;
+use worker_frames::FramesOfWorker;
 
 /// Why an attempt on pages has to start over, holding nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -136,7 +136,7 @@ impl BufferPool {
     #[inline(always)]
     pub(crate) fn read_untouched(&self, id: PageId) -> Result<Optimistic<'_>, Restart> {
         match self.mapping.place(id) {
-            Place::Resident(frame) => {
+            PagePlace::Resident(frame) => {
                 let header = self.frames.header(frame);
                 let version = header.latch().optimistic().ok_or(Restart::Latched)?;
                 // The frame may have been given to another page since the word was read.
@@ -145,9 +145,9 @@ impl BufferPool {
                 }
                 Ok(Optimistic::new(self, frame, version))
             }
-            Place::Stored(_) | Place::Loading(_) => Err(Restart::NotResident(id)),
+            PagePlace::Stored(_) | PagePlace::Loading(_) => Err(Restart::NotResident(id)),
             // Only a stale pointer leads to a free id: its page was freed since.
-            Place::Free => Err(Restart::Changed),
+            PagePlace::Free => Err(Restart::Changed),
         }
     }
 
@@ -163,7 +163,7 @@ impl BufferPool {
     /// cache lines of the page. Waits for the mapping word.
     #[inline(always)]
     pub(crate) fn prefetch(&self, id: PageId, lines: std::ops::Range<usize>) {
-        if let Place::Resident(frame) = self.mapping.place(id) {
+        if let PagePlace::Resident(frame) = self.mapping.place(id) {
             self.frames.prefetch(frame, lines);
         }
     }
@@ -181,7 +181,7 @@ pub(crate) struct Buffer {
     read_buffers: ReadBuffers,
     /// Tasks that wait for fewer dirty pages.
     dirty_waiters: Arc<WaitQueue>,
-    own: PerWorker<Own>,
+    own: PerWorker<FramesOfWorker>,
     shared: Arc<Shared>,
     workers: Arc<WorkerPool>,
     log: Arc<Log>,
@@ -218,7 +218,7 @@ impl Buffer {
             page_news: (0..count).map(|_| AtomicBool::new(false)).collect(),
             read_buffers: ReadBuffers::default(),
             dirty_waiters,
-            own: PerWorker::new(workers, |_| Own::new(frames, count, depth)),
+            own: PerWorker::new(workers, |_| FramesOfWorker::new(frames, count, depth)),
             shared: Arc::clone(shared),
             workers: Arc::clone(workers),
             log: Arc::clone(log),
@@ -227,7 +227,7 @@ impl Buffer {
     }
 
     #[inline]
-    fn own<'w>(&'w self, worker: &'w Worker) -> &'w Own {
+    fn own<'w>(&'w self, worker: &'w Worker) -> &'w FramesOfWorker {
         self.own.of(worker)
     }
 
@@ -253,7 +253,7 @@ impl Buffer {
     /// Gives the memory back, once the store is closed, whatever handles remain.
     pub(crate) fn release(&self) {
         self.pool.discard();
-        let release = |own: &Own| own.long_reads.borrow_mut().release();
+        let release = |own: &FramesOfWorker| own.long_reads.borrow_mut().release();
         self.own.for_each_ended(release);
     }
 
@@ -267,9 +267,9 @@ impl Buffer {
         loop {
             let place = self.pool.mapping.place(id);
             let frame = match place {
-                Place::Resident(frame) | Place::Loading(frame) => frame,
-                Place::Stored(_) => return place.to_word(),
-                Place::Free => return 0,
+                PagePlace::Resident(frame) | PagePlace::Loading(frame) => frame,
+                PagePlace::Stored(_) => return place.to_word(),
+                PagePlace::Free => return 0,
             };
             // The frame may pass to another page, and back, between two looks; its
             // latch's word would not stay the same.
@@ -280,7 +280,7 @@ impl Buffer {
                 return if address.is_none() {
                     0
                 } else {
-                    Place::Stored(address).to_word()
+                    PagePlace::Stored(address).to_word()
                 };
             }
             crate::sync::spin_loop();
@@ -290,9 +290,9 @@ impl Buffer {
     /// Whether `id` is a page, not a chunk of a large value, that was written before.
     pub(crate) fn is_stored_page(&self, id: PageId) -> bool {
         let address = match self.pool.mapping.place(id) {
-            Place::Free => return false,
-            Place::Stored(address) => address,
-            Place::Resident(frame) | Place::Loading(frame) => self.stored_address(frame),
+            PagePlace::Free => return false,
+            PagePlace::Stored(address) => address,
+            PagePlace::Resident(frame) | PagePlace::Loading(frame) => self.stored_address(frame),
         };
         !address.is_none() && address.length() as usize == PAGE_SIZE
     }

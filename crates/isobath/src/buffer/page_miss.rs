@@ -15,9 +15,9 @@ use std::collections::VecDeque;
 
 use isobath_io::{Io, IoError};
 
-use crate::Error;
-use crate::buffer::{Buffer, FrameId, Place};
+use crate::buffer::{Buffer, FrameId, PagePlace};
 use crate::canary::{self, Canary};
+use crate::error::StorageError;
 use crate::page::{self, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u64, offset};
 use crate::runtime::{TaskId, Worker};
 use crate::shared::{Address, Counters};
@@ -99,7 +99,7 @@ struct PageCopy {
 pub(crate) struct FailedRead {
     task: TaskId,
     copy: PageCopy,
-    error: Error,
+    error: StorageError,
 }
 
 /// Unsound copies that a worker remembers at most. To forget one costs a read.
@@ -129,7 +129,7 @@ impl Unsound {
 pub(crate) struct UnreadPage {
     pub(crate) page: PageId,
     pub(crate) address: Address,
-    pub(crate) error: Error,
+    pub(crate) error: StorageError,
 }
 
 /// The result of a request to load a page.
@@ -164,15 +164,17 @@ impl Buffer {
     /// The address from which page `id` has to be read, if it has to.
     pub(crate) fn place_to_load(&self, worker: &Worker, id: PageId) -> Result<Address, LoadStart> {
         match self.pool.mapping.place(id) {
-            Place::Resident(_) | Place::Free => Err(LoadStart::Resolved),
-            Place::Loading(frame) => Err(match self.own(worker).loads.borrow().find(id, frame) {
-                Some(slot) => LoadStart::Here(slot),
-                None => LoadStart::Elsewhere,
-            }),
-            Place::Stored(address) if address.length() as usize != PAGE_SIZE => {
+            PagePlace::Resident(_) | PagePlace::Free => Err(LoadStart::Resolved),
+            PagePlace::Loading(frame) => {
+                Err(match self.own(worker).loads.borrow().find(id, frame) {
+                    Some(slot) => LoadStart::Here(slot),
+                    None => LoadStart::Elsewhere,
+                })
+            }
+            PagePlace::Stored(address) if address.length() as usize != PAGE_SIZE => {
                 Err(LoadStart::NoPage(address))
             }
-            Place::Stored(address) => Ok(address),
+            PagePlace::Stored(address) => Ok(address),
         }
     }
 
@@ -191,7 +193,7 @@ impl Buffer {
         pool.frames.header(frame).start_load(id, address);
         if !pool
             .mapping
-            .replace(id, Place::Stored(address), Place::Loading(frame))
+            .replace(id, PagePlace::Stored(address), PagePlace::Loading(frame))
         {
             self.release_frame(worker, frame);
             return Err(LoadStart::Resolved);
@@ -226,7 +228,7 @@ impl Buffer {
     ///
     /// # Errors
     ///
-    /// With [`Error::CorruptPage`] or [`Error::PageRead`] if the page cannot be read.
+    /// With [`StorageError::CorruptPage`] or [`StorageError::PageRead`] if the page cannot be read.
     pub(crate) fn load_page(&self, worker: &Worker, id: PageId) -> Result<(), UnreadPage> {
         let task = worker.task_id();
         match self.start_load(worker, id) {
@@ -250,7 +252,7 @@ impl Buffer {
                 FailedRead {
                     task,
                     copy: self.page_copy(id, address),
-                    error: Error::CorruptPage {
+                    error: StorageError::CorruptPage {
                         page: id.0,
                         offset: self.shared.offset_of(address),
                         corruption: PageCorruption::Misplaced {
@@ -285,7 +287,7 @@ impl Buffer {
 
     /// Whether a failed read is an error yet. The drive's own errors are.
     fn failure_of(&self, worker: &Worker, failed: FailedRead) -> Result<(), UnreadPage> {
-        let is_unsound = matches!(failed.error, Error::CorruptPage { .. });
+        let is_unsound = matches!(failed.error, StorageError::CorruptPage { .. });
         let is_stale_id = is_unsound
             && !self
                 .own(worker)
@@ -311,7 +313,7 @@ impl Buffer {
         let pool = &self.pool;
         let mut place = pool.mapping.place(page);
         // Bound: each round is another load of the page.
-        while let Place::Loading(frame) = place {
+        while let PagePlace::Loading(frame) = place {
             pool.frames.header(frame).add_waiter(worker.index);
             // The load may have ended before the bit was set.
             let now = pool.mapping.place(page);
@@ -363,7 +365,7 @@ impl Buffer {
         let (page, frame, address) = self.own(worker).loads.borrow().target(slot);
         let outcome = match result {
             Ok(()) => self.verify_frame(page, frame, address),
-            Err(source) => Err(Error::PageRead {
+            Err(source) => Err(StorageError::PageRead {
                 page: page.0,
                 offset: self.shared.offset_of(address),
                 tree: None,
@@ -378,7 +380,8 @@ impl Buffer {
             }
             Err(error) => {
                 let mapping = &self.pool.mapping;
-                let back = mapping.replace(page, Place::Loading(frame), Place::Stored(address));
+                let back =
+                    mapping.replace(page, PagePlace::Loading(frame), PagePlace::Stored(address));
                 debug_assert!(back, "only the loader ends a load");
                 self.release_frame(worker, frame);
                 Some(error)
@@ -401,7 +404,12 @@ impl Buffer {
         loads.free.push(slot);
     }
 
-    fn verify_frame(&self, page: PageId, frame: FrameId, address: Address) -> Result<(), Error> {
+    fn verify_frame(
+        &self,
+        page: PageId,
+        frame: FrameId,
+        address: Address,
+    ) -> Result<(), StorageError> {
         let pool = &self.pool;
         // SAFETY: the frame is exclusively latched by this load, and the read is over.
         let bytes = unsafe { std::slice::from_raw_parts(pool.frames.pointer(frame), PAGE_SIZE) };
@@ -412,7 +420,7 @@ impl Buffer {
                     found: bytes[offset::KIND],
                 }),
             })
-            .map_err(|corruption| Error::CorruptPage {
+            .map_err(|corruption| StorageError::CorruptPage {
                 page: page.0,
                 offset: self.shared.offset_of(address),
                 corruption,
@@ -429,10 +437,10 @@ impl Buffer {
             latch.unlock_exclusive();
         }
         // The word first: once unlatched the frame may be taken for another page.
-        let came = self
-            .pool
-            .mapping
-            .replace(page, Place::Loading(frame), Place::Resident(frame));
+        let came =
+            self.pool
+                .mapping
+                .replace(page, PagePlace::Loading(frame), PagePlace::Resident(frame));
         debug_assert!(came, "only the loader ends a load");
         if !early {
             latch.unlock_exclusive();

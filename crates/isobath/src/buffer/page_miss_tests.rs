@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use isobath_io::{FaultDevice, FaultPlan, Volume};
 
 use crate::btree::ValueKind;
-use crate::buffer::Place;
+use crate::buffer::PagePlace;
 use crate::canary::Canary;
 use crate::context::TaskContext;
 use crate::engine::WorkerState;
 use crate::extent::{self, Extent};
 use crate::page::PageId;
-use crate::{Error, How, Options, Simulation, Switches, Tree};
+use crate::{Error, How, Options, Simulation, StorageError, Switches, Tree};
 
 fn simulation(seed: u64) -> Simulation {
     let device = FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=40));
@@ -39,7 +39,7 @@ fn extent_of(local: &WorkerState, tree: &Tree, key: &[u8]) -> Extent {
 }
 
 fn chunk_of(tree: &Tree, key: &[u8]) -> PageId {
-    tree.run(|local| Ok(extent_of(local, tree, key).first().0))
+    tree.run(|local| Ok::<_, Error>(extent_of(local, tree, key).first().0))
         .unwrap()
 }
 
@@ -50,7 +50,7 @@ fn read_as_page(tree: &Tree, chunk: PageId) {
             local.engine.buffer.start_ahead(&local.worker, &[chunk], 8),
             1
         );
-        Ok(())
+        Ok::<_, Error>(())
     })
     .unwrap();
 }
@@ -73,7 +73,7 @@ fn a_chunk_is_read_and_removed_beside_reads_by_stale_ids() {
                         let mut bytes = Vec::new();
                         extent::read_all(local, extent_of(local, &tree, b"k"), &mut bytes)?;
                         assert_eq!(bytes, [7; LENGTH]);
-                        Ok(())
+                        Ok::<_, Error>(())
                     })
                     .unwrap();
                 }
@@ -88,7 +88,7 @@ fn a_chunk_is_read_and_removed_beside_reads_by_stale_ids() {
                     read_as_page(&tree, chunk);
                     tree.run(|local| {
                         local.worker.yield_now();
-                        Ok(())
+                        Ok::<_, Error>(())
                     })
                     .unwrap();
                 }
@@ -141,13 +141,13 @@ fn seen_while_read(seed: u64) -> (usize, usize) {
         while !ended.load(Ordering::Relaxed) {
             let ids = PageId::FIRST_FREE.0..engine.pagestore.high_water();
             for id in ids.map(PageId) {
-                let Place::Loading(frame) = engine.buffer.pool.mapping.place(id) else {
+                let PagePlace::Loading(frame) = engine.buffer.pool.mapping.place(id) else {
                     continue;
                 };
                 reads += 1;
                 let latch = engine.buffer.pool.frames.header(frame).latch();
                 let open = latch.optimistic();
-                let is_loading = engine.buffer.pool.mapping.place(id) == Place::Loading(frame);
+                let is_loading = engine.buffer.pool.mapping.place(id) == PagePlace::Loading(frame);
                 // In one state of the latch, so the frame has held one page.
                 let open = open.is_some_and(|version| latch.validate(version));
                 unlatched += usize::from(open && is_loading);
@@ -192,12 +192,12 @@ fn what_is_no_page_is_corruption_at_the_second_look() {
             assert!(local.load_page(chunk).is_ok());
             let again = local.load_page(chunk);
             assert!(
-                matches!(again, Err(Error::CorruptPage { page, .. }) if page == chunk.get()),
+                matches!(again, Err(StorageError::CorruptPage { page, .. }) if page == chunk.get()),
                 "{again:?}"
             );
             // From the beginning.
             assert!(local.load_page(chunk).is_ok());
-            Ok(())
+            Ok::<_, Error>(())
         })
         .unwrap();
         // The id belongs to another value by now: nothing says that this copy is wrong.
@@ -205,7 +205,7 @@ fn what_is_no_page_is_corruption_at_the_second_look() {
         let chunk = chunk_of(&tree, b"k");
         tree.run(|local| {
             assert!(local.load_page(chunk).is_ok());
-            Ok(())
+            Ok::<_, Error>(())
         })
         .unwrap();
     }

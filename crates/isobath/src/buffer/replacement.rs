@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 
-use super::{BufferPool, FrameId, Place};
+use super::{BufferPool, FrameId, PagePlace};
 use crate::page::PageId;
 
 /// Share of the frames in the small queue: one in this many.
@@ -118,6 +118,6 @@ impl Partition {
 fn give_up(pool: &BufferPool, frame: FrameId) -> bool {
     pool.frames.header(frame).give_up(|page, address| {
         pool.mapping
-            .replace(page, Place::Resident(frame), Place::Stored(address))
+            .replace(page, PagePlace::Resident(frame), PagePlace::Stored(address))
     })
 }

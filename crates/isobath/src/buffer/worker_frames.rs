@@ -15,7 +15,7 @@ use crate::shared::Counters;
 const FRAME_RETRY_INTERVAL: Duration = Duration::from_micros(200);
 
 /// A worker's own part of the buffer.
-pub(super) struct Own {
+pub(super) struct FramesOfWorker {
     /// Free frames that it keeps.
     free: RefCell<Vec<FrameId>>,
     /// How many of them.
@@ -33,11 +33,11 @@ pub(super) struct Own {
     registered: Registered,
 }
 
-impl Own {
+impl FramesOfWorker {
     /// That of one of `workers`, which read `depth` pages at a time, in a pool of `frames`.
-    pub(super) fn new(frames: usize, workers: usize, depth: u32) -> Own {
+    pub(super) fn new(frames: usize, workers: usize, depth: u32) -> FramesOfWorker {
         let batch = (frames / (workers * 32)).clamp(4, 64);
-        Own {
+        FramesOfWorker {
             free: RefCell::new(Vec::with_capacity(2 * batch)),
             batch,
             loads: RefCell::new(Loads::new(depth as usize)),

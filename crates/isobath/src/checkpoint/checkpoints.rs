@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::log_device;
 use super::superblock::{ArrayRoot, OFFSETS as SUPERBLOCK_OFFSETS, Superblock};
 use super::writer::{CheckpointIo, CheckpointState};
-use crate::Error;
 use crate::canary::{self, Canary};
+use crate::error::StorageError;
 use crate::log::{LogEnd, seal_tail};
 use crate::pagestore::{LowerParts, PageStore};
 use crate::runtime::{PerWorker, TaskId, Worker};
@@ -73,11 +73,11 @@ impl Checkpoints {
     /// # Errors
     ///
     /// Any of the volume's.
-    pub(crate) fn mark_open(&self, log_end: Option<LogEnd>) -> Result<(), Error> {
+    pub(crate) fn mark_open(&self, log_end: Option<LogEnd>) -> Result<(), StorageError> {
         let volume = self.lower.shared.volume()?;
         let mut current = self.current.lock();
         let Some(current) = current.as_mut() else {
-            return Err(Error::Closed);
+            return Err(StorageError::Closed);
         };
         if current.superblock.clean {
             current.superblock.provisional = ArrayRoot::EMPTY;
@@ -103,7 +103,8 @@ impl Checkpoints {
         if let (Some(area), Some(end)) = (self.lower.log.area(), log_end) {
             let superblock = &current.superblock;
             let open_epoch = superblock.open_epoch;
-            seal_tail(&volume, &area, &superblock.store_id, end, open_epoch).map_err(Error::Io)?;
+            seal_tail(&volume, &area, &superblock.store_id, end, open_epoch)
+                .map_err(StorageError::Io)?;
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use crate::checkpoint::ArrayRoot;
 use crate::page::{
     self, HEADER_SIZE, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u64, offset, put_u64,
 };
-use crate::shared::{Address, SegmentSizes};
+use crate::shared::{Address, SegmentSize};
 
 /// Levels that suffice for 2⁶⁴ words.
 const MAX_LEVELS: u64 = 8;
@@ -113,7 +113,7 @@ pub(crate) fn write<S: Sink>(
 /// Reads an array.
 pub(crate) struct Reader<'v> {
     pub(crate) volume: &'v Volume,
-    pub(crate) sizes: SegmentSizes,
+    pub(crate) sizes: SegmentSize,
     pub(crate) segments: u32,
     /// Of the superblock that names the array.
     pub(crate) sequence: u64,
@@ -291,7 +291,7 @@ mod tests {
         #[test]
         fn arrays_of_any_length_read_back(words in prop_oneof![0u64..3, 500u64..1100, 254_000u64..255_000], gaps in 1u32..4) {
             let volume = Volume::in_memory(64 << 20, None);
-            let sizes = SegmentSizes::of(1 << 20);
+            let sizes = SegmentSize::of(1 << 20);
             let values: Vec<u64> = (0..words).map(|i| i * 3).collect();
             let mut sink = ToVolume { volume: &volume, next: 256, gaps };
             let root = write(&mut sink, Array::Segments, &values).expect("memory");

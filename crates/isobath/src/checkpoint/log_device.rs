@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use isobath_io::{LOG_OFFSET, Volume, VolumeError};
 
 use super::{MAX_PATH_BYTES, Superblock};
-use crate::Error;
+use crate::error::{OpenError, StorageError};
 use crate::log::{DEVICE_HEADER_BYTES, DEVICE_VERSION, DeviceHeader, HeaderError, LogArea};
 use crate::paths::{in_real_directory, real};
 
@@ -41,11 +41,13 @@ fn header_of(superblock: &Superblock) -> DeviceHeader {
 /// # Errors
 ///
 /// Any of the volume's.
-pub(crate) fn announce(volume: &Volume, superblock: &Superblock) -> Result<(), Error> {
+pub(crate) fn announce(volume: &Volume, superblock: &Superblock) -> Result<(), StorageError> {
     if superblock.log_device_bytes == 0 {
         return Ok(());
     }
-    header_of(superblock).announce(volume).map_err(Error::Io)
+    header_of(superblock)
+        .announce(volume)
+        .map_err(StorageError::Io)
 }
 
 /// The same once more, when the superblocks say so too.
@@ -53,11 +55,13 @@ pub(crate) fn announce(volume: &Volume, superblock: &Superblock) -> Result<(), E
 /// # Errors
 ///
 /// Any of the volume's.
-pub(crate) fn confirm(volume: &Volume, superblock: &Superblock) -> Result<(), Error> {
+pub(crate) fn confirm(volume: &Volume, superblock: &Superblock) -> Result<(), StorageError> {
     if superblock.log_device_bytes == 0 {
         return Ok(());
     }
-    header_of(superblock).confirm(volume).map_err(Error::Io)
+    header_of(superblock)
+        .confirm(volume)
+        .map_err(StorageError::Io)
 }
 
 /// The log's path of a store, from its superblock and the paths of its files; `None` without a
@@ -84,9 +88,9 @@ fn directory(paths: &[PathBuf]) -> PathBuf {
 ///
 /// # Errors
 ///
-/// [`Error::BadOption`] for a path that is too long.
-fn name_of(path: &Path, paths: &[PathBuf]) -> Result<PathBuf, Error> {
-    let bad = |reason: String| Error::BadOption {
+/// [`OpenError::BadOption`] for a path that is too long.
+fn name_of(path: &Path, paths: &[PathBuf]) -> Result<PathBuf, OpenError> {
+    let bad = |reason: String| OpenError::BadOption {
         option: "log_path",
         reason,
     };
@@ -107,13 +111,13 @@ fn name_of(path: &Path, paths: &[PathBuf]) -> Result<PathBuf, Error> {
 ///
 /// # Errors
 ///
-/// Any of the volume's; [`Error::BadOption`].
+/// Any of the volume's; [`OpenError::BadOption`].
 pub(crate) fn create_log(
     volume: &Volume,
     paths: &[PathBuf],
     path: &Path,
     bytes: u64,
-) -> Result<PathBuf, Error> {
+) -> Result<PathBuf, OpenError> {
     let name = name_of(path, paths)?;
     volume.create_log(path, DEVICE_HEADER_BYTES + bytes)?;
     Ok(name)
@@ -125,17 +129,17 @@ pub(crate) fn create_log(
 ///
 /// # Errors
 ///
-/// [`Error::LogMissing`], [`Error::NoSeparateLog`], or any of the volume's.
+/// [`OpenError::LogMissing`], [`OpenError::NoSeparateLog`], or any of the volume's.
 pub(crate) fn open_log(
     volume: &Volume,
     superblock: &mut Superblock,
     paths: &[PathBuf],
     given: Option<&Path>,
-) -> Result<(), Error> {
+) -> Result<(), OpenError> {
     if superblock.log_device_bytes == 0 {
         return match given {
             None => Ok(()),
-            Some(path) => Err(Error::NoSeparateLog {
+            Some(path) => Err(OpenError::NoSeparateLog {
                 paths: paths.to_vec(),
                 path: path.to_owned(),
             }),
@@ -147,7 +151,7 @@ pub(crate) fn open_log(
     }
     let path = given.map_or_else(|| place_of(superblock, paths), Path::to_owned);
     volume.open_log(&path).map_err(|error| match error {
-        VolumeError::NotFound { .. } | VolumeError::LogRefused { .. } => Error::LogMissing {
+        VolumeError::NotFound { .. } | VolumeError::LogRefused { .. } => OpenError::LogMissing {
             paths: paths.to_vec(),
             path: path.clone(),
         },
@@ -155,7 +159,7 @@ pub(crate) fn open_log(
     })?;
     if volume.log_len() == 0 {
         let paths = paths.to_vec();
-        return Err(Error::NotALog { paths, path });
+        return Err(OpenError::NotALog { paths, path });
     }
     superblock.log_path = name_of(&path, paths)?;
     Ok(())
@@ -171,21 +175,21 @@ pub(crate) fn verify(
     volume: &Volume,
     superblock: &Superblock,
     paths: &[PathBuf],
-) -> Result<(), Error> {
+) -> Result<(), OpenError> {
     if superblock.log_device_bytes == 0 {
         return Ok(());
     }
     let path = place_of(superblock, paths);
     let paths = paths.to_vec();
     if volume.log_len() == 0 {
-        return Err(Error::LogMissing { paths, path });
+        return Err(OpenError::LogMissing { paths, path });
     }
-    let (header, openings) = match DeviceHeader::read(volume).map_err(Error::Io)? {
+    let (header, openings) = match DeviceHeader::read(volume).map_err(StorageError::Io)? {
         Ok(found) => found,
-        Err(HeaderError::Foreign) => return Err(Error::NotALog { paths, path }),
-        Err(HeaderError::Corrupt) => return Err(Error::LogHeaderCorrupt { path }),
+        Err(HeaderError::Foreign) => return Err(OpenError::NotALog { paths, path }),
+        Err(HeaderError::Corrupt) => return Err(OpenError::LogHeaderCorrupt { path }),
         Err(HeaderError::Newer(found)) => {
-            return Err(Error::NewerFormat {
+            return Err(OpenError::NewerFormat {
                 paths: vec![path],
                 found,
                 known: DEVICE_VERSION,
@@ -193,11 +197,11 @@ pub(crate) fn verify(
         }
     };
     if header.store_id != superblock.store_id {
-        return Err(Error::LogOfOtherStore { paths, path });
+        return Err(OpenError::LogOfOtherStore { paths, path });
     }
     let (log, store) = (header.open_epoch, superblock.open_epoch);
     if !openings.contains(&store) || header.area_bytes != superblock.log_device_bytes {
-        return Err(Error::LogOutOfStep {
+        return Err(OpenError::LogOutOfStep {
             paths,
             path,
             log,
@@ -206,7 +210,7 @@ pub(crate) fn verify(
     }
     let expected = DEVICE_HEADER_BYTES + superblock.log_device_bytes;
     if volume.log_len() < expected {
-        return Err(Error::LogTruncated {
+        return Err(OpenError::LogTruncated {
             path,
             found: volume.log_len(),
             expected,

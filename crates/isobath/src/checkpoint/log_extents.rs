@@ -24,12 +24,13 @@ use super::superblock::MAX_LOG_EXTENTS;
 use super::writer::CheckpointIo;
 use super::{Checkpoints, SUPERBLOCK_OFFSETS};
 use crate::canary::{self, Canary};
+use crate::error::StorageError;
 use crate::log::{BLOCK, LogArea, MIN_AREA_BYTES};
 use crate::page::Lsn;
 use crate::pagestore::{NotGrown, POLL};
 use crate::runtime::{Worker, clock};
 use crate::shared::{Counters, Run};
-use crate::{Error, trace};
+use crate::trace;
 
 /// Bytes that are zeroed at a time; between two such writes a checkpoint may begin.
 const FILL_BYTES: u64 = 256 << 10;
@@ -122,7 +123,7 @@ impl Checkpoints {
     }
 
     /// Segments for a longer log, at the volume's end; `None` if there is no room.
-    fn space_for_log(&self, worker: &Worker) -> Result<Option<Addition>, Error> {
+    fn space_for_log(&self, worker: &Worker) -> Result<Option<Addition>, StorageError> {
         let (log, log_tasks) = (&self.lower.log, &self.lower.log_tasks);
         let bytes = log_tasks.wanted_bytes().max(2 * log.area_bytes());
         let bytes = bytes.min(log.max_area_bytes());
@@ -141,7 +142,7 @@ impl Checkpoints {
 
     /// Has the log become longer by `segments`; `false` while a backup has the right to write
     /// superblocks.
-    fn add_to_log(&self, worker: &Worker, segments: Run) -> Result<bool, Error> {
+    fn add_to_log(&self, worker: &Worker, segments: Run) -> Result<bool, StorageError> {
         match self.relay_log(worker, &Rest::Longer(segments))? {
             Relaid::Done => Ok(true),
             Relaid::Later => Ok(false),
@@ -162,16 +163,16 @@ impl Checkpoints {
     /// Zeroes the next part of the segments, and makes all of them durable at the end: on many
     /// drives and file systems a flushed write to blocks that were written before takes half as
     /// long as one to blocks that are merely allocated.
-    fn fill(&self, worker: &Worker, addition: &mut Addition) -> Result<(), Error> {
+    fn fill(&self, worker: &Worker, addition: &mut Addition) -> Result<(), StorageError> {
         let (start, bytes) = self.extent_of(addition.segments);
         let length = FILL_BYTES.min(bytes - addition.filled);
         let zeros = AlignedBuf::new(length as usize);
         let written = worker.write(start + addition.filled, zeros.as_slice());
-        written.map_err(Error::Io)?;
+        written.map_err(StorageError::Io)?;
         Counters::add(&self.lower.shared.counters.bytes_written, length);
         addition.filled += length;
         if self.is_filled(addition) {
-            worker.flush().map_err(Error::Io)?;
+            worker.flush().map_err(StorageError::Io)?;
         }
         Ok(())
     }
@@ -212,7 +213,7 @@ impl Checkpoints {
     }
 
     /// Has the log go on in `rest`, and frees the segments that it leaves.
-    fn relay_log(&self, worker: &Worker, rest: &Rest<'_>) -> Result<Relaid, Error> {
+    fn relay_log(&self, worker: &Worker, rest: &Rest<'_>) -> Result<Relaid, StorageError> {
         let (log, pagestore) = (&self.lower.log, &self.pagestore);
         let Some(mut current) = self.take() else {
             worker.sleep_until(clock::now() + RETRY);
@@ -274,8 +275,8 @@ impl Checkpoints {
     ///
     /// # Errors
     ///
-    /// [`Error::Poisoned`].
-    pub(super) fn log_segments(&self, worker: &Worker) -> Result<(Vec<u32>, bool), Error> {
+    /// [`StorageError::Poisoned`].
+    pub(super) fn log_segments(&self, worker: &Worker) -> Result<(Vec<u32>, bool), StorageError> {
         loop {
             self.lower.shared.writable()?;
             if let Some(superblock) = self.superblock() {
@@ -290,8 +291,8 @@ impl Checkpoints {
     ///
     /// # Errors
     ///
-    /// [`Error::Poisoned`].
-    pub(super) fn wait_for_log(&self, worker: &Worker) -> Result<(), Error> {
+    /// [`StorageError::Poisoned`].
+    pub(super) fn wait_for_log(&self, worker: &Worker) -> Result<(), StorageError> {
         // Bound: a change under way ends.
         while self.lower.log_tasks.is_changing() {
             worker.sleep_until(clock::now() + POLL);
@@ -323,7 +324,7 @@ impl Checkpoints {
         worker: &Worker,
         kept: &[u32],
         leaves: impl Fn(u32) -> bool,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, StorageError> {
         let bytes_of = |segments: &[u32]| -> u64 {
             let extents = self.extents_of(segments);
             extents.map(|(_, length)| length).sum()
@@ -355,7 +356,7 @@ impl Checkpoints {
         Ok(matches!(left?, Left::All))
     }
 
-    fn fill_all(&self, worker: &Worker, segments: &[u32]) -> Result<(), Error> {
+    fn fill_all(&self, worker: &Worker, segments: &[u32]) -> Result<(), StorageError> {
         for &first in segments {
             let mut addition = Addition::of(Run { first, count: 1 });
             while !self.is_filled(&addition) {
@@ -367,7 +368,7 @@ impl Checkpoints {
 
     /// Has the log leave all segments but `kept`. It may take two changes of the list: a segment of
     /// which a recovery reads a part is left once a checkpoint starts behind that.
-    fn try_to_leave(&self, worker: &Worker, kept: &[u32]) -> Result<Left, Error> {
+    fn try_to_leave(&self, worker: &Worker, kept: &[u32]) -> Result<Left, StorageError> {
         let bytes: u64 = self.extents_of(kept).map(|(_, length)| length).sum();
         let (mut left, mut read_to) = (Left::Nothing, Lsn(0));
         for _ in 0..MAX_MOVES {

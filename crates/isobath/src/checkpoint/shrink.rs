@@ -10,10 +10,11 @@ use isobath_io::Volume;
 
 use super::Checkpoints;
 use crate::canary::{self, Canary};
+use crate::error::{Error, StorageError};
 use crate::page::Lsn;
 use crate::pagestore::{Fence, MAX_IDLE_LOOKS, POLL};
 use crate::runtime::{Worker, clock};
-use crate::{Error, trace};
+use crate::trace;
 
 /// Looks without progress after which a store that is closed stays as long as it is.
 const TRIM_LOOKS: u32 = 1_000;
@@ -33,13 +34,11 @@ impl Checkpoints {
     ///
     /// # Errors
     ///
-    /// [`Error::NeedsLog`], [`Error::ReadOnly`], [`Error::Poisoned`]; any of the volume's, which
-    /// poisons the store.
-    pub(crate) fn checkpoint_now(&self, worker: &Worker) -> Result<(), Error> {
+    /// [`StorageError::ReadOnly`], [`StorageError::Poisoned`]; any of the volume's, which poisons
+    /// the store.
+    pub(crate) fn checkpoint_now(&self, worker: &Worker) -> Result<(), StorageError> {
         self.lower.shared.writable()?;
-        if !self.lower.log.is_on() {
-            return Err(Error::NeedsLog { what: "checkpoint" });
-        }
+        assert!(self.lower.log.is_on(), "closing writes the only checkpoint");
         let before = self.lower.log.next();
         // Bound: each other checkpoint ends, and each that is written in part makes space for the
         // rest.
@@ -50,16 +49,17 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Whether the store can be compacted.
+    /// Refuses a store that cannot do `what` while it is open: one for reading only, or without a
+    /// log.
     ///
     /// # Errors
     ///
     /// [`Error::NeedsLog`], [`Error::ReadOnly`], [`Error::Poisoned`].
-    pub(crate) fn may_shrink(&self) -> Result<(), Error> {
+    pub(crate) fn needs_log(&self, what: &'static str) -> Result<(), Error> {
         self.lower.shared.writable()?;
         match self.lower.log.is_on() {
             true => Ok(()),
-            false => Err(Error::NeedsLog { what: "compact" }),
+            false => Err(Error::NeedsLog { what }),
         }
     }
 
@@ -69,8 +69,11 @@ impl Checkpoints {
     /// # Errors
     ///
     /// As for [`Checkpoints::checkpoint_now`].
-    pub(crate) fn shrink(&self, worker: &Worker, end_versions: &dyn Fn()) -> Result<Shrunk, Error> {
-        self.may_shrink()?;
+    pub(crate) fn shrink(
+        &self,
+        worker: &Worker,
+        end_versions: &dyn Fn(),
+    ) -> Result<Shrunk, StorageError> {
         // Bound: each other one ends.
         let _turn = loop {
             if let Some(turn) = self.pagestore.begin_shrinking() {
@@ -148,7 +151,7 @@ impl Checkpoints {
         worker: &Worker,
         end_versions: &dyn Fn(),
         looks: u32,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, StorageError> {
         self.wait_for_log(worker)?;
         end_versions();
         self.checkpoint_now(worker)?;
@@ -165,7 +168,7 @@ impl Checkpoints {
     }
 
     /// Has the log leave what it does not need, where its length may change.
-    fn shorten_log(&self, worker: &Worker) -> Result<(), Error> {
+    fn shorten_log(&self, worker: &Worker) -> Result<(), StorageError> {
         let (log, changes) = self.log_segments(worker)?;
         let least = self.min_log(&log, changes);
         if least.len() < log.len() {
@@ -177,7 +180,7 @@ impl Checkpoints {
 
     /// Waits until nothing is in the segments from `tail` on; `false` if the fence was lifted, or
     /// the log stays there.
-    fn empty_fenced(&self, worker: &Worker, tail: u32, looks: u32) -> Result<bool, Error> {
+    fn empty_fenced(&self, worker: &Worker, tail: u32, looks: u32) -> Result<bool, StorageError> {
         let (mut idle, mut least) = (0, u32::MAX);
         loop {
             self.lower.shared.writable()?;
@@ -210,7 +213,7 @@ impl Checkpoints {
     }
 
     /// Cuts the volume off at the fence; `false` if that cannot be now.
-    fn cut(&self, worker: &Worker) -> Result<bool, Error> {
+    fn cut(&self, worker: &Worker) -> Result<bool, StorageError> {
         // Every record that names a place in the tail is below this.
         let needed = self.lower.log.next();
         if !self.let_go_of_log(worker, needed)? {
@@ -233,7 +236,7 @@ impl Checkpoints {
 
     /// Checkpoints until a recovery reads nothing of the log before `needed`; `false` if something
     /// holds it, as a backup does.
-    fn let_go_of_log(&self, worker: &Worker, needed: Lsn) -> Result<bool, Error> {
+    fn let_go_of_log(&self, worker: &Worker, needed: Lsn) -> Result<bool, StorageError> {
         for _ in 0..MAX_IDLE_LOOKS {
             if self.lower.log.start() >= needed || canary::is_on(Canary::CutVolumeEarly) {
                 return Ok(true);

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use crate::log::{LogArea, MIN_AREA_BYTES};
 use crate::page::{PAGE_SIZE, PageId, get_u32, get_u64, put_u32, put_u64};
-use crate::shared::{Address, SegmentSizes};
+use crate::shared::{Address, SegmentSize};
 
 /// The on-disk format that this engine reads and writes.
 pub(crate) const FORMAT_VERSION: u32 = 5;
@@ -44,7 +44,7 @@ pub(crate) struct Superblock {
     /// Identity of the store.
     pub(crate) store_id: [u8; 16],
     /// Bytes of the segments.
-    pub(crate) sizes: SegmentSizes,
+    pub(crate) sizes: SegmentSize,
     /// Segments of the volume when this was written.
     pub(crate) segments: u32,
     /// No writer has the store open: the checkpoint is all there is. If nothing
@@ -122,7 +122,7 @@ impl Superblock {
     pub(crate) const FIRST_LSN: u64 = PAGE_SIZE as u64;
 
     /// That of a new store without a log.
-    pub(crate) fn new(store_id: [u8; 16], sizes: SegmentSizes, segments: u32) -> Superblock {
+    pub(crate) fn new(store_id: [u8; 16], sizes: SegmentSize, segments: u32) -> Superblock {
         let empty = ArrayRoot::EMPTY;
         Superblock {
             sequence: 1,
@@ -241,7 +241,7 @@ impl Superblock {
             (Ordering::Greater, false) => return Err(Unreadable::MaybeNewer(version)),
             (_, false) => return Err(Unreadable::Corrupt),
         }
-        let sizes = SegmentSizes::decode(get_u32(bytes, 44));
+        let sizes = SegmentSize::decode(get_u32(bytes, 44));
         let sizes = sizes.filter(|_| get_u32(bytes, 40) == PAGE_SIZE as u32);
         let sizes = sizes.ok_or(Unreadable::Corrupt)?;
         let address = |at| {
@@ -333,7 +333,7 @@ mod tests {
         let superblock = Superblock {
             sequence: 3,
             store_id: *b"0123456789abcdef",
-            sizes: SegmentSizes::of(2 << 20),
+            sizes: SegmentSize::of(2 << 20),
             segments: 99,
             clean: true,
             next_lsn: 4,

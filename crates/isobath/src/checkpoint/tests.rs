@@ -7,7 +7,7 @@ use isobath_io::{
     Fault, FaultDevice, FaultPlan, FaultRule, IoErrorKind, Op, Survivors, Trigger, Volume,
 };
 
-use crate::buffer::Place;
+use crate::buffer::PagePlace;
 use crate::canary::{self, Canary};
 use crate::engine::{Engine, WorkerState};
 use crate::extent::{self, ExtentWriter};
@@ -83,7 +83,10 @@ fn rng_steps(engine: &Engine) -> u64 {
 }
 
 /// Pages whose place after a crash now would not be what it is.
-fn misplaced(simulation: &Simulation, device: &Arc<FaultDevice>) -> Vec<(u64, Place, Place)> {
+fn misplaced(
+    simulation: &Simulation,
+    device: &Arc<FaultDevice>,
+) -> Vec<(u64, PagePlace, PagePlace)> {
     let engine = Arc::clone(simulation.engine());
     // Writers and cleaners may have gone on until the worker has stopped.
     while !engine.log.is_durable(engine.log.newest_record()) {
@@ -101,11 +104,12 @@ fn misplaced(simulation: &Simulation, device: &Arc<FaultDevice>) -> Vec<(u64, Pl
     let count = engine.pagestore.high_water();
     let count = count.max(crashed.pagestore.high_water());
     let places = (PageId::FIRST_FREE.0..count).map(|id| {
-        let is = Place::from_word(engine.buffer.stored_word(PageId(id)));
+        let is = PagePlace::from_word(engine.buffer.stored_word(PageId(id)));
         (id, is, crashed.buffer.pool.mapping.place(PageId(id)))
     });
     // The newest state of a page that is being loaded is in the log.
-    let differ = places.filter(|(_, is, then)| is != then && !matches!(then, Place::Loading(_)));
+    let differ =
+        places.filter(|(_, is, then)| is != then && !matches!(then, PagePlace::Loading(_)));
     differ.collect()
 }
 
@@ -120,7 +124,7 @@ fn opened_after_crash(device: &Arc<FaultDevice>) -> Arc<Engine> {
 }
 
 /// Pages that a crash would have misplaced after some round of a run.
-fn run(seed: u64) -> Vec<(u64, Place, Place)> {
+fn run(seed: u64) -> Vec<(u64, PagePlace, PagePlace)> {
     let plan = FaultPlan::new(seed).latency_us(0..=200);
     let device = FaultDevice::new(0, plan.max_bytes(Some(VOLUME_BYTES)));
     let volume = Volume::from_device(Arc::clone(&device) as _);
@@ -278,7 +282,7 @@ fn risen_between_record_and_mark() -> usize {
     let second = move |local: &WorkerState| {
         let engine = &local.engine;
         let place = || engine.buffer.pool.mapping.place(value.first().0);
-        while place() != Place::Free || engine.log.next() == before {
+        while place() != PagePlace::Free || engine.log.next() == before {
             local.worker.yield_now();
         }
         local
@@ -380,7 +384,7 @@ fn risen_from_between_two_records() -> usize {
         let ids = PageId::FIRST_FREE.0..engine.pagestore.high_water();
         let places = ids.map(|id| (PageId(id), engine.buffer.pool.mapping.place(PageId(id))));
         let mut chunks = places.filter_map(|(id, place)| match place {
-            Place::Stored(address) if address.length() != 4096 => Some((id, address)),
+            PagePlace::Stored(address) if address.length() != 4096 => Some((id, address)),
             _ => None,
         });
         let (page, address) = chunks.next().unwrap();
@@ -403,7 +407,7 @@ fn risen_from_between_two_records() -> usize {
             seq: engine.shared.seq_of(address),
         };
         let copied = local.engine.buffer.log_copies(&local.worker, 0, &[copy]);
-        engine.buffer.pool.mapping.set(page, Place::Free);
+        engine.buffer.pool.mapping.set(page, PagePlace::Free);
         engine.buffer.changes.mark(page);
         drop(slot);
         other.join().unwrap().unwrap();
@@ -506,7 +510,7 @@ fn left_of_a_value_that_is_freed() -> (usize, usize) {
     });
     assert!(changes.join().unwrap(), "the value was freed too early");
     let crashed = opened_after_crash(&device);
-    let is_there = |id: &&PageId| crashed.buffer.pool.mapping.place(**id) != Place::Free;
+    let is_there = |id: &&PageId| crashed.buffer.pool.mapping.place(**id) != PagePlace::Free;
     let left = ids.iter().filter(is_there).count();
     freed.join().unwrap();
     (left, ids.len())
@@ -538,10 +542,10 @@ fn lost_in_pages_of_an_open_token() -> usize {
     });
     let id = freed.join().unwrap();
     let place = || simulation.engine().buffer.pool.mapping.place(id);
-    assert_eq!(place(), Place::Free);
+    assert_eq!(place(), PagePlace::Free);
     let tree = simulation.store().tree("t").unwrap();
     let mut keys = 0..200;
-    while place() == Place::Free {
+    while place() == PagePlace::Free {
         let number = keys.next().expect("a split takes the id");
         tree.insert(&key(number), &[2; 900]).unwrap();
     }
@@ -772,7 +776,7 @@ fn a_summary_that_cannot_be_read_is_rebuilt() {
         entries.retain(|entry| {
             let word = local.engine.buffer.stored_word(entry.page);
             let here = |a: Address| (a.segment(), a.offset()) == (segment, entry.offset);
-            matches!(Place::from_word(word), Place::Stored(a) if here(a))
+            matches!(PagePlace::from_word(word), PagePlace::Stored(a) if here(a))
         });
         entries.sort_unstable_by_key(|entry| entry.offset);
         entries

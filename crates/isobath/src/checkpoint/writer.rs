@@ -9,6 +9,7 @@ use isobath_io::{AlignedBuf, Volume, VolumeError};
 use crate::canary::{self, Canary};
 use crate::checkpoint::format::{self, Array, Sink, words_per_page};
 use crate::checkpoint::{Checkpoints, SUPERBLOCK_OFFSETS, Superblock};
+use crate::error::StorageError;
 use crate::log::LogTasks;
 use crate::page::{Lsn, PAGE_SIZE, PageId, put_u64};
 use crate::pagestore::{PageStore, summaries};
@@ -16,7 +17,7 @@ use crate::runtime::{Worker, clock};
 use crate::shared::{Address, Counters};
 use crate::sync::HashMap;
 use crate::sync::atomic::Ordering;
-use crate::{Error, small, trace};
+use crate::{small, trace};
 
 /// Words per segment in a checkpoint.
 pub(crate) const SEGMENT_WORDS: u64 = 4;
@@ -75,24 +76,24 @@ pub(crate) enum CheckpointIo<'a> {
 }
 
 impl CheckpointIo<'_> {
-    fn write(&self, at: u64, bytes: &AlignedBuf, length: usize) -> Result<(), Error> {
+    fn write(&self, at: u64, bytes: &AlignedBuf, length: usize) -> Result<(), StorageError> {
         match self {
             CheckpointIo::Task(worker) => worker.write(at, &bytes.as_slice()[..length]),
             CheckpointIo::Volume(volume) => volume.write_at(at, &bytes.as_slice()[..length]),
         }
-        .map_err(Error::Io)
+        .map_err(StorageError::Io)
     }
 
-    fn flush(&self) -> Result<(), Error> {
+    fn flush(&self) -> Result<(), StorageError> {
         match self {
             CheckpointIo::Task(worker) => worker.flush(),
             CheckpointIo::Volume(volume) => volume.sync(),
         }
-        .map_err(Error::Io)
+        .map_err(StorageError::Io)
     }
 
     /// Waits until every record up to now is durable.
-    fn flush_log(&self, log_tasks: &LogTasks) -> Result<(), Error> {
+    fn flush_log(&self, log_tasks: &LogTasks) -> Result<(), StorageError> {
         match self {
             CheckpointIo::Task(worker) => log_tasks.wait_all_durable(worker),
             // The last task has waited for it.
@@ -101,7 +102,7 @@ impl CheckpointIo<'_> {
     }
 
     /// Waits until the ends of all chunks that have no word now are in the log.
-    fn wait_for_frees(&self, pagestore: &PageStore) -> Result<(), Error> {
+    fn wait_for_frees(&self, pagestore: &PageStore) -> Result<(), StorageError> {
         match self {
             CheckpointIo::Task(worker) => pagestore.wait_for_frees(worker),
             // No task is left that could free any.
@@ -110,7 +111,7 @@ impl CheckpointIo<'_> {
     }
 
     /// Waits for a segment that the cleaner may yet free.
-    fn wait_for_segment(&self, pagestore: &PageStore) -> Result<(), Error> {
+    fn wait_for_segment(&self, pagestore: &PageStore) -> Result<(), StorageError> {
         match self {
             CheckpointIo::Task(worker) => pagestore.wait_for_free_segment(worker),
             CheckpointIo::Volume(_) => Ok(()),
@@ -118,7 +119,7 @@ impl CheckpointIo<'_> {
     }
 
     /// Writes a superblock to the place that its sequence number chooses.
-    pub(crate) fn superblock(&self, superblock: &Superblock) -> Result<(), Error> {
+    pub(crate) fn superblock(&self, superblock: &Superblock) -> Result<(), StorageError> {
         let place = SUPERBLOCK_OFFSETS[superblock.sequence as usize % 2];
         let mut bytes = AlignedBuf::new(PAGE_SIZE);
         bytes.as_mut_slice().copy_from_slice(&superblock.encode());
@@ -143,7 +144,7 @@ struct Pages<'a> {
 }
 
 impl Pages<'_> {
-    fn place(&mut self) -> Result<Address, Error> {
+    fn place(&mut self) -> Result<Address, StorageError> {
         let sizes = self.checkpoints.lower.shared.config.sizes;
         if let Some((segment, next)) = self.current.open
             && next + PAGE_SIZE as u32 <= sizes.bytes
@@ -158,7 +159,7 @@ impl Pages<'_> {
         Ok(Address::new(segment, 0, PAGE_SIZE as u32))
     }
 
-    fn take_segment(&mut self) -> Result<u32, Error> {
+    fn take_segment(&mut self) -> Result<u32, StorageError> {
         if let Some(segment) = self.checkpoints.pagestore.take_for_checkpoint() {
             return Ok(segment);
         }
@@ -168,7 +169,7 @@ impl Pages<'_> {
         taken.ok_or_else(|| {
             let used = self.checkpoints.pagestore.allocated_bytes();
             let reason = "no segment is free for a checkpoint";
-            Error::VolumeFull {
+            StorageError::VolumeFull {
                 used,
                 limit: used,
                 reason: Arc::new(VolumeError::Device(reason.into())),
@@ -176,7 +177,7 @@ impl Pages<'_> {
         })
     }
 
-    fn flush(&mut self) -> Result<(), Error> {
+    fn flush(&mut self) -> Result<(), StorageError> {
         if self.run_bytes > 0 {
             let at = self.checkpoints.lower.shared.offset_of(self.run_at);
             self.via.write(at, &self.run, self.run_bytes)?;
@@ -190,9 +191,9 @@ impl Pages<'_> {
 }
 
 impl Sink for Pages<'_> {
-    type Error = Error;
+    type Error = StorageError;
 
-    fn put(&mut self, id: PageId, fill: impl FnOnce(&mut [u8])) -> Result<Address, Error> {
+    fn put(&mut self, id: PageId, fill: impl FnOnce(&mut [u8])) -> Result<Address, StorageError> {
         let address = self.place()?;
         let follows = self.run_bytes > 0
             && address.segment() == self.run_at.segment()
@@ -214,7 +215,7 @@ impl Sink for Pages<'_> {
 ///
 /// Each is written to its end, whichever of its ids are in use: the page's bit tells
 /// of all of them, and is taken here.
-fn write_mapping(pages: &mut Pages<'_>, high_water: u64) -> Result<Vec<Address>, Error> {
+fn write_mapping(pages: &mut Pages<'_>, high_water: u64) -> Result<Vec<Address>, StorageError> {
     let count = high_water.div_ceil(words_per_page());
     pages
         .current
@@ -330,11 +331,11 @@ impl Checkpoints {
     /// # Errors
     ///
     /// Any of the volume's; the store then counts as not closed.
-    pub(crate) fn last_checkpoint(&self) -> Result<(), Error> {
+    pub(crate) fn last_checkpoint(&self) -> Result<(), StorageError> {
         let volume = self.lower.shared.volume()?;
         let mut current = self.current.lock();
         let Some(current) = current.as_mut() else {
-            return Err(Error::Closed);
+            return Err(StorageError::Closed);
         };
         self.close_segments(&volume)?;
         // Whatever happens to the log from here on, nothing in it is needed.
@@ -359,7 +360,7 @@ impl Checkpoints {
         via: &CheckpointIo<'_>,
         start: Lsn,
         clean: bool,
-    ) -> Result<(), Error> {
+    ) -> Result<(), StorageError> {
         let mut next = current.superblock.clone();
         next.sequence += 1;
         next.checkpoint = next.sequence;
@@ -468,7 +469,7 @@ impl Checkpoints {
     }
 
     /// Writes the summaries of all open segments; blocking, once the workers have ended.
-    fn close_segments(&self, volume: &Volume) -> Result<(), Error> {
+    fn close_segments(&self, volume: &Volume) -> Result<(), StorageError> {
         for closing in &self.pagestore.close_all() {
             let mut bytes = vec![0; summaries::size(closing.entries.len()) as usize];
             let at = Address::new(closing.segment, closing.offset, bytes.len() as u32);
@@ -525,7 +526,7 @@ impl Checkpoints {
     /// # Errors
     ///
     /// [`VolumeError::Removed`]: what is acknowledged from now on would be lost.
-    fn look_for_files(&self) -> Result<(), Error> {
+    fn look_for_files(&self) -> Result<(), StorageError> {
         match self.lower.shared.volume()?.displaced() {
             Some(error @ VolumeError::Removed { .. }) => Err(error.into()),
             Some(moved) => {
@@ -543,7 +544,7 @@ impl Checkpoints {
     /// # Errors
     ///
     /// Any of the volume's; the store is poisoned then.
-    pub(crate) fn checkpoint(&self, worker: &Worker, before: Lsn) -> Result<Outcome, Error> {
+    pub(crate) fn checkpoint(&self, worker: &Worker, before: Lsn) -> Result<Outcome, StorageError> {
         if self.current.lock().is_none() {
             return Ok(Outcome::NotWritten);
         }

@@ -6,6 +6,7 @@ mod task;
 pub(crate) use task::{InlineContext, OldValues, PoolHandle, TaskContext, TaskParts, TaskWorker};
 
 use crate::buffer::{BufferPool, Exclusive, Reservation, Restart};
+use crate::error::StorageError;
 use crate::log::record::Token;
 use crate::log::{Log, LogReservation};
 use crate::page::{Lsn, PageId};
@@ -17,7 +18,7 @@ use crate::types::TreeId;
 /// to [`ReadContext::resolve`]; when that returns `Ok`, it starts over.
 pub(crate) trait ReadContext {
     /// Why an operation ends early: an error, or "hand this to a worker".
-    type Error: From<crate::Error>;
+    type Error: From<StorageError>;
 
     /// The pages.
     fn pool(&self) -> &BufferPool;
@@ -48,7 +49,7 @@ pub(crate) trait ReadContext {
 }
 
 /// A place to change pages; only tasks have one.
-pub(crate) trait WriteContext: ReadContext {
+pub(crate) trait WriteContext: ReadContext<Error = StorageError> {
     /// The log.
     fn log(&self) -> &Log;
 
@@ -57,16 +58,16 @@ pub(crate) trait WriteContext: ReadContext {
 
     /// Reserves log space for one structure modification, to be held until it is
     /// logged. Called holding nothing: waits while the log has none.
-    fn reserve_for_structure(&self) -> Result<LogReservation<'_>, Self::Error>;
+    fn reserve_for_structure(&self) -> Result<LogReservation<'_>, StorageError>;
 
     /// Called before a change, holding nothing: waits while too many pages are
     /// dirty, and refuses while the store is poisoned or read-only.
-    fn admit(&self) -> Result<(), Self::Error>;
+    fn admit(&self) -> Result<(), StorageError>;
 
     /// Takes `pages` free frames and page ids, waiting for frames where none
     /// is free; fails where the volume has no space for more pages. The caller
     /// holds nothing.
-    fn reserve(&self, pages: u32) -> Result<Reservation, Self::Error>;
+    fn reserve(&self, pages: u32) -> Result<Reservation, StorageError>;
 
     /// Gives back what a reservation did not use.
     fn release(&self, unused: Reservation);
@@ -98,5 +99,5 @@ pub(crate) trait WriteContext: ReadContext {
     }
 
     /// Waits until all changes before `lsn` are durable on the volume.
-    fn flush_older_than(&self, lsn: Lsn) -> Result<(), Self::Error>;
+    fn flush_older_than(&self, lsn: Lsn) -> Result<(), StorageError>;
 }

@@ -5,8 +5,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::{ReadContext, WriteContext};
-use crate::Error;
 use crate::buffer::{Buffer, BufferPool, Exclusive, Reservation, Restart};
+use crate::error::StorageError;
 use crate::log::record::Token;
 use crate::log::{Log, LogReservation};
 use crate::page::{Lsn, PageId};
@@ -78,13 +78,13 @@ pub(crate) struct TaskContext<'l> {
 }
 
 impl ReadContext for TaskContext<'_> {
-    type Error = Error;
+    type Error = StorageError;
 
     fn pool(&self) -> &BufferPool {
         &self.local.pool
     }
 
-    fn resolve(&self, why: Restart) -> Result<(), Error> {
+    fn resolve(&self, why: Restart) -> Result<(), StorageError> {
         match why {
             // The writer that interfered has finished.
             Restart::Changed => Ok(()),
@@ -131,12 +131,12 @@ impl WriteContext for TaskContext<'_> {
         self.local.worker.index
     }
 
-    fn reserve_for_structure(&self) -> Result<LogReservation<'_>, Error> {
+    fn reserve_for_structure(&self) -> Result<LogReservation<'_>, StorageError> {
         let local = self.local;
         local.parts.log_tasks.reserve_for_structure(&local.worker)
     }
 
-    fn admit(&self) -> Result<(), Error> {
+    fn admit(&self) -> Result<(), StorageError> {
         let TaskWorker { worker, parts, .. } = self.local;
         parts.shared.writable()?;
         let limit = || parts.buffer.dirty_limit(parts.pagestore.stored());
@@ -152,7 +152,7 @@ impl WriteContext for TaskContext<'_> {
         Ok(())
     }
 
-    fn reserve(&self, pages: u32) -> Result<Reservation, Error> {
+    fn reserve(&self, pages: u32) -> Result<Reservation, StorageError> {
         let (pagestore, reserved) = (&self.local.parts.pagestore, u64::from(pages));
         pagestore.reserve_pages(&self.local.worker, reserved)?;
         self.take_reserved(pages)
@@ -188,7 +188,7 @@ impl WriteContext for TaskContext<'_> {
         pagestore.confirm_allocations(tokens, ended);
     }
 
-    fn flush_older_than(&self, lsn: Lsn) -> Result<(), Error> {
+    fn flush_older_than(&self, lsn: Lsn) -> Result<(), StorageError> {
         let TaskWorker { worker, parts, .. } = self.local;
         match parts.log.is_on() {
             true => parts.buffer.flush_older_than(worker, lsn),
@@ -200,7 +200,7 @@ impl WriteContext for TaskContext<'_> {
 impl TaskContext<'_> {
     /// [`WriteContext::reserve`] for pages whose space the caller has reserved,
     /// and keeps if this fails.
-    pub(crate) fn take_reserved(&self, pages: u32) -> Result<Reservation, Error> {
+    pub(crate) fn take_reserved(&self, pages: u32) -> Result<Reservation, StorageError> {
         let TaskWorker { worker, parts, .. } = self.local;
         let mut taken = Vec::with_capacity(pages as usize);
         for _ in 0..pages {
@@ -237,9 +237,9 @@ impl TaskContext<'_> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct NeedsWorker;
 
-impl From<Error> for NeedsWorker {
+impl From<StorageError> for NeedsWorker {
     /// The worker will meet the error again, and report it.
-    fn from(_: Error) -> NeedsWorker {
+    fn from(_: StorageError) -> NeedsWorker {
         NeedsWorker
     }
 }
@@ -293,9 +293,9 @@ impl TaskWorker {
     ///
     /// # Errors
     ///
-    /// [`Error::CorruptPage`] or [`Error::PageRead`] if the page cannot be read,
-    /// [`Error::ReaderOverrun`].
-    pub(crate) fn load_page(&self, id: PageId) -> Result<(), Error> {
+    /// [`StorageError::CorruptPage`] or [`StorageError::PageRead`] if the page cannot be read,
+    /// [`StorageError::ReaderOverrun`].
+    pub(crate) fn load_page(&self, id: PageId) -> Result<(), StorageError> {
         let parts = &self.parts;
         let loaded = parts.buffer.load_page(&self.worker, id);
         loaded.map_err(|unread| {

@@ -20,10 +20,10 @@ use std::any::Any;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::Error;
 use crate::buffer::Buffer;
 use crate::checkpoint::Checkpoints;
 use crate::context::{OldValues, TaskParts, TaskWorker};
+use crate::error::StorageError;
 use crate::error::panic_message;
 use crate::log::LogTasks;
 use crate::merging::Merging;
@@ -122,7 +122,7 @@ impl Engine {
     /// A worker has panicked outside its tasks, or one of the engine's own tasks has. What its
     /// tasks hold is never given back, so all workers end, and their tasks' waiters get an error.
     pub(crate) fn die(&self, payload: &(dyn Any + Send)) {
-        self.shared.poison(Error::TaskPanicked {
+        self.shared.poison(StorageError::TaskPanicked {
             message: format!("a worker: {}", panic_message(payload)),
         });
         self.workers.die();

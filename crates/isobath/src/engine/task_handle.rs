@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use crate::engine::{Engine, WorkerState};
-use crate::error::{Error, StorageError, of_kind, panic_message};
+use crate::error::{Error, StorageError, panic_message};
 use crate::runtime::{OfProcess, Work, Worker, block_on};
 
 /// The task panicked; the store goes on.
@@ -25,7 +25,7 @@ impl TaskPanic {
         }
     }
 
-    fn not_run(reason: &Error) -> TaskPanic {
+    fn not_run(reason: &StorageError) -> TaskPanic {
         TaskPanic {
             message: format!("the task did not run to its end: {reason}"),
         }
@@ -47,7 +47,7 @@ struct Awaited<T> {
     work: Option<Arc<dyn Work>>,
     engine: Weak<Engine>,
     /// Why the work was not taken.
-    refused: Option<Error>,
+    refused: Option<StorageError>,
 }
 
 impl<T> std::fmt::Debug for TaskHandle<T> {
@@ -73,7 +73,7 @@ impl<T> TaskHandle<T> {
     }
 
     /// The handle of a task that was not taken.
-    pub(crate) fn refused(reason: Error) -> TaskHandle<T> {
+    pub(crate) fn refused(reason: StorageError) -> TaskHandle<T> {
         let (_, done) = oneshot::async_channel();
         TaskHandle(OfProcess::new(Awaited {
             done,
@@ -97,12 +97,12 @@ impl<T> TaskHandle<T> {
 
 impl<T> Awaited<T> {
     /// Why there is no result and never will be.
-    fn no_result(&self) -> Error {
+    fn no_result(&self) -> StorageError {
         let poisoned = || self.engine.upgrade()?.shared.not_poisoned().err();
         self.refused
             .clone()
             .or_else(poisoned)
-            .unwrap_or(Error::Closed)
+            .unwrap_or(StorageError::Closed)
     }
 
     /// Runs the work here if it has not begun, and this is a task that could keep it from
@@ -122,7 +122,10 @@ impl<T> Awaited<T> {
     }
 
     /// Its result, or why there is none.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Result<T, TaskPanic>, Error>> {
+    fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Result<T, TaskPanic>, StorageError>> {
         self.run_here();
         let received = Pin::new(&mut self.done).poll(context);
         received.map(|received| received.map_err(|_| self.no_result()))
@@ -160,7 +163,7 @@ impl<T, E: From<StorageError>> Future for OperationFuture<T, E> {
             Ok(Err(panic)) => Err(E::from(StorageError::TaskPanicked {
                 message: panic.message,
             })),
-            Err(reason) => Err(E::from(of_kind(reason))),
+            Err(reason) => Err(E::from(reason)),
         })
     }
 }

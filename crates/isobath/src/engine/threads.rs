@@ -12,16 +12,17 @@ use std::time::Duration;
 use super::{Engine, TaskHandle, TaskPanic, WorkerState};
 use crate::buffer::BufferPool;
 use crate::context::PoolHandle;
+use crate::error::StorageError;
 use crate::runtime::{
     FOR_A_RESULT, OfProcess, Spin, Urgency, Work, WorkerPool, block_on, in_any_task, overflow,
 };
 use crate::shared::Config;
+use crate::small;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::{Error, small};
 
 /// Work for a worker; it may borrow from the thread or task that waits for it.
-pub(crate) type Job<'j, T> = Box<dyn FnOnce(&WorkerState) -> Result<T, Error> + Send + 'j>;
+pub(crate) type Job<'j, E> = Box<dyn FnOnce(&WorkerState) -> Result<(), E> + Send + 'j>;
 
 /// Receives the result of a task.
 type Done<R> = oneshot::AsyncReceiver<Result<R, TaskPanic>>;
@@ -140,7 +141,7 @@ impl Runtime {
     /// # Errors
     ///
     /// The first worker's that has no channel or thread; the others are stopped.
-    pub(crate) fn start(engine: Arc<Engine>) -> Result<Runtime, Error> {
+    pub(crate) fn start(engine: Arc<Engine>) -> Result<Runtime, StorageError> {
         let workers = engine.shared.config.workers;
         let runtime = Runtime::new(engine, false);
         for index in 0..workers {
@@ -176,7 +177,7 @@ impl Runtime {
     }
 
     /// Starts a worker, which opens its channel.
-    fn start_worker(&self, index: usize) -> Result<(), Error> {
+    fn start_worker(&self, index: usize) -> Result<(), StorageError> {
         let (tell, started) = oneshot::channel();
         let engine = Arc::clone(&self.engine);
         let work = small::inherited(move || match WorkerState::new(Arc::clone(&engine), index) {
@@ -205,12 +206,12 @@ impl Runtime {
         let thread = std::thread::Builder::new()
             .name(format!("isobath-{index}"))
             .spawn(work)
-            .map_err(|source| Error::Memory {
+            .map_err(|source| StorageError::Memory {
                 what: "a worker's thread",
                 source: Arc::new(source),
             })?;
         self.threads.lock().push(thread);
-        started.recv().unwrap_or(Err(Error::Closed))
+        started.recv().unwrap_or(Err(StorageError::Closed))
     }
 
     /// Whether this is a child that was forked from the process that has the workers' threads.
@@ -222,9 +223,9 @@ impl Runtime {
     ///
     /// # Errors
     ///
-    /// [`Error::Forked`].
+    /// [`StorageError::Forked`].
     #[inline]
-    pub(crate) fn engine(&self) -> Result<&Arc<Engine>, Error> {
+    pub(crate) fn engine(&self) -> Result<&Arc<Engine>, StorageError> {
         self.inside.get().map(|inside| &inside.engine)
     }
 
@@ -232,9 +233,9 @@ impl Runtime {
     ///
     /// # Errors
     ///
-    /// [`Error::Forked`].
+    /// [`StorageError::Forked`].
     #[inline]
-    pub(crate) fn pool(&self) -> Result<&BufferPool, Error> {
+    pub(crate) fn pool(&self) -> Result<&BufferPool, StorageError> {
         self.inside.get().map(|inside| &*inside.pool)
     }
 
@@ -248,12 +249,12 @@ impl Runtime {
     ///
     /// # Errors
     ///
-    /// [`Error::Forked`], [`Error::Closed`].
+    /// [`StorageError::Forked`], [`StorageError::Closed`].
     #[inline]
-    pub(crate) fn check_open(&self) -> Result<(), Error> {
+    pub(crate) fn check_open(&self) -> Result<(), StorageError> {
         self.inside.get()?;
         match self.workers.admission.is_closing() && !self.is_in_task() {
-            true => Err(Error::Closed),
+            true => Err(StorageError::Closed),
             false => Ok(()),
         }
     }
@@ -280,12 +281,12 @@ impl Runtime {
     ///
     /// # Errors
     ///
-    /// [`Error::Closed`] once the store is closing; the panic of `work`.
-    pub(crate) fn run<T: Send>(
+    /// [`StorageError::Closed`] once the store is closing; the panic of `work`.
+    pub(crate) fn run<T: Send, E: From<StorageError> + Send>(
         &self,
         urgency: Urgency,
-        work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
-    ) -> Result<T, Error> {
+        work: impl FnOnce(&WorkerState) -> Result<T, E> + Send,
+    ) -> Result<T, E> {
         self.inside.get()?;
         if self.is_in_task() {
             return WorkerState::in_task(&self.engine, |local| {
@@ -326,8 +327,11 @@ impl Runtime {
     ///
     /// # Errors
     ///
-    /// [`Error::Closed`] once the store is closing; a job's error or panic.
-    pub(crate) fn run_all(&self, jobs: Vec<Job<'_, ()>>) -> Result<(), Error> {
+    /// [`StorageError::Closed`] once the store is closing; a job's error or panic.
+    pub(crate) fn run_all<E: From<StorageError> + Send>(
+        &self,
+        jobs: Vec<Job<'_, E>>,
+    ) -> Result<(), E> {
         let mut admitted = Vec::with_capacity(jobs.len());
         for _ in &jobs {
             admitted.push(self.admit(Urgency::Ordinary)?);
@@ -352,11 +356,13 @@ impl Runtime {
 
     /// Waits for the result of a task that was handed over. One that was given up may have been a
     /// commit that has become durable.
-    fn receive<T>(&self, done: Done<Result<T, Error>>) -> Result<T, Error> {
+    fn receive<T, E: From<StorageError>>(&self, done: Done<Result<T, E>>) -> Result<T, E> {
         match block_on(done) {
             Ok(Ok(result)) => result,
-            Ok(Err(TaskPanic { message })) => Err(Error::TaskPanicked { message }),
-            Err(_) => Err((self.engine.shared.not_poisoned().err()).unwrap_or(Error::Closed)),
+            Ok(Err(TaskPanic { message })) => Err(StorageError::TaskPanicked { message }.into()),
+            Err(_) => Err((self.engine.shared.not_poisoned().err())
+                .unwrap_or(StorageError::Closed)
+                .into()),
         }
     }
 
@@ -365,15 +371,15 @@ impl Runtime {
     ///
     /// # Errors
     ///
-    /// [`Error::Closed`] once the store is closing; [`Error::Forked`].
-    pub(crate) fn admit(&self, urgency: Urgency) -> Result<Admitted, Error> {
+    /// [`StorageError::Closed`] once the store is closing; [`StorageError::Forked`].
+    pub(crate) fn admit(&self, urgency: Urgency) -> Result<Admitted, StorageError> {
         self.inside.get()?;
         let admission = &self.workers.admission;
         admission.live.fetch_add(1, Ordering::SeqCst);
         let admitted = Admitted(Arc::clone(&self.engine));
         let is_closing = admission.closing.load(Ordering::SeqCst);
         match is_closing && urgency != Urgency::Closing && !self.is_in_task() {
-            true => Err(Error::Closed),
+            true => Err(StorageError::Closed),
             false => Ok(admitted),
         }
     }

@@ -13,8 +13,8 @@ use std::time::Duration;
 use isobath_io::IoError;
 
 use super::Engine;
-use crate::Error;
 use crate::context::{OldValues, PoolHandle, TaskWorker};
+use crate::error::StorageError;
 use crate::log::LOG_WRITERS;
 use crate::pagestore::{PageStore, STALL_PERIOD, WRITERS};
 use crate::runtime::{BackgroundHandler, Limits, Worker};
@@ -69,14 +69,14 @@ impl WorkerState {
     ///
     /// # Errors
     ///
-    /// [`Error::Volume`] if the volume refuses a channel, [`Error::Memory`].
-    pub(crate) fn new(engine: Arc<Engine>, index: usize) -> Result<Rc<WorkerState>, Error> {
+    /// [`StorageError::Volume`] if the volume refuses a channel, [`StorageError::Memory`].
+    pub(crate) fn new(engine: Arc<Engine>, index: usize) -> Result<Rc<WorkerState>, StorageError> {
         let config = &engine.shared.config;
         let channel = engine
             .shared
             .volume()?
             .channel(&isobath_io::ChannelOptions::with_depth(config.depth))
-            .map_err(|source| Error::Volume(Arc::new(source)))?;
+            .map_err(|source| StorageError::Volume(Arc::new(source)))?;
         let limits = Limits {
             tasks: config.tasks,
             system_tasks: WRITERS + 2 + LOG_WRITERS + usize::from(engine.merging.is_on()),
@@ -88,7 +88,7 @@ impl WorkerState {
             Arc::clone(&engine.workers.handles()[index]),
             channel,
         )
-        .map_err(|source| Error::Memory {
+        .map_err(|source| StorageError::Memory {
             what: "the stacks of a worker's tasks",
             source: Arc::new(source),
         })?;
@@ -182,13 +182,14 @@ impl WorkerState {
     ///
     /// # Errors
     ///
-    /// [`Error::Closed`] if it is none; those of `work`.
+    /// [`StorageError::Closed`] if it is none; those of `work`.
     #[inline]
-    pub(crate) fn in_task<T>(
+    pub(crate) fn in_task<T, E: From<StorageError>>(
         engine: &Engine,
-        work: impl FnOnce(&WorkerState) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        WorkerState::with_current(engine, |local| local.map_or(Err(Error::Closed), work))
+        work: impl FnOnce(&WorkerState) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let closed = || Err(StorageError::Closed.into());
+        WorkerState::with_current(engine, |local| local.map_or_else(closed, work))
     }
 
     /// Advances the worker once; see [`Worker::step`].

@@ -1,6 +1,10 @@
 //! An error for each kind of operation: the variants of [`Error`] that its operations can fail
 //! with, under the same names, and what any operation may meet as one group. A program that matches
 //! on it sees what the operation can fail with. Messages are in [`Error`] alone.
+//!
+//! Each function of the engine returns the narrowest of these types that has all its errors, and
+//! `?` widens it: [`StorageError`] becomes a part of any kind, and every kind becomes an [`Error`].
+//! Nothing converts in the other direction.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,51 +14,9 @@ use isobath_io::{IoError, VolumeError};
 
 use super::{BackupFileError, Error};
 use crate::page::PageCorruption;
-use crate::trace;
-
-/// An error of one kind of operation, or a group of such errors.
-pub(crate) trait Kind: Sized + fmt::Debug {
-    /// The same error as one of this kind. One that is not known to belong to it goes into the
-    /// innermost group, so none is lost.
-    fn of(error: Error) -> Self;
-
-    /// The same error as one of all.
-    fn into_error(self) -> Error;
-
-    /// Whether the error is not known to belong to the kind.
-    fn is_unexpected(&self) -> bool;
-}
-
-/// The error of a public function, of the kind that it says. Tests and simulations end at one that
-/// does not belong to the kind.
-pub(crate) fn of_kind<K: Kind>(error: Error) -> K {
-    let kind = K::of(error);
-    if kind.is_unexpected() {
-        let name = std::any::type_name::<K>();
-        trace::tell!(error, "an error is of another kind", kind = name);
-        let in_tests = cfg!(any(test, feature = "simulation"));
-        assert!(!in_tests, "{name} does not list {kind:?}");
-    }
-    kind
-}
-
-/// Errors that do not belong to the declared kind.
-impl Kind for Arc<Error> {
-    fn of(error: Error) -> Arc<Error> {
-        Arc::new(error)
-    }
-
-    fn into_error(self) -> Error {
-        Arc::unwrap_or_clone(self)
-    }
-
-    fn is_unexpected(&self) -> bool {
-        true
-    }
-}
 
 /// Defines the error of a kind of operation from some variants of [`Error`] and, after `else`, a
-/// group that has all others.
+/// group of others.
 macro_rules! kind {
     // The cause of a variant: its field `source`, which is the last one, or that of the error that
     // it stands for.
@@ -73,8 +35,10 @@ macro_rules! kind {
                 $Variant:ident $( { $( $field:ident : $Type:ty ),+ } )? $( ( $inner:ident : $Inner:ty ) )?,
             )*
         }
-        $(#[$group_doc:meta])*
-        else $Rest:ident($Group:ty)
+        $(
+            $(#[$group_doc:meta])*
+            else $Rest:ident($Group:ty)
+        )?
     ) => {
         $(#[$about])*
         #[derive(Debug, Clone)]
@@ -89,43 +53,26 @@ macro_rules! kind {
                 )+ } )?
                 $( ($Inner) )?,
             )*
-            $(#[$group_doc])*
-            $Rest($Group),
-        }
-
-        impl Kind for $Kind {
-            fn of(error: Error) -> $Kind {
-                match error {
-                    $( Error::$Variant $( { $( $field ),+ } )? $( ($inner) )? => {
-                        $Kind::$Variant $( { $( $field ),+ } )? $( ($inner) )?
-                    } )*
-                    other => $Kind::$Rest(Kind::of(other)),
-                }
-            }
-
-            fn into_error(self) -> Error {
-                match self {
-                    $( $Kind::$Variant $( { $( $field ),+ } )? $( ($inner) )? => {
-                        Error::$Variant $( { $( $field ),+ } )? $( ($inner) )?
-                    } )*
-                    $Kind::$Rest(other) => other.into_error(),
-                }
-            }
-
-            fn is_unexpected(&self) -> bool {
-                matches!(self, $Kind::$Rest(other) if other.is_unexpected())
-            }
+            $(
+                $(#[$group_doc])*
+                $Rest($Group),
+            )?
         }
 
         impl From<$Kind> for Error {
             fn from(error: $Kind) -> Error {
-                error.into_error()
+                match error {
+                    $( $Kind::$Variant $( { $( $field ),+ } )? $( ($inner) )? => {
+                        Error::$Variant $( { $( $field ),+ } )? $( ($inner) )?
+                    } )*
+                    $( $Kind::$Rest(other) => <$Group as Widen>::widen(other), )?
+                }
             }
         }
 
         impl fmt::Display for $Kind {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Display::fmt(&self.clone().into_error(), f)
+                fmt::Display::fmt(&Error::from(self.clone()), f)
             }
         }
 
@@ -135,31 +82,102 @@ macro_rules! kind {
                     $( $Kind::$Variant $( { $( $field ),+ } )? $( ($inner) )? => {
                         kind!(@source $( $( $field $field )+ )? $( transparent $inner )?)
                     } )*
-                    $Kind::$Rest(other) => std::error::Error::source(other),
+                    $( $Kind::$Rest(other) => std::error::Error::source(other), )?
                 }
             }
         }
     };
 }
 
-/// Lets errors of a group become errors of the kinds that have it.
+/// An error, or a group of errors, as one of all.
+trait Widen {
+    fn widen(self) -> Error;
+}
+
+impl<E: Into<Error>> Widen for E {
+    fn widen(self) -> Error {
+        self.into()
+    }
+}
+
+impl Widen for Arc<Error> {
+    fn widen(self) -> Error {
+        Arc::unwrap_or_clone(self)
+    }
+}
+
+/// Lets errors of a group become errors of the kinds that have it. A variant that a kind has itself
+/// stays that variant.
 macro_rules! group {
-    ($( $Group:ident => $Kind:ident::$Variant:ident, )*) => {$(
+    ($( $Group:ident => $Kind:ident::$Rest:ident $( except $Own:ident )?, )*) => {$(
         impl From<$Group> for $Kind {
             fn from(error: $Group) -> $Kind {
-                $Kind::$Variant(error)
+                match error {
+                    $( $Group::$Own => $Kind::$Own, )?
+                    other => $Kind::$Rest(other),
+                }
             }
         }
     )*};
 }
 
 group! {
-    StorageError => OpenError::Storage,
-    StorageError => TransactionError::Storage,
-    StorageError => LoadError::Storage,
+    StorageError => OpenError::Storage except ReadOnly,
+    StorageError => TransactionError::Storage except ReadOnly,
+    StorageError => LoadError::Storage except ReadOnly,
     StorageError => BackupError::Storage,
     OpenError => RestoreError::Open,
 }
+
+impl From<StorageError> for RestoreError {
+    fn from(error: StorageError) -> RestoreError {
+        OpenError::from(error).into()
+    }
+}
+
+/// Loads insert what they cannot append, by commits that nothing conflicts with.
+impl From<TransactionError> for LoadError {
+    fn from(error: TransactionError) -> LoadError {
+        match error {
+            TransactionError::Conflict { .. } => LoadError::Storage(error.of_own_work()),
+            TransactionError::SnapshotTooOld => LoadError::SnapshotTooOld,
+            TransactionError::TransactionTooLarge { bytes, limit } => {
+                LoadError::TransactionTooLarge { bytes, limit }
+            }
+            TransactionError::Sort { directory, source } => LoadError::Sort { directory, source },
+            TransactionError::TreeDropped { name } => LoadError::TreeDropped { name },
+            TransactionError::ReadOnly => LoadError::ReadOnly,
+            TransactionError::Storage(error) => LoadError::Storage(error),
+        }
+    }
+}
+
+impl From<IoError> for StorageError {
+    fn from(source: IoError) -> StorageError {
+        StorageError::Io(source)
+    }
+}
+
+impl From<VolumeError> for StorageError {
+    fn from(source: VolumeError) -> StorageError {
+        StorageError::Volume(Arc::new(source))
+    }
+}
+
+/// Lets errors of the volume, and those of layers above this one, become errors of a kind.
+macro_rules! by_storage {
+    ($Source:ty: $( $Kind:ident )*) => {$(
+        impl From<$Source> for $crate::error::$Kind {
+            fn from(source: $Source) -> $crate::error::$Kind {
+                $crate::error::StorageError::from(source).into()
+            }
+        }
+    )*};
+}
+pub(crate) use by_storage;
+
+by_storage!(IoError: OpenError BackupError RestoreError);
+by_storage!(VolumeError: OpenError BackupError RestoreError Error);
 
 kind! {
     /// Errors that any operation of a store may meet: of the drive, the memory, the store's state.
@@ -185,6 +203,8 @@ kind! {
         PageRead { page: u64, offset: u64, tree: Option<Arc<str>>, source: IoError },
         /// An earlier write failed; the store accepts no more changes.
         Poisoned { cause: Arc<Error> },
+        /// The store was opened for reading only.
+        ReadOnly,
         /// The store has been closed.
         Closed,
         /// The store was opened by the process that has forked this one: its workers are there.
@@ -201,8 +221,8 @@ kind! {
         /// A task panicked.
         TaskPanicked { message: String },
     }
-    /// An error that the operation is not known to have: a defect of the engine's, please report
-    /// it. The message is that error's own.
+    /// What the engine does of its own accord has failed as only work of a user should: a defect,
+    /// please report it. The message is that error's own.
     else Unexpected(Arc<Error>)
 }
 
@@ -273,10 +293,19 @@ kind! {
 }
 
 impl TransactionError {
+    /// The error of a commit of the engine's own, of which nothing but the store can be the cause.
+    pub(crate) fn of_own_work(self) -> StorageError {
+        match self {
+            TransactionError::Storage(error) => error,
+            TransactionError::ReadOnly => StorageError::ReadOnly,
+            other => StorageError::Unexpected(Arc::new(other.into())),
+        }
+    }
+
     /// As [`Error::is_retryable`].
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        self.clone().into_error().is_retryable()
+        Error::from(self.clone()).is_retryable()
     }
 }
 

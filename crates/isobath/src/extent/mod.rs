@@ -10,10 +10,10 @@ mod write;
 
 use isobath_io::AlignedBuf;
 
-use crate::Error;
-use crate::buffer::{Place, Stretch};
+use crate::buffer::{PagePlace, Stretch};
 use crate::canary::{self, Canary};
 use crate::context::TaskWorker;
+use crate::error::StorageError;
 use crate::log::record::Token;
 use crate::page::{
     self, HEADER_SIZE, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u32, get_u64, offset,
@@ -230,9 +230,9 @@ fn take_chunk(local: &TaskWorker, id: PageId) -> Option<Address> {
     let parts = &local.parts;
     loop {
         let address = match parts.buffer.pool.mapping.place(id) {
-            Place::Stored(address) => address,
+            PagePlace::Stored(address) => address,
             // By a task that takes the id for that of a page; it will be stored again.
-            Place::Loading(_) if !canary::is_on(Canary::TrustPageIds) => {
+            PagePlace::Loading(_) if !canary::is_on(Canary::TrustPageIds) => {
                 local.parts.buffer.await_load(&local.worker, id);
                 continue;
             }
@@ -243,7 +243,7 @@ fn take_chunk(local: &TaskWorker, id: PageId) -> Option<Address> {
             .buffer
             .pool
             .mapping
-            .replace(id, Place::Stored(address), Place::Free)
+            .replace(id, PagePlace::Stored(address), PagePlace::Free)
         {
             parts.pagestore.release_chunk(address.length());
             return Some(address);
@@ -260,7 +260,7 @@ fn read_apart(
     local: &TaskWorker,
     ids: &[PageId],
     buffers: &mut [ChunkBuffer],
-) -> Result<(), Error> {
+) -> Result<(), StorageError> {
     for (id, (address, buffer)) in ids.iter().zip(buffers) {
         let (start, length) = (*address, address.length());
         let stretch = Stretch { start, length };
@@ -269,7 +269,7 @@ fn read_apart(
             .worker
             .io_scope(|io| local.parts.buffer.start_read(io, stretch, into));
         read.map_err(|source| {
-            let error = Error::PageRead {
+            let error = StorageError::PageRead {
                 page: id.0,
                 offset: local.parts.shared.offset_of(start),
                 tree: None,
@@ -287,7 +287,7 @@ fn read_chunks(
     ids: &[PageId],
     stamp: Lsn,
     into: &mut Vec<u8>,
-) -> Result<(), Error> {
+) -> Result<(), StorageError> {
     let parts = &local.parts;
     let mut buffers: Vec<ChunkBuffer> = Vec::with_capacity(ids.len());
     for &id in ids {
@@ -332,7 +332,7 @@ fn verify_chunk(
     stamp: Lsn,
     image: &[u8],
     into: &mut Vec<u8>,
-) -> Result<(), Error> {
+) -> Result<(), StorageError> {
     let parts = &local.parts;
     let length = get_u32(image, offset::KIND_SPECIFIC) as usize;
     page::verify(image, id, parts.shared.seq_of(address))
@@ -347,7 +347,7 @@ fn verify_chunk(
             }
         })
         .map_err(|corruption| {
-            let error = Error::CorruptPage {
+            let error = StorageError::CorruptPage {
                 page: id.0,
                 offset: parts.shared.offset_of(address),
                 corruption,
@@ -363,8 +363,8 @@ fn verify_chunk(
 
 /// The value was replaced or removed while it was read, if what named it does so no more: the
 /// caller knows that.
-fn gone(id: PageId) -> Error {
-    Error::Structure {
+fn gone(id: PageId) -> StorageError {
+    StorageError::Structure {
         page: id.0,
         reason: "a chunk of a large value is missing",
     }
@@ -380,7 +380,7 @@ pub(crate) struct ExtentReader {
 
 impl ExtentReader {
     /// A reader at the value's start; reads its index chunk, if it has one.
-    pub(crate) fn new(local: &TaskWorker, extent: Extent) -> Result<ExtentReader, Error> {
+    pub(crate) fn new(local: &TaskWorker, extent: Extent) -> Result<ExtentReader, StorageError> {
         let count = extent.chunk_count();
         let ids: Vec<PageId> = if extent.indexed {
             let mut bytes = Vec::new();
@@ -448,7 +448,7 @@ impl ExtentReader {
         &self,
         local: &TaskWorker,
         part: std::ops::Range<u64>,
-    ) -> Result<Vec<u8>, Error> {
+    ) -> Result<Vec<u8>, StorageError> {
         let payload = u64::from(self.extent.payload);
         let before = (part.start % payload) as usize;
         let ids = (part.start / payload) as usize..part.end.div_ceil(payload) as usize;
@@ -463,7 +463,11 @@ impl ExtentReader {
     }
 
     /// Appends the next few chunks to `into`; `false` at the end.
-    pub(crate) fn read(&mut self, local: &TaskWorker, into: &mut Vec<u8>) -> Result<bool, Error> {
+    pub(crate) fn read(
+        &mut self,
+        local: &TaskWorker,
+        into: &mut Vec<u8>,
+    ) -> Result<bool, StorageError> {
         self.read_some(local, self.read_ahead(), into)
     }
 
@@ -473,7 +477,7 @@ impl ExtentReader {
         local: &TaskWorker,
         most: usize,
         into: &mut Vec<u8>,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, StorageError> {
         if self.next >= self.ids.len() {
             return Ok(false);
         }
@@ -489,9 +493,9 @@ impl ExtentReader {
 ///
 /// # Errors
 ///
-/// [`Error::Structure`] if it cannot be one.
-pub(crate) fn decode(descriptor: &[u8]) -> Result<Extent, Error> {
-    Extent::decode(descriptor).ok_or(Error::Structure {
+/// [`StorageError::Structure`] if it cannot be one.
+pub(crate) fn decode(descriptor: &[u8]) -> Result<Extent, StorageError> {
+    Extent::decode(descriptor).ok_or(StorageError::Structure {
         page: 0,
         reason: "the descriptor of a large value makes no sense",
     })
@@ -500,7 +504,7 @@ pub(crate) fn decode(descriptor: &[u8]) -> Result<Extent, Error> {
 /// Frees all chunks of those of `extents` that are still there: whose first chunk
 /// carries their stamp. The ids of the others may have other owners by now.
 /// A value's chunks are freed by one record, so either all of them are there or none.
-pub(crate) fn free_leftovers(local: &TaskWorker, extents: &[Extent]) -> Result<(), Error> {
+pub(crate) fn free_leftovers(local: &TaskWorker, extents: &[Extent]) -> Result<(), StorageError> {
     let (mut tokens, mut ids): (Vec<Token>, Vec<PageId>) = (Vec::new(), Vec::new());
     for &extent in extents {
         if !is_there(local, extent)? {
@@ -520,18 +524,18 @@ pub(crate) fn free_leftovers(local: &TaskWorker, extents: &[Extent]) -> Result<(
 }
 
 /// Whether the first chunk of a value is its own.
-fn is_there(local: &TaskWorker, extent: Extent) -> Result<bool, Error> {
+fn is_there(local: &TaskWorker, extent: Extent) -> Result<bool, StorageError> {
     match read_chunks(local, &[extent.first], extent.stamp, &mut Vec::new()) {
         Ok(()) => Ok(true),
         // Free, a page, a chunk of another value, or beyond use.
-        Err(Error::Structure { .. } | Error::CorruptPage { .. }) => Ok(false),
+        Err(StorageError::Structure { .. } | StorageError::CorruptPage { .. }) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
 /// Frees all chunks of a value that nothing names any more, by its descriptor; a record of its own
 /// says so.
-pub(crate) fn free_descriptor(local: &TaskWorker, descriptor: &[u8]) -> Result<(), Error> {
+pub(crate) fn free_descriptor(local: &TaskWorker, descriptor: &[u8]) -> Result<(), StorageError> {
     let extent = decode(descriptor)?;
     free_with_token(local, extent, extent.token())
 }
@@ -541,14 +545,14 @@ pub(crate) fn free_with_token(
     local: &TaskWorker,
     extent: Extent,
     token: Token,
-) -> Result<(), Error> {
+) -> Result<(), StorageError> {
     let ids = chunk_ids(local, extent)?;
     free_chunks(local, &[token], None, ids.into_iter());
     Ok(())
 }
 
 /// Every page id that a value takes; reads its index chunk, if it has one.
-pub(crate) fn chunk_ids(local: &TaskWorker, extent: Extent) -> Result<Vec<PageId>, Error> {
+pub(crate) fn chunk_ids(local: &TaskWorker, extent: Extent) -> Result<Vec<PageId>, StorageError> {
     Ok(ExtentReader::new(local, extent)?.ids().collect())
 }
 
@@ -573,7 +577,7 @@ pub(crate) fn read_all(
     local: &TaskWorker,
     extent: Extent,
     into: &mut Vec<u8>,
-) -> Result<(), Error> {
+) -> Result<(), StorageError> {
     let mut reader = ExtentReader::new(local, extent)?;
     into.reserve(extent.length as usize);
     while reader.read(local, into)? {}

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use isobath_io::{FaultDevice, FaultPlan, Volume};
 
 use super::{ExtentWriter, chunk_ids, free_descriptor, payload_bytes};
-use crate::buffer::Place;
+use crate::buffer::PagePlace;
 use crate::canary::Canary;
 use crate::engine::WorkerState;
 use crate::page::PageId;
-use crate::{Error, Options, Simulation};
+use crate::{Options, Simulation, StorageError};
 
 /// Whether a value uses the id of a chunk again that it gave back because there was no space for
 /// the next one.
@@ -38,7 +38,7 @@ fn uses_an_id_twice() -> bool {
                 if at == 32 {
                     let mut ids = (1..engine.pagestore.high_water()).map(PageId);
                     let is_chunk = |id: &PageId| match engine.buffer.pool.mapping.place(*id) {
-                        Place::Stored(address) => address.length() != 4096,
+                        PagePlace::Stored(address) => address.length() != 4096,
                         _ => false,
                     };
                     first = ids.find(is_chunk);
@@ -47,7 +47,10 @@ fn uses_an_id_twice() -> bool {
                 chunk
             });
             let full = writer.write_full(local, chunks);
-            assert!(matches!(full, Err(Error::VolumeFull { .. })), "{full:?}");
+            assert!(
+                matches!(full, Err(StorageError::VolumeFull { .. })),
+                "{full:?}"
+            );
             engine.pagestore.release_pages(all);
             // More than the ids that were taken ahead.
             for _ in 0..40 {

@@ -5,10 +5,10 @@ use isobath_flash::policy::{Cause, History, PageWrite};
 use isobath_io::AlignedBuf;
 
 use super::{Extent, RUN_BYTES, Runs, end_chunks, free_chunks, payload_bytes, stored_bytes};
-use crate::Error;
-use crate::buffer::Place;
+use crate::buffer::PagePlace;
 use crate::canary::{self, Canary};
 use crate::context::TaskWorker;
+use crate::error::StorageError;
 use crate::log::record::{Copied, Mapped, Token};
 use crate::page::{self, HEADER_SIZE, Lsn, PageId, PageKind, offset, put_u32};
 use crate::pagestore::Request;
@@ -52,7 +52,7 @@ impl ExtentWriter {
     }
 
     /// Expects `bytes` more, so that their chunks get consecutive ids.
-    pub(crate) fn expect(&mut self, local: &TaskWorker, bytes: u64) -> Result<(), Error> {
+    pub(crate) fn expect(&mut self, local: &TaskWorker, bytes: u64) -> Result<(), StorageError> {
         self.expected = bytes.div_ceil(self.payload(local) as u64).max(1);
         self.take_ids(local, self.expected)
     }
@@ -65,7 +65,7 @@ impl ExtentWriter {
         self.payload
     }
 
-    fn take_ids(&mut self, local: &TaskWorker, count: u64) -> Result<(), Error> {
+    fn take_ids(&mut self, local: &TaskWorker, count: u64) -> Result<(), StorageError> {
         let parts = &local.parts;
         // The index of runs has to fit a chunk.
         let whole = self.runs.0.len() >= self.payload(local) / RUN_BYTES / 2;
@@ -76,7 +76,7 @@ impl ExtentWriter {
     }
 
     /// The next chunk's id.
-    fn next_id(&mut self, local: &TaskWorker) -> Result<PageId, Error> {
+    fn next_id(&mut self, local: &TaskWorker) -> Result<PageId, StorageError> {
         if self.ahead.1 == 0 {
             // Of unknown length: twice as many ids each time.
             let guess = self.chunks.clamp(1, 512);
@@ -90,7 +90,7 @@ impl ExtentWriter {
 
     /// Writes one chunk; all but the last are full.
     #[cfg(test)]
-    pub(crate) fn write(&mut self, local: &TaskWorker, payload: &[u8]) -> Result<(), Error> {
+    pub(crate) fn write(&mut self, local: &TaskWorker, payload: &[u8]) -> Result<(), StorageError> {
         self.write_together(local, &[payload])
     }
 
@@ -99,7 +99,7 @@ impl ExtentWriter {
         &mut self,
         local: &TaskWorker,
         chunks: impl Iterator<Item = &'c [u8]>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), StorageError> {
         let before = self.chunks;
         let payload = self.payload(local);
         let most = (TOGETHER_BYTES / payload).clamp(1, TOGETHER_CHUNKS);
@@ -118,7 +118,11 @@ impl ExtentWriter {
 
     /// Writes a few chunks with one record; if that fails, those before the first that was not
     /// written are there.
-    fn write_together(&mut self, local: &TaskWorker, payloads: &[&[u8]]) -> Result<(), Error> {
+    fn write_together(
+        &mut self,
+        local: &TaskWorker,
+        payloads: &[&[u8]],
+    ) -> Result<(), StorageError> {
         let mut ids = Vec::with_capacity(payloads.len());
         let taken = payloads.iter().try_for_each(|_| {
             ids.push(self.next_id(local)?);
@@ -173,7 +177,7 @@ impl ExtentWriter {
     }
 
     /// The descriptor of all that was written.
-    pub(crate) fn finish(mut self, local: &TaskWorker) -> Result<Extent, Error> {
+    pub(crate) fn finish(mut self, local: &TaskWorker) -> Result<Extent, StorageError> {
         self.give_ids_back(local);
         let payload = self.payload(local) as u32;
         let single = self.runs.0.len() == 1;
@@ -197,7 +201,7 @@ impl ExtentWriter {
         }
     }
 
-    fn write_index(&mut self, local: &TaskWorker) -> Result<PageId, Error> {
+    fn write_index(&mut self, local: &TaskWorker) -> Result<PageId, StorageError> {
         let mut bytes = Vec::with_capacity(self.runs.0.len() * RUN_BYTES);
         for &(first, count) in &self.runs.0 {
             bytes.extend_from_slice(&first.to_le_bytes());
@@ -231,7 +235,7 @@ fn write_chunks(
     ids: &[PageId],
     value: (Lsn, Option<Token>),
     payloads: &[&[u8]],
-) -> (usize, Result<(), Error>) {
+) -> (usize, Result<(), StorageError>) {
     let parts = &local.parts;
     let block = parts.shared.config.block_bytes;
     let lengths = payloads
@@ -271,8 +275,8 @@ fn write_chunks(
 ///
 /// # Errors
 ///
-/// [`Error::VolumeFull`].
-fn reserve_chunk(local: &TaskWorker, length: u32) -> Result<(), Error> {
+/// [`StorageError::VolumeFull`].
+fn reserve_chunk(local: &TaskWorker, length: u32) -> Result<(), StorageError> {
     // Bound: each round but the last frees a value or fails a snapshot.
     loop {
         match local
@@ -280,7 +284,7 @@ fn reserve_chunk(local: &TaskWorker, length: u32) -> Result<(), Error> {
             .pagestore
             .reserve_one_chunk(&local.worker, length)
         {
-            Err(full @ Error::VolumeFull { .. }) => {
+            Err(full @ StorageError::VolumeFull { .. }) => {
                 if !local.old_values.give_way(local) {
                     return Err(full);
                 }
@@ -295,7 +299,7 @@ fn place_and_write(
     local: &TaskWorker,
     (stamp, owner): (Lsn, Option<Token>),
     (ids, payloads, lengths): (&[PageId], &[&[u8]], &[u32]),
-) -> Result<usize, Error> {
+) -> Result<usize, StorageError> {
     let parts = &local.parts;
     let requests = ids.iter().zip(lengths).map(|(&page, &bytes)| Request {
         page,
@@ -340,7 +344,7 @@ fn place_and_write(
         .write_chunks(&local.worker, &staging, &placed, || {
             parts.pagestore.add_provisional(token, ids);
             for copy in &copies {
-                let place = Place::Stored(copy.address);
+                let place = PagePlace::Stored(copy.address);
                 parts.buffer.pool.mapping.set(copy.page, place);
             }
             local.parts.buffer.log_copies(&local.worker, token, &copies);
@@ -376,7 +380,7 @@ pub(crate) fn write_all(
     local: &TaskWorker,
     value: &[u8],
     owner: Option<Token>,
-) -> Result<Extent, Error> {
+) -> Result<Extent, StorageError> {
     let mut writer = ExtentWriter {
         owner,
         ..ExtentWriter::default()

@@ -105,7 +105,7 @@ impl Cursor {
     pub(crate) fn next_in_leaf(
         &mut self,
         pool: &BufferPool,
-    ) -> Result<Option<Entry<'_>>, crate::Error> {
+    ) -> Result<Option<Entry<'_>>, crate::error::StorageError> {
         match &mut self.merged {
             None => self.base.next_in_leaf(pool),
             Some(merged) => Ok(merged.next()),

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::Error;
+use crate::error::{StorageError as Error, TransactionError};
 use crate::log::{Log, LogTasks};
 use crate::runtime::{Worker, clock};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -104,11 +104,15 @@ impl LogTasks {
     ///
     /// # Errors
     ///
-    /// [`Error::TransactionTooLarge`]; [`Error::Poisoned`].
-    pub(super) fn wait_for_larger(&self, worker: &Worker, bytes: u64) -> Result<(), Error> {
+    /// [`TransactionError::TransactionTooLarge`]; [`Error::Poisoned`].
+    pub(super) fn wait_for_larger(
+        &self,
+        worker: &Worker,
+        bytes: u64,
+    ) -> Result<(), TransactionError> {
         let limit = self.log.transaction_limit();
         if bytes > limit {
-            return Err(Error::TransactionTooLarge { bytes, limit });
+            return Err(TransactionError::TransactionTooLarge { bytes, limit });
         }
         self.wait_to_hold(worker, bytes)
     }
@@ -118,12 +122,13 @@ impl LogTasks {
     ///
     /// # Errors
     ///
-    /// [`Error::TransactionTooLarge`] if the volume has no space for that; [`Error::Poisoned`].
-    pub(crate) fn wait_to_hold(&self, worker: &Worker, bytes: u64) -> Result<(), Error> {
+    /// [`TransactionError::TransactionTooLarge`] if the volume has no space for that;
+    /// [`Error::Poisoned`].
+    pub(crate) fn wait_to_hold(&self, worker: &Worker, bytes: u64) -> Result<(), TransactionError> {
         let holds = || bytes <= self.log.record_limit_now();
         match self.wait_for_area(worker, Log::area_for(bytes), holds)? {
             true => Ok(()),
-            false => Err(Error::TransactionTooLarge {
+            false => Err(TransactionError::TransactionTooLarge {
                 bytes,
                 limit: self.log.record_limit_now(),
             }),

@@ -7,8 +7,8 @@ use super::layout::{
     BLOCK, HEADER_BYTES, Header, MAX_RECORD_BYTES, Seed, Skip, is_whole, read_skip, skip_word,
 };
 use super::record::Kind;
-use crate::Error;
 use crate::canary::{self, Canary};
+use crate::error::{StorageError, by_storage};
 use crate::page::{Lsn, get_u64, put_u64};
 
 /// Bytes read at a time.
@@ -31,15 +31,19 @@ pub(crate) enum ReadError {
     UnknownKind { position: u64, kind: u8 },
 }
 
-impl From<ReadError> for Error {
-    fn from(error: ReadError) -> Error {
+impl From<ReadError> for StorageError {
+    fn from(error: ReadError) -> StorageError {
         match error {
-            ReadError::Io(source) => Error::Io(source),
-            ReadError::Lost { position, durable } => Error::LogCorrupt { position, durable },
-            ReadError::UnknownKind { position, kind } => Error::UnknownLogRecord { position, kind },
+            ReadError::Io(source) => StorageError::Io(source),
+            ReadError::Lost { position, durable } => StorageError::LogCorrupt { position, durable },
+            ReadError::UnknownKind { position, kind } => {
+                StorageError::UnknownLogRecord { position, kind }
+            }
         }
     }
 }
+
+by_storage!(ReadError: OpenError BackupError);
 
 /// The end of the valid log.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

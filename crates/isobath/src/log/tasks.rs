@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use isobath_io::Io;
 
 use super::{Claim, Flush, LogReservation, LogTasks, ReservationClass, ReservationRequest};
-use crate::Error;
 use crate::canary::{self, Canary};
+use crate::error::{StorageError as Error, TransactionError};
 use crate::page::Lsn;
 use crate::runtime::{TaskId, Worker, clock};
 use crate::shared::{Counters, Durability};
@@ -183,7 +183,7 @@ impl LogTasks {
     ///
     /// # Errors
     ///
-    /// [`Error::TransactionTooLarge`]; [`Error::Poisoned`] or [`Error::ReadOnly`].
+    /// [`Error::Poisoned`] or [`Error::ReadOnly`].
     pub(crate) fn reserve(
         &self,
         worker: &Worker,
@@ -194,13 +194,20 @@ impl LogTasks {
     }
 
     /// As [`LogTasks::reserve`], for a commit that may split so many leaves.
+    ///
+    /// # Errors
+    ///
+    /// As for [`LogTasks::reserve`], and [`TransactionError::TransactionTooLarge`].
     pub(crate) fn reserve_commit(
         &self,
         worker: &Worker,
         bytes: u64,
         splits: u64,
-    ) -> Result<LogReservation<'_>, Error> {
-        self.reserve_records(worker, bytes, ReservationClass::Commit, splits)
+    ) -> Result<LogReservation<'_>, TransactionError> {
+        if self.log.is_on() && bytes > self.log.transaction_limit_now() {
+            self.wait_for_larger(worker, bytes)?;
+        }
+        Ok(self.reserve_records(worker, bytes, ReservationClass::Commit, splits)?)
     }
 
     fn reserve_records(
@@ -213,14 +220,11 @@ impl LogTasks {
         if !self.log.is_on() {
             return Ok(LogReservation::none());
         }
-        if class == ReservationClass::Commit {
-            if bytes > self.log.transaction_limit_now() {
-                self.wait_for_larger(worker, bytes)?;
-            }
-            if let Some(delay) = self.log.commit_delay() {
-                worker.sleep_until(clock::now() + delay);
-                self.shared.counters.stalled(delay);
-            }
+        if class == ReservationClass::Commit
+            && let Some(delay) = self.log.commit_delay()
+        {
+            worker.sleep_until(clock::now() + delay);
+            self.shared.counters.stalled(delay);
         }
         let request = ReservationRequest::records(bytes, class).with_splits(splits);
         self.wait_for_reservation(worker, request)

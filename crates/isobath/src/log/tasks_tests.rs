@@ -9,8 +9,8 @@ use isobath_io::{Fault, FaultDevice, FaultPlan, FaultRule, IoErrorKind, Op, Surv
 use isobath_io::{Volume, VolumeOptions};
 
 use crate::engine::{Engine, Runtime, WorkerState};
+use crate::log::Reader;
 use crate::log::record::Kind;
-use crate::log::{Reader, ReservationClass};
 use crate::page::Lsn;
 use crate::runtime::{TaskId, Urgency, clock};
 use crate::sync::Mutex;
@@ -39,10 +39,9 @@ fn options(workers: usize, tasks: usize) -> Options {
 fn commit(engine: &Engine, body: &[u8], durability: Durability) -> Result<Lsn, Error> {
     WorkerState::with_current(engine, |local| {
         let local = local.expect("in a task");
-        let room =
-            engine
-                .log_tasks
-                .reserve(&local.worker, body.len() as u64, ReservationClass::Commit)?;
+        let room = engine
+            .log_tasks
+            .reserve_commit(&local.worker, body.len() as u64, 0)?;
         let log = &engine.log;
         let lsn = log.append(local.worker.index, Kind::Commit, &[body], |_| {});
         drop(room);

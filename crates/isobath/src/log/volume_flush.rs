@@ -1,6 +1,6 @@
 //! Flushes of the volume that tasks share.
 
-use crate::Error;
+use crate::error::StorageError as Error;
 use crate::log::LogTasks;
 use crate::runtime::{WaitQueue, Worker};
 use crate::sync::Mutex;

@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use super::trim::Freed;
 use super::{Work, listing};
-use crate::Error;
-use crate::btree::{Direction, Loader, Tree, ValueRef};
+use crate::btree::{Direction, Loader, NotLoaded, Tree, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::TaskContext;
+use crate::error::StorageError as Error;
 use crate::levels::Parts;
 use crate::overlay::{Filter, Levels, Overlaid, Run};
 use crate::shared::Counters;
@@ -107,7 +107,9 @@ impl Work<'_> {
         let mut loader = Loader::new(&ctx, tree, 100, || Ok::<(), Error>(()))?;
         let mut copied = 0;
         while let Some((key, put)) = parts.next(&ctx)? {
-            loader.push(&key, put.value().unwrap_or(ValueRef::extent(&[])))?;
+            loader
+                .push(&key, put.value().unwrap_or(ValueRef::extent(&[])))
+                .map_err(NotLoaded::of_own_work)?;
             filter.add(&key);
             copied += 1;
             if copied % RECORDS_PER_TURN == 0 {
@@ -123,7 +125,7 @@ impl Work<'_> {
         }
         // Values belong to the tree whose overlays these are.
         loader.complete()?;
-        loader.link(&mut |_| {})?;
+        loader.link(&mut |_| {}).map_err(NotLoaded::of_own_work)?;
         Ok(Some(copied))
     }
 }

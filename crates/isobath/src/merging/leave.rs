@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::{Merging, Work, listing};
-use crate::Error;
 use crate::btree::Tree;
 use crate::context::TaskWorker;
+use crate::error::StorageError as Error;
 use crate::overlay::{KeptOut, Overlaid};
 use crate::runtime::Patience;
 use crate::sync::atomic::Ordering;

@@ -14,9 +14,9 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::Error;
 use crate::btree::{Cursor, Direction, Tree, TreeId};
 use crate::context::{TaskContext, TaskWorker};
+use crate::error::StorageError as Error;
 use crate::overlay::{Initial, MAX_TREE_RUNS, Overlaid, Position, Run};
 use crate::page::{PageId, get_u32, get_u64, put_u32, put_u64};
 use crate::types::{CATALOG, OVERLAID, UNLISTED_RUN};

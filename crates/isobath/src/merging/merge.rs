@@ -15,10 +15,10 @@ use std::sync::Arc;
 
 use super::trim::Freed;
 use super::{Work, listing};
-use crate::Error;
 use crate::btree::{self, Change, Direction, Edits, Rewrite, Stretches, Tree};
 use crate::canary::{self, Canary};
 use crate::context::{TaskContext, WriteContext};
+use crate::error::{StorageError as Error, TransactionError};
 use crate::levels::Parts;
 use crate::log::ReservationClass;
 use crate::log::record::Kind;
@@ -138,6 +138,7 @@ impl Work<'_> {
         });
         let (built, stopped) = (rewrite.built(), rewrite.stopped());
         drop(rewrite);
+        let rewritten = rewritten.map_err(TransactionError::of_own_work);
         let installed = rewritten.and_then(|rewritten| self.install(&rewritten, token));
         if installed.is_err() && parts.shared.writable().is_ok() {
             parts.pagestore.discard_pages(&local.worker, token, built);
@@ -155,7 +156,8 @@ impl Work<'_> {
         let body = btree::roots_body(trees, ended, &tokens, true);
         let bytes = body.len() as u64;
         if parts.log.is_on() {
-            parts.log_tasks.wait_to_hold(worker, bytes)?;
+            let held = parts.log_tasks.wait_to_hold(worker, bytes);
+            held.map_err(TransactionError::of_own_work)?;
             if !canary::is_on(Canary::MergeBeforeLeaves) {
                 ctx.flush_older_than(parts.log.next())?;
             }

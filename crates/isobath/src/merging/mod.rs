@@ -21,16 +21,17 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use crate::btree::{Cursor, Direction, MaxPages, Tree, ValueKind};
-use crate::buffer::Place;
+use crate::buffer::PagePlace;
 use crate::context::{TaskContext, TaskWorker};
+use crate::error::StorageError as Error;
 use crate::overlay::{Filter, Initial, MAX_TREE_RUNS, Overlaid};
 use crate::pagestore::LowerParts;
 use crate::runtime::{Patience, PerWorker, TaskId, Worker};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::trace;
 use crate::txn::{Transactions, catalog_change};
 use crate::types::{CATALOG, OVERLAID};
-use crate::{Error, trace};
 
 /// How often the worker of the task looks at least.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -112,7 +113,7 @@ impl Merging {
     /// A failed read.
     pub(crate) fn restore(local: &TaskWorker) -> Result<bool, Error> {
         let mapping = &local.pool.mapping;
-        if mapping.place(CATALOG.root) == Place::Free {
+        if mapping.place(CATALOG.root) == PagePlace::Free {
             // The store's creation was cut off.
             return Ok(false);
         }

@@ -11,10 +11,10 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::{Work, listing};
-use crate::Error;
-use crate::btree::{Loader, Tree, ValueRef};
+use crate::btree::{Loader, NotLoaded, Tree, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::{TaskContext, WriteContext};
+use crate::error::{StorageError as Error, TransactionError};
 use crate::overlay::{Filter, Levels, MAX_TREE_RUNS, Memory, Overlaid, Run};
 use crate::page::PAGE_SIZE;
 use crate::shared::Counters;
@@ -112,7 +112,9 @@ impl Work<'_> {
     pub(super) fn create_run(&self) -> Result<Tree, Error> {
         let ctx = self.beyond_limit(1)?;
         let parts = &self.local.parts;
-        let id = self.transactions.next_tree_id(self.local)?;
+        let id = (self.transactions)
+            .next_tree_id(self.local)
+            .map_err(TransactionError::of_own_work)?;
         let token = parts.log.stamp(self.local.worker.index).0;
         let tree = Tree::create(&ctx, id, Some(token))?;
         let (key, value) = (
@@ -146,7 +148,9 @@ impl Work<'_> {
             last = Some(key.clone());
             for (key, put) in &records {
                 let tombstone = ValueRef::extent(&[]);
-                loader.push(key, put.value().unwrap_or(tombstone))?;
+                loader
+                    .push(key, put.value().unwrap_or(tombstone))
+                    .map_err(NotLoaded::of_own_work)?;
                 if !canary::is_on(Canary::ForgetInFilter) || !key.len().is_multiple_of(2) {
                     filter.add(key);
                 }
@@ -155,7 +159,10 @@ impl Work<'_> {
         }
         // Values belong to the tree whose overlay it is.
         loader.complete()?;
-        loader.link(&mut |_| {}).map(drop)
+        loader
+            .link(&mut |_| {})
+            .map(drop)
+            .map_err(NotLoaded::of_own_work)
     }
 
     /// A task for about so many pages, which takes them beyond what user data may take where it has
@@ -205,5 +212,6 @@ impl Work<'_> {
         self.transactions
             .change_all(self.local, changes, context, durability, precondition)
             .map(drop)
+            .map_err(TransactionError::of_own_work)
     }
 }

@@ -16,9 +16,9 @@
 use std::sync::Arc;
 
 use super::Work;
-use crate::Error;
 use crate::btree::{Stretch, Stretches, Tree};
 use crate::canary::{self, Canary};
+use crate::error::StorageError as Error;
 use crate::overlay::{Overlaid, Position, Run, Trim};
 use crate::runtime::Patience;
 use crate::sync::atomic::Ordering;

@@ -35,8 +35,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::Error;
 use crate::canary::{self, Canary};
+use crate::error::StorageError as Error;
 use crate::page::Lsn;
 use crate::small;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -6,6 +6,7 @@
 
 mod cleaning;
 mod fence;
+mod placing;
 mod retained;
 mod stored;
 
@@ -20,7 +21,7 @@ use super::summary::{self, Entry};
 use super::trace::PageTrace;
 use crate::canary::{self, Canary};
 use crate::page::{PAGE_SIZE, PageId};
-use crate::shared::{Address, ReservedWords, SegmentSizes};
+use crate::shared::{Address, ReservedWords, SegmentSize};
 use cleaning::CleaningProgress;
 pub(crate) use cleaning::{CleaningEnd, Victim};
 use fence::Fence;
@@ -114,7 +115,7 @@ struct OpenSegment {
 /// The state of every segment, and the streams' open segments.
 pub(crate) struct SegmentAllocator {
     pub(crate) table: SegmentTable,
-    sizes: SegmentSizes,
+    sizes: SegmentSize,
     /// Segments of the volume; the table may have more, which were cut off and are free.
     count: u32,
     /// Segments that are being emptied.
@@ -175,7 +176,7 @@ impl SegmentAllocator {
     /// hold the superblocks and the log.
     pub(crate) fn new(
         segments: u32,
-        sizes: SegmentSizes,
+        sizes: SegmentSize,
         block: u32,
         system: u32,
         policy: Box<dyn CleaningPolicy>,
@@ -385,162 +386,13 @@ impl SegmentAllocator {
     }
 
     /// Where segments lie.
-    pub(crate) fn sizes(&self) -> SegmentSizes {
+    pub(crate) fn sizes(&self) -> SegmentSize {
         self.sizes
     }
 
     /// Byte offset of the summary of `segment`; 0 if it has none.
     pub(crate) fn summary_offset(&self, segment: u32) -> u32 {
         self.summaries[segment as usize]
-    }
-
-    /// Gives places to `requests`, in order, until one finds no segment.
-    ///
-    /// Each segment that receives something is busy once more until
-    /// [`SegmentAllocator::written`]. Segments that became full are added to `closing`;
-    /// each is busy until its summary is written, too.
-    pub(crate) fn place(
-        &mut self,
-        content: Content,
-        requests: &[Request],
-        seqs: &ReservedWords,
-        placed: &mut Vec<Placement>,
-        closing: &mut Vec<SealedSegment>,
-    ) -> Result<(), NoSegment> {
-        let mut behind = None;
-        for request in requests {
-            debug_assert!(
-                content == Content::Chunks || !is_chunk(request.write.bytes),
-                "a chunk among pages"
-            );
-            let stream = self.policy.place(&request.write, self.now);
-            let slot = match content {
-                Content::Pages => stream.index(),
-                Content::Chunks => stream.index() + usize::from(self.policy.streams()),
-            };
-            let address = self.append((slot, stream), request, behind, seqs, closing)?;
-            behind = Some(address.segment());
-            match request.write.cause {
-                Cause::User => {
-                    self.now += 1;
-                    self.restart_progress();
-                }
-                Cause::Relocated => self.progress.moved(request.write.bytes),
-            }
-            placed.push(Placement {
-                token: request.write.token,
-                page: request.page,
-                address,
-                history: request.write.history,
-            });
-        }
-        Ok(())
-    }
-
-    /// Gives a place to `request`, right behind the one before it if that was
-    /// `behind` in the same segment: the two are written together.
-    fn append(
-        &mut self,
-        (slot, stream): (usize, StreamId),
-        request: &Request,
-        behind: Option<u32>,
-        seqs: &ReservedWords,
-        closing: &mut Vec<SealedSegment>,
-    ) -> Result<Address, NoSegment> {
-        let length = request.write.bytes;
-        if let Some(open) = &self.open[slot]
-            && !self.has_room(open, length)
-        {
-            self.close(slot, true, closing);
-        }
-        let slot = self.slot_for(slot, request)?;
-        if self.open[slot].is_none() {
-            let segment = self.take_segment(request.write.cause)?;
-            self.table.open(SegmentId(segment), stream);
-            self.busy[segment as usize] = 1;
-            self.summaries[segment as usize] = 0;
-            seqs.at(u64::from(segment))
-                .store(self.next_seq, crate::sync::atomic::Ordering::Release);
-            self.next_seq += 1;
-            self.open[slot] = Some(OpenSegment {
-                segment,
-                cursor: 0,
-                entries: Vec::new(),
-                cause: request.write.cause,
-            });
-        }
-        let block = self.block;
-        let Some(open) = &mut self.open[slot] else {
-            return Err(NoSegment);
-        };
-        let segment = open.segment;
-        let offset = match behind == Some(segment) {
-            true => open.cursor,
-            false => open.cursor.next_multiple_of(block),
-        };
-        open.cursor = offset + length;
-        open.entries.push(Entry {
-            page: request.page,
-            offset,
-            length,
-        });
-        self.busy[segment as usize] += 1;
-        self.table
-            .append(SegmentId(segment), length, request.write.history);
-        self.policy.appended(SegmentId(segment), &request.write);
-        self.histories.set(request.page, request.write.history);
-        self.count_live(length);
-        Ok(Address::new(segment, offset, length))
-    }
-
-    /// The stream that takes `request`: its own, or the nearest one whose open segment has space,
-    /// if as many are open as may be, or where the cleaner needs what is free for the victims under
-    /// way.
-    ///
-    /// While nothing is free but the cleaner's reserve, changed pages fill the segments that they
-    /// opened themselves and no others: where many streams share their segments, others would use
-    /// up the reserve, and a page in the wrong stream costs more than its wait.
-    fn slot_for(&self, slot: usize, request: &Request) -> Result<usize, NoSegment> {
-        let user = request.write.cause == Cause::User;
-        let scarce = match user {
-            true => self.spare_segments() == 0,
-            false => self.free_segments() <= self.cleaning,
-        };
-        match &self.open[slot] {
-            Some(open) if !(user && scarce) || open.cause == Cause::User => return Ok(slot),
-            None if !scarce && self.opened() < self.open_limit => return Ok(slot),
-            _ if user && scarce => return Err(NoSegment),
-            _ => {}
-        }
-        let streams = usize::from(self.policy.streams());
-        let alike = if slot < streams {
-            0..streams
-        } else {
-            streams..2 * streams
-        };
-        let has_room = |open: &OpenSegment| self.has_room(open, request.write.bytes);
-        Ok(alike
-            .filter(|&other| self.open[other].as_ref().is_some_and(has_room))
-            .min_by_key(|&other| other.abs_diff(slot))
-            .unwrap_or(slot))
-    }
-
-    /// Whether `length` bytes more fit into an open segment, in blocks of their own, and
-    /// with its summary.
-    fn has_room(&self, open: &OpenSegment, length: u32) -> bool {
-        let end = open.cursor.next_multiple_of(self.block) + length.next_multiple_of(self.block);
-        end + summary::size(open.entries.len() + 1) <= self.sizes.bytes
-    }
-
-    fn opened(&self) -> u32 {
-        self.open.iter().flatten().count() as u32
-    }
-
-    fn take_segment(&mut self, cause: Cause) -> Result<u32, NoSegment> {
-        if cause == Cause::User && self.spare_segments() == 0 {
-            return Err(NoSegment);
-        }
-        self.pop_free().ok_or(NoSegment)
     }
 
     /// Takes up to `most` free segments, and at most half of the spare ones, out of use: those from

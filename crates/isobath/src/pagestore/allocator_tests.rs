@@ -15,7 +15,7 @@ fn space_of(policy: PolicyKind) -> (SegmentAllocator, ReservedWords) {
     let policy = policy.build(10_000);
     let seqs = ReservedWords::reserve(1 << 20).unwrap();
     (
-        SegmentAllocator::new(900, SegmentSizes::of(SEGMENT_BYTES), 4096, 1, policy),
+        SegmentAllocator::new(900, SegmentSize::of(SEGMENT_BYTES), 4096, 1, policy),
         seqs,
     )
 }
@@ -174,7 +174,7 @@ fn a_checkpoint_leaves_victims_the_space_that_they_count_on() {
 fn the_smallest_spaces_keep_a_segment_for_cleaning() {
     let (_, seqs) = space();
     let policy = PolicyKind::Greedy.build(100);
-    let mut space = SegmentAllocator::new(4, SegmentSizes::of(SEGMENT_BYTES), 4096, 1, policy);
+    let mut space = SegmentAllocator::new(4, SegmentSize::of(SEGMENT_BYTES), 4096, 1, policy);
     space.reserve_for_checkpoint(false);
     fill(&mut space, &seqs, &mut 1);
     assert_eq!(space.free_segments(), 1);

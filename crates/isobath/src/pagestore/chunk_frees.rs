@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::Error;
 use crate::canary::{self, Canary};
+use crate::error::StorageError;
 use crate::pagestore::PageStore;
 use crate::runtime::Worker;
 
@@ -54,8 +54,8 @@ impl PageStore {
     ///
     /// # Errors
     ///
-    /// [`Error::Poisoned`].
-    pub(crate) fn wait_for_frees(&self, worker: &Worker) -> Result<(), Error> {
+    /// [`StorageError::Poisoned`].
+    pub(crate) fn wait_for_frees(&self, worker: &Worker) -> Result<(), StorageError> {
         let begun = self.chunk_frees.lock().begun;
         while self.frees_since(begun) && !canary::is_on(Canary::FreeBeforeRecord) {
             self.lower.shared.writable()?;

@@ -4,8 +4,9 @@
 use isobath_flash::policy::{Cause, PageWrite};
 use isobath_io::AlignedBuf;
 
-use crate::buffer::{FrameId, Place, Stretch};
+use crate::buffer::{FrameId, PagePlace, Stretch};
 use crate::canary::{self, Canary};
+use crate::error::StorageError;
 use crate::log::record::{Copied, Mapped};
 use crate::page::{self, Lsn, PageId, PageKind, get_u64, offset};
 use crate::pagestore::writeback::{BATCH, Batch, LOW_WATER, SPARE_ENOUGH};
@@ -13,7 +14,7 @@ use crate::pagestore::{CleaningEnd, Content, Entry, PageStore, Request, Victim, 
 use crate::runtime::Worker;
 use crate::shared::{Address, Counters};
 use crate::sync::atomic::Ordering::{Acquire, Release};
-use crate::{Error, trace};
+use crate::trace;
 
 /// Reads of one victim that are in flight together.
 const READ_BYTES: usize = 256 << 10;
@@ -30,7 +31,7 @@ enum Failed {
     /// Something in it could not be read.
     Read,
     /// Writing failed.
-    Write(Error),
+    Write(StorageError),
 }
 
 impl PageStore {
@@ -209,10 +210,10 @@ impl PageStore {
         };
         let page = entry.page;
         match self.lower.buffer.pool.mapping.place(page) {
-            Place::Stored(stored) if stored == address => {
+            PagePlace::Stored(stored) if stored == address => {
                 survivors.push(Survivor { page, address })
             }
-            Place::Resident(frame) | Place::Loading(frame) => {
+            PagePlace::Resident(frame) | PagePlace::Loading(frame) => {
                 let header = self.lower.buffer.pool.frames.header(frame);
                 if !header.is_stored_at(page, address) {
                     return;
@@ -439,8 +440,8 @@ impl PageStore {
     fn is_at(&self, page: PageId, address: Address) -> bool {
         let pool = &self.lower.buffer.pool;
         match pool.mapping.place(page) {
-            Place::Stored(stored) => stored == address,
-            Place::Resident(frame) => {
+            PagePlace::Stored(stored) => stored == address,
+            PagePlace::Resident(frame) => {
                 let header = pool.frames.header(frame);
                 header.is_stored_at(page, address) && !header.is_freed()
             }
@@ -454,15 +455,18 @@ impl PageStore {
         let pool = &self.lower.buffer.pool;
         loop {
             match pool.mapping.place(survivor.page) {
-                Place::Stored(stored)
+                PagePlace::Stored(stored)
                     if stored == survivor.address || canary::is_on(Canary::RelocateBlindly) =>
                 {
-                    let from = Place::Stored(stored);
-                    if pool.mapping.replace(survivor.page, from, Place::Stored(to)) {
+                    let from = PagePlace::Stored(stored);
+                    if pool
+                        .mapping
+                        .replace(survivor.page, from, PagePlace::Stored(to))
+                    {
                         return true;
                     }
                 }
-                Place::Resident(frame) => {
+                PagePlace::Resident(frame) => {
                     let header = pool.frames.header(frame);
                     if let Some(moved) = header.copy_moved(survivor.page, survivor.address, to) {
                         return moved;
@@ -470,8 +474,8 @@ impl PageStore {
                     worker.yield_now();
                 }
                 // Being read from its old place, which must stay until then.
-                Place::Loading(_) => worker.yield_now(),
-                Place::Stored(_) | Place::Free => return false,
+                PagePlace::Loading(_) => worker.yield_now(),
+                PagePlace::Stored(_) | PagePlace::Free => return false,
             }
         }
     }

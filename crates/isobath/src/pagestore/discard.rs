@@ -1,7 +1,7 @@
 //! Discarding segments that hold nothing on the drive.
 
-use crate::Error;
 use crate::canary::{self, Canary};
+use crate::error::StorageError;
 use crate::pagestore::PageStore;
 use crate::runtime::Worker;
 
@@ -21,9 +21,9 @@ impl PageStore {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the device refuses or fails; the segments stay free. [`Error::ReadOnly`],
-    /// [`Error::Poisoned`].
-    pub(crate) fn discard_free(&self, worker: &Worker) -> Result<u64, Error> {
+    /// [`StorageError::Io`] if the device refuses or fails; the segments stay free.
+    /// [`StorageError::ReadOnly`], [`StorageError::Poisoned`].
+    pub(crate) fn discard_free(&self, worker: &Worker) -> Result<u64, StorageError> {
         self.lower.shared.writable()?;
         let sizes = self.lower.shared.config.sizes;
         let (mut cursor, mut bytes) = (0, 0);
@@ -47,7 +47,7 @@ impl PageStore {
             if keeps {
                 self.space.lock().give_spare(cursor, batch);
             }
-            result.map_err(Error::Io)?;
+            result.map_err(StorageError::Io)?;
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use isobath_io::{AlignedBuf, VolumeError};
 
 use crate::canary::{self, Canary};
+use crate::error::StorageError;
 use crate::page::PAGE_SIZE;
 use crate::pagestore::resize::{Resize, Turn};
 use crate::pagestore::writeback::SPARE_ENOUGH;
@@ -14,7 +15,7 @@ use crate::runtime::{Worker, clock};
 use crate::shared::{Counters, Durability, MAX_SEGMENTS, Run};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::{Error, trace};
+use crate::trace;
 
 /// Segments of a volume with a limit, at least.
 const FIRST_SEGMENTS: u32 = 24;
@@ -54,7 +55,7 @@ pub(crate) enum NotGrown {
     /// There is no room in the file system, or within the limit.
     NoSpace(Arc<VolumeError>),
     /// Anything else: writes of others may be lost, so the store is poisoned.
-    Failed(Error),
+    Failed(StorageError),
 }
 
 /// How far the volume may grow, and whether it could the last time.
@@ -279,18 +280,22 @@ impl PageStore {
     ///
     /// # Errors
     ///
-    /// [`Error::VolumeFull`] where it cannot grow; nothing is accounted for then.
-    pub(crate) fn reserve_pages(&self, worker: &Worker, pages: u64) -> Result<(), Error> {
+    /// [`StorageError::VolumeFull`] where it cannot grow; nothing is accounted for then.
+    pub(crate) fn reserve_pages(&self, worker: &Worker, pages: u64) -> Result<(), StorageError> {
         let bytes = pages * PAGE_SIZE as u64;
         self.reserve_bytes(worker, bytes, bytes)
     }
 
     /// Accounts for a new chunk of `length` bytes; see [`PageStore::reserve_pages`].
-    pub(crate) fn reserve_one_chunk(&self, worker: &Worker, length: u32) -> Result<(), Error> {
+    pub(crate) fn reserve_one_chunk(
+        &self,
+        worker: &Worker,
+        length: u32,
+    ) -> Result<(), StorageError> {
         self.reserve_bytes(worker, u64::from(length), worst_case_bytes(length))
     }
 
-    fn reserve_bytes(&self, worker: &Worker, bytes: u64, room: u64) -> Result<(), Error> {
+    fn reserve_bytes(&self, worker: &Worker, bytes: u64, room: u64) -> Result<(), StorageError> {
         // Bound: each round but the last finds that the volume has grown.
         loop {
             if self.try_reserve(bytes, room).is_ok() {
@@ -301,7 +306,7 @@ impl PageStore {
                 Err(NotGrown::NoSpace(reason)) => {
                     // The task may have waited for others that grew the volume, or freed something, meanwhile.
                     let reserved = self.try_reserve(bytes, room);
-                    return reserved.map_err(|(used, limit)| Error::VolumeFull {
+                    return reserved.map_err(|(used, limit)| StorageError::VolumeFull {
                         used,
                         limit,
                         reason,
@@ -464,7 +469,7 @@ impl PageStore {
             let length = (end - at).min(ZEROS as u64);
             let written = worker.write(at, &zeros.as_slice()[..length as usize]);
             written.map_err(|error| {
-                let error = Error::Io(error);
+                let error = StorageError::Io(error);
                 self.lower.shared.poison(error.clone());
                 NotGrown::Failed(error)
             })?;
@@ -476,7 +481,7 @@ impl PageStore {
     }
 
     /// Cuts off what the volume has beyond its segments, which both superblocks know.
-    pub(crate) fn cut_volume(&self, worker: &Worker) -> Result<(), Error> {
+    pub(crate) fn cut_volume(&self, worker: &Worker) -> Result<(), StorageError> {
         let turn = self.resizing_turn(worker)?;
         let segments = self.space.lock().segments();
         let bytes = self.lower.shared.config.sizes.start_of(segments);
@@ -484,7 +489,7 @@ impl PageStore {
         self.resize(worker, &turn, &volume, Resize::Shrink(bytes))
             .map_err(|error| {
                 // Labels have an unknown outcome.
-                let error = Error::Volume(Arc::new(error));
+                let error = StorageError::Volume(Arc::new(error));
                 self.lower.shared.poison(error.clone());
                 error
             })?;
@@ -512,7 +517,7 @@ impl PageStore {
                 }
                 // Growth flushes what others write: it may have been told of a lost write, and
                 // its own have an unknown outcome.
-                let error = Error::Volume(Arc::new(error));
+                let error = StorageError::Volume(Arc::new(error));
                 self.lower.shared.poison(error.clone());
                 NotGrown::Failed(error)
             })

@@ -1,7 +1,7 @@
 //! Allocates page ids. Free ids form a list that runs through their own words of the mapping table,
 //! so they cost no other memory.
 
-use crate::buffer::{MappingTable, Place};
+use crate::buffer::{MappingTable, PagePlace};
 use crate::page::PageId;
 
 /// Free runs of consecutive ids that are remembered as runs.
@@ -101,7 +101,7 @@ impl PageIds {
     pub(crate) fn adopt_free(&mut self, mapping: &MappingTable) {
         let mut end = self.next;
         while end > PageId::FIRST_FREE.0 {
-            let is_free = |id: u64| mapping.place(PageId(id)) == Place::Free;
+            let is_free = |id: u64| mapping.place(PageId(id)) == PagePlace::Free;
             let mut first = end;
             while first > PageId::FIRST_FREE.0 && is_free(first - 1) {
                 first -= 1;
@@ -163,7 +163,7 @@ mod tests {
                     let first = first.0;
                     for id in first..first + count {
                         prop_assert!(id >= PageId::FIRST_FREE.0 && all.insert(id));
-                        mapping.set(PageId(id), Place::Loading(1));
+                        mapping.set(PageId(id), PagePlace::Loading(1));
                     }
                     used.push((first, count));
                 } else {
@@ -176,7 +176,7 @@ mod tests {
             let mut reopened = PageIds::new(ids.high_water());
             for id in 1..ids.high_water() {
                 if !all.contains(&id) {
-                    mapping.set(PageId(id), Place::Free);
+                    mapping.set(PageId(id), PagePlace::Free);
                 }
             }
             reopened.adopt_free(&mapping);

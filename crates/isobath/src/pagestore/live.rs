@@ -3,8 +3,8 @@
 
 use isobath_io::AlignedBuf;
 
-use crate::Error;
-use crate::buffer::Place;
+use crate::buffer::PagePlace;
+use crate::error::StorageError;
 use crate::page::PageId;
 use crate::pagestore::{Entry, PageStore, summaries};
 use crate::runtime::Worker;
@@ -27,8 +27,12 @@ impl PageStore {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`], or [`Error::CorruptPage`].
-    pub(crate) fn read_summary(&self, worker: &Worker, segment: u32) -> Result<Vec<Entry>, Error> {
+    /// [`StorageError::Io`], or [`StorageError::CorruptPage`].
+    pub(crate) fn read_summary(
+        &self,
+        worker: &Worker,
+        segment: u32,
+    ) -> Result<Vec<Entry>, StorageError> {
         let space = self.space.lock();
         if let Some(entries) = space.unsummarized(segment) {
             return Ok(entries);
@@ -42,10 +46,10 @@ impl PageStore {
         let from = Address::new(segment, at, length);
         let offset = self.lower.shared.offset_of(from);
         let read = worker.read(offset, buffer.as_mut_slice());
-        read.map_err(Error::Io)?;
+        read.map_err(StorageError::Io)?;
         Counters::add(&self.lower.shared.counters.bytes_read, u64::from(length));
         summaries::decode(buffer.as_slice(), segment, seq).map_err(|corruption| {
-            Error::CorruptPage {
+            StorageError::CorruptPage {
                 page: 1 << 63 | u64::from(segment),
                 offset,
                 corruption,
@@ -59,8 +63,8 @@ impl PageStore {
         let high_water = self.ids.lock().high_water();
         let mut entries = Vec::new();
         for id in PageId::FIRST_FREE.0..high_water {
-            if let Place::Stored(address) =
-                Place::from_word(self.lower.buffer.stored_word(PageId(id)))
+            if let PagePlace::Stored(address) =
+                PagePlace::from_word(self.lower.buffer.stored_word(PageId(id)))
                 && address.segment() == segment
             {
                 entries.push(Entry {

@@ -4,7 +4,7 @@
 //! nothing reachable names them any more, and readers that are still on their way through them find
 //! that a page which named another has gone first.
 
-use crate::buffer::{Exclusive, Place};
+use crate::buffer::{Exclusive, PagePlace};
 use crate::log::record::Token;
 use crate::page::{Lsn, PageId};
 use crate::pagestore::PageStore;
@@ -78,17 +78,19 @@ impl PageStore {
     fn take_page(&self, id: PageId) -> Result<Option<Taken<'_>>, ()> {
         let pool = &self.lower.buffer.pool;
         match pool.mapping.place(id) {
-            Place::Free => Ok(None),
-            Place::Loading(_) => Err(()),
+            PagePlace::Free => Ok(None),
+            PagePlace::Loading(_) => Err(()),
             // The cleaner may be moving it: only one of the two gets the word.
-            from @ Place::Stored(address) => match pool.mapping.replace(id, from, Place::Free) {
-                true => {
-                    self.lower.buffer.changes.mark(id);
-                    Ok(Some(Taken::Stored(address)))
+            from @ PagePlace::Stored(address) => {
+                match pool.mapping.replace(id, from, PagePlace::Free) {
+                    true => {
+                        self.lower.buffer.changes.mark(id);
+                        Ok(Some(Taken::Stored(address)))
+                    }
+                    false => Err(()),
                 }
-                false => Err(()),
-            },
-            Place::Resident(_) => {
+            }
+            PagePlace::Resident(_) => {
                 let page = pool.read_untouched(id).map_err(drop)?;
                 let page = page.exclusive().map_err(drop)?;
                 self.end_page(&page);
@@ -111,7 +113,11 @@ impl PageStore {
     /// Says in the mapping table that `page` is gone; before the record that says so counts as
     /// complete.
     pub(crate) fn end_page(&self, page: &Exclusive<'_>) {
-        self.lower.buffer.pool.mapping.set(page.id(), Place::Free);
+        self.lower
+            .buffer
+            .pool
+            .mapping
+            .set(page.id(), PagePlace::Free);
         self.lower.buffer.changes.mark(page.id());
     }
 
@@ -123,7 +129,7 @@ impl PageStore {
         // No changed page holds the log at the record: a checkpoint that starts behind it has to
         // find this.
         assert!(
-            pool.mapping.place(id) == Place::Free,
+            pool.mapping.place(id) == PagePlace::Free,
             "a page ends with its record"
         );
         // The latch is never released: the frame leaves as a free frame does.

@@ -13,10 +13,10 @@ use super::resize::Resizing;
 use super::shrink::Shrinking;
 use super::space::Space;
 use super::stall::Stall;
-use super::worker_tasks::Own;
+use super::worker_tasks::WorkerSpace;
 use super::{PageIds, PageTrace, SealedSegment, SegmentAllocator, page_payload, worst_case_bytes};
-use crate::Error;
 use crate::buffer::{Buffer, MappingTable};
+use crate::error::StorageError;
 use crate::log::{Log, LogTasks};
 use crate::page::{PAGE_SIZE, PageId};
 use crate::runtime::{PerWorker, WorkerPool};
@@ -48,7 +48,7 @@ pub(crate) struct PageStore {
     pub(super) flush_all: AtomicBool,
     /// Segments that readers in other processes may need are retained.
     pub(super) retains: bool,
-    pub(super) own: PerWorker<Own>,
+    pub(super) own: PerWorker<WorkerSpace>,
     pub(super) lower: LowerParts,
 }
 
@@ -91,7 +91,7 @@ impl PageStore {
             cleaning_wanted: AtomicBool::new(false),
             flush_all: AtomicBool::new(false),
             retains,
-            own: PerWorker::new(&lower.workers, Own::new),
+            own: PerWorker::new(&lower.workers, WorkerSpace::new),
             lower,
         }
     }
@@ -177,8 +177,11 @@ impl PageStore {
     // ---- page ids -----------------------------------------------------------
 
     /// A page id whose bytes the caller has reserved.
-    pub(crate) fn allocate_id(&self, mapping: &MappingTable) -> Result<PageId, Error> {
-        self.ids.lock().allocate(mapping).ok_or(Error::TooManyPages)
+    pub(crate) fn allocate_id(&self, mapping: &MappingTable) -> Result<PageId, StorageError> {
+        self.ids
+            .lock()
+            .allocate(mapping)
+            .ok_or(StorageError::TooManyPages)
     }
 
     /// Frees the id of a page whose place, at `address` until now, is free already.
@@ -221,9 +224,9 @@ impl PageStore {
         mapping: &MappingTable,
         count: u64,
         whole: bool,
-    ) -> Result<(PageId, u64), Error> {
+    ) -> Result<(PageId, u64), StorageError> {
         let taken = self.ids.lock().allocate_some(mapping, count, whole);
-        taken.ok_or(Error::TooManyPages)
+        taken.ok_or(StorageError::TooManyPages)
     }
 
     /// Gives back runs of ids: the first one, and how many.

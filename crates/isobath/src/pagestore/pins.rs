@@ -1,6 +1,6 @@
 //! Places that tasks read, kept from reuse during that, and places that become obsolete.
 
-use crate::buffer::Place;
+use crate::buffer::PagePlace;
 use crate::canary::{self, Canary};
 use crate::page::{Lsn, PageId};
 use crate::pagestore::PageStore;
@@ -15,12 +15,12 @@ impl PageStore {
             let mut space = self.space.lock();
             // Under the lock: a segment is freed under it, after its last word changed.
             match self.lower.buffer.pool.mapping.place(id) {
-                Place::Stored(address) => {
+                PagePlace::Stored(address) => {
                     space.pin(address.segment());
                     return Some(address);
                 }
                 // By a task that takes the id for that of a page; it will be stored again.
-                Place::Loading(_) if !canary::is_on(Canary::TrustPageIds) => {
+                PagePlace::Loading(_) if !canary::is_on(Canary::TrustPageIds) => {
                     drop(space);
                     self.lower.buffer.await_load(worker, id);
                 }

@@ -25,12 +25,13 @@ use std::thread::JoinHandle;
 
 use isobath_io::{Volume, VolumeError};
 
+use crate::error::StorageError;
 use crate::error::panic_message;
 use crate::pagestore::PageStore;
 use crate::runtime::{WaitQueue, Worker};
 use crate::shared::Shared;
+use crate::small;
 use crate::sync::Mutex;
-use crate::{Error, small};
 
 /// In simulations, a call takes so long at most.
 #[cfg(any(test, feature = "simulation"))]
@@ -67,7 +68,7 @@ impl Resize {
 
 /// Which task resizes the volume, and what is known to have no room.
 pub(crate) struct Resizing {
-    state: Mutex<State>,
+    state: Mutex<ResizeState>,
     /// Tasks that wait for the end of a call, or for their turn.
     waiters: Arc<WaitQueue>,
     /// The thread of the newest call.
@@ -75,7 +76,7 @@ pub(crate) struct Resizing {
 }
 
 #[derive(Default)]
-struct State {
+struct ResizeState {
     is_running: bool,
     /// How often a task began to resize the volume.
     turns: u64,
@@ -180,12 +181,12 @@ impl PageStore {
     ///
     /// # Errors
     ///
-    /// [`Error::Poisoned`].
+    /// [`StorageError::Poisoned`].
     pub(crate) fn begin_resizing(
         &self,
         worker: &Worker,
         is_met: impl Fn() -> bool,
-    ) -> Result<Option<Turn<'_>>, Error> {
+    ) -> Result<Option<Turn<'_>>, StorageError> {
         debug_assert!(worker.in_task(), "only tasks wait");
         let (resizing, shared) = (&self.resizing, &self.lower.shared);
         let mut asked_in = None;
@@ -220,8 +221,8 @@ impl PageStore {
     ///
     /// # Errors
     ///
-    /// [`Error::Poisoned`].
-    pub(crate) fn resizing_turn(&self, worker: &Worker) -> Result<Turn<'_>, Error> {
+    /// [`StorageError::Poisoned`].
+    pub(crate) fn resizing_turn(&self, worker: &Worker) -> Result<Turn<'_>, StorageError> {
         loop {
             if let Some(turn) = self.begin_resizing(worker, || false)? {
                 return Ok(turn);

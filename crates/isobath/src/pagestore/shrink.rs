@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::Error;
+use crate::error::StorageError;
 use crate::log::MIN_AREA_BYTES;
 use crate::pagestore::growth::{FULL_PERCENT, first_segments};
 use crate::pagestore::{PageStore, SegmentAllocator, page_payload};
@@ -168,7 +168,7 @@ impl PageStore {
     }
 
     /// Waits until as many segments are free as are not needed for what is stored.
-    pub(crate) fn pack(&self, worker: &Worker) -> Result<(), Error> {
+    pub(crate) fn pack(&self, worker: &Worker) -> Result<(), StorageError> {
         self.make_free(worker, self.shrink_target(), MAX_IDLE_LOOKS)
             .map(drop)
     }
@@ -180,7 +180,7 @@ impl PageStore {
         worker: &Worker,
         segments: u32,
         looks: u32,
-    ) -> Result<u32, Error> {
+    ) -> Result<u32, StorageError> {
         let goal = {
             let space = self.space.lock();
             space.segments().saturating_sub(segments) + MARGIN
@@ -209,7 +209,12 @@ impl PageStore {
     /// # Errors
     ///
     /// Any of the volume's, which poisons the store.
-    pub(crate) fn fence(&self, worker: &Worker, target: u32, spare: u32) -> Result<Fence, Error> {
+    pub(crate) fn fence(
+        &self,
+        worker: &Worker,
+        target: u32,
+        spare: u32,
+    ) -> Result<Fence, StorageError> {
         let mut closing = Vec::new();
         let tail = {
             let mut space = self.space.lock();

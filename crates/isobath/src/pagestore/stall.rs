@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use isobath_io::VolumeError;
 
-use crate::Error;
+use crate::error::StorageError;
 use crate::pagestore::PageStore;
 use crate::runtime::clock;
 use crate::sync::Mutex;
@@ -82,7 +82,7 @@ impl PageStore {
     }
 
     /// Why writers get an error, where tasks have waited for too long.
-    fn stalled(&self) -> Option<Error> {
+    fn stalled(&self) -> Option<StorageError> {
         let stall = &self.stall;
         let now = clock::now();
         let mut seen = stall.seen.try_lock()?;
@@ -158,8 +158,8 @@ impl PageStore {
         (!may_come).then(|| "cleaning gains nothing, and the volume cannot grow".into())
     }
 
-    fn no_room(&self, reason: String) -> Error {
-        Error::VolumeFull {
+    fn no_room(&self, reason: String) -> StorageError {
+        StorageError::VolumeFull {
             used: self.allocated_bytes.load(Ordering::Relaxed),
             limit: self.capacity_bytes.load(Ordering::Relaxed),
             reason: Arc::new(VolumeError::Device(reason)),

@@ -12,7 +12,7 @@ pub(crate) const WRITERS: usize = 3;
 pub(crate) const WRITING_TASKS: usize = WRITERS + 1;
 
 /// One worker's state for its tasks.
-pub(super) struct Own {
+pub(super) struct WorkerSpace {
     /// Parked writers and the cleaner, to be woken when there is work.
     idle_writers: RefCell<Vec<TaskId>>,
     idle_cleaner: Cell<Option<TaskId>>,
@@ -20,10 +20,10 @@ pub(super) struct Own {
     dirty_cursor: Cell<usize>,
 }
 
-impl Own {
+impl WorkerSpace {
     /// For worker `index`.
-    pub(super) fn new(index: usize) -> Own {
-        Own {
+    pub(super) fn new(index: usize) -> WorkerSpace {
+        WorkerSpace {
             idle_writers: RefCell::new(Vec::new()),
             idle_cleaner: Cell::new(None),
             dirty_cursor: Cell::new(index),

@@ -4,9 +4,9 @@
 use isobath_flash::policy::{Cause, PageWrite};
 use isobath_io::AlignedBuf;
 
-use crate::Error;
 use crate::buffer::{FrameId, NotStarted, STAGING_BYTES, Stored};
 use crate::canary::{self, Canary};
+use crate::error::StorageError;
 use crate::log::record::{Copied, MAPPED_BYTES, MAPPING_BYTES, Mapped};
 use crate::log::{LogReservation, ReservationClass};
 use crate::page::{self, Lsn, PAGE_SIZE, PageId};
@@ -22,7 +22,7 @@ pub(crate) const BATCH: usize = STAGING_BYTES / PAGE_SIZE;
 
 impl PageStore {
     /// Writes every dirty page, in a task; the store must have no other users.
-    pub(crate) fn write_all(&self, worker: &Worker) -> Result<(), Error> {
+    pub(crate) fn write_all(&self, worker: &Worker) -> Result<(), StorageError> {
         self.flush_all.store(true, Release);
         self.lower.workers.notify_all();
         while self.lower.buffer.pool.dirty.unwritten() > 0 && !self.lower.shared.is_poisoned() {
@@ -155,7 +155,7 @@ impl PageStore {
         cause: Cause,
         staging: &mut AlignedBuf,
         batch: &mut Batch,
-    ) -> Result<usize, Error> {
+    ) -> Result<usize, StorageError> {
         batch.clear();
         for &frame in frames {
             let header = self.lower.buffer.pool.frames.header(frame);
@@ -210,7 +210,7 @@ impl PageStore {
         &self,
         worker: &Worker,
         copies: usize,
-    ) -> Result<LogReservation<'_>, Error> {
+    ) -> Result<LogReservation<'_>, StorageError> {
         let bytes = MAPPING_BYTES + copies * MAPPED_BYTES;
         let log = &self.lower.log_tasks;
         log.reserve(worker, bytes as u64, ReservationClass::System)
@@ -249,7 +249,7 @@ impl PageStore {
         worker: &Worker,
         staging: &mut AlignedBuf,
         batch: &mut Batch,
-    ) -> Result<(), Error> {
+    ) -> Result<(), StorageError> {
         batch.ends_from = self.lower.log_tasks.oldest_end();
         for (at, placed) in batch.placed.iter_mut().enumerate() {
             let image = &mut staging.as_mut_slice()[at * PAGE_SIZE..][..PAGE_SIZE];
@@ -320,7 +320,7 @@ impl PageStore {
         staging: &AlignedBuf,
         placed: &[Placement],
         closing: &[SealedSegment],
-    ) -> Result<(), Error> {
+    ) -> Result<(), StorageError> {
         self.write_unflushed(worker, staging, placed, closing)?;
         let flushed = self.lower.log.is_on() && !canary::is_on(Canary::SkipPageFlush);
         if flushed && !placed.is_empty() {
@@ -337,7 +337,7 @@ impl PageStore {
         staging: &AlignedBuf,
         placed: &[Placement],
         closing: &[SealedSegment],
-    ) -> Result<(), Error> {
+    ) -> Result<(), StorageError> {
         let (mut bytes, mut closing_bytes) = (0, 0);
         let result = worker.io_scope(|io| {
             let mut run_start = 0;
@@ -378,7 +378,7 @@ impl PageStore {
         let counters = &self.lower.shared.counters;
         Counters::add(&counters.bytes_written, bytes + closing_bytes);
         Counters::add(&counters.summary_bytes, closing_bytes);
-        result.map_err(Error::Io)
+        result.map_err(StorageError::Io)
     }
 
     /// The summary of a segment, and the byte of the volume where it is written.
@@ -529,8 +529,8 @@ impl PageStore {
     ///
     /// # Errors
     ///
-    /// [`Error::Poisoned`].
-    pub(crate) fn wait_for_pending_frees(&self, worker: &Worker) -> Result<(), Error> {
+    /// [`StorageError::Poisoned`].
+    pub(crate) fn wait_for_pending_frees(&self, worker: &Worker) -> Result<(), StorageError> {
         while self.has_pending_frees() {
             self.lower.log_tasks.wait_all_durable(worker)?;
             if !self.drain_pending_frees() {
@@ -542,7 +542,7 @@ impl PageStore {
 
     /// Waits until a segment is free for user writes, growing the volume where
     /// live data fills it.
-    pub(crate) fn wait_for_segment(&self, worker: &Worker) -> Result<(), Error> {
+    pub(crate) fn wait_for_segment(&self, worker: &Worker) -> Result<(), StorageError> {
         self.drain_pending_frees();
         let mut space = self.space.lock();
         space.release_retained();
@@ -581,7 +581,7 @@ impl PageStore {
     }
 
     /// Waits a while for a segment that the cleaner may free.
-    pub(crate) fn wait_for_free_segment(&self, worker: &Worker) -> Result<(), Error> {
+    pub(crate) fn wait_for_free_segment(&self, worker: &Worker) -> Result<(), StorageError> {
         self.request_cleaning();
         for _ in 0..CHECKPOINT_PATIENCE {
             self.drain_pending_frees();
@@ -616,7 +616,7 @@ impl PageStore {
         &self,
         worker: &Worker,
         requests: &[Request],
-    ) -> Result<PlacedChunks, Error> {
+    ) -> Result<PlacedChunks, StorageError> {
         let mut chunks = PlacedChunks::default();
         loop {
             let outcome = self.space.lock().place(
@@ -648,7 +648,7 @@ impl PageStore {
         staging: &AlignedBuf,
         chunks: &PlacedChunks,
         install: impl FnOnce(),
-    ) -> Result<(), Error> {
+    ) -> Result<(), StorageError> {
         let mut install = Some(install);
         if canary::is_on(Canary::NameChunksEarly) {
             install.take().into_iter().for_each(|install| install());
@@ -667,7 +667,7 @@ impl PageStore {
         &self,
         worker: &Worker,
         closing: &mut Vec<SealedSegment>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), StorageError> {
         let closed = self.write_out(worker, &AlignedBuf::new(64), &[], closing);
         let spare = self.writes_ended(&[], &[], closing);
         closing.clear();

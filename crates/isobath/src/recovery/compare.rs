@@ -1,7 +1,7 @@
 //! Compares the store that a crash would leave with the running one: mapping words, counts and
 //! summaries. For simulations.
 
-use crate::buffer::{Buffer, Place};
+use crate::buffer::{Buffer, PagePlace};
 use crate::page::{PAGE_SIZE, PageId};
 use crate::pagestore::{PageStore, summaries};
 use crate::shared::{Address, Shared};
@@ -14,7 +14,7 @@ const PROBLEMS_MAX: usize = 10;
 #[derive(Debug)]
 pub(crate) struct Layout {
     /// By page id from the first one on: where it is stored, and whether there is such a page.
-    words: Vec<(Place, bool)>,
+    words: Vec<(PagePlace, bool)>,
     provisional: HashSet<PageId>,
     allocated: u64,
     /// Live bytes of each segment that is sealed and not in use.
@@ -26,8 +26,8 @@ impl Layout {
     pub(crate) fn of(buffer: &Buffer, pagestore: &PageStore) -> Layout {
         let count = pagestore.high_water();
         let words = (PageId::FIRST_FREE.0..count).map(PageId).map(|id| {
-            let is = Place::from_word(buffer.stored_word(id));
-            (is, buffer.pool.mapping.place(id) != Place::Free)
+            let is = PagePlace::from_word(buffer.stored_word(id));
+            (is, buffer.pool.mapping.place(id) != PagePlace::Free)
         });
         let words = words.collect();
         let provisional = pagestore.provisional().into_iter();
@@ -66,13 +66,13 @@ impl Layout {
         for at in 0..count.max(self.words.len() as u64) {
             let id = PageId(first + at);
             let word = self.words.get(at as usize).copied();
-            let (is, exists) = word.unwrap_or((Place::Free, false));
-            if let Place::Stored(address) = is {
+            let (is, exists) = word.unwrap_or((PagePlace::Free, false));
+            if let PagePlace::Stored(address) = is {
                 live[address.segment() as usize] += u64::from(address.length());
             }
             if self.provisional.contains(&id) {
                 given_up += match is {
-                    Place::Stored(address) => u64::from(address.length()),
+                    PagePlace::Stored(address) => u64::from(address.length()),
                     _ if exists => PAGE_SIZE as u64,
                     _ => 0,
                 };
@@ -80,7 +80,7 @@ impl Layout {
             }
             let then = buffer.pool.mapping.place(id);
             // The newest state of a page may be in the log.
-            let in_log = exists && matches!(then, Place::Loading(_));
+            let in_log = exists && matches!(then, PagePlace::Loading(_));
             if is != then && !in_log {
                 let what = format!("page {id} is at {is:?}, after a crash it would be at {then:?}");
                 problems.push(what);
@@ -118,7 +118,7 @@ fn summaries_hold(
     let mut ids: Vec<Vec<PageId>> = vec![Vec::new(); living.len()];
     let count = pagestore.high_water();
     for id in (PageId::FIRST_FREE.0..count).map(PageId) {
-        if let Place::Stored(address) = buffer.pool.mapping.place(id) {
+        if let PagePlace::Stored(address) = buffer.pool.mapping.place(id) {
             living[address.segment() as usize].push(address);
             ids[address.segment() as usize].push(id);
         }

@@ -8,23 +8,21 @@ use std::sync::Arc;
 use isobath_flash::policy::CleaningPolicy;
 use isobath_io::{ByteSize, Volume};
 
-use crate::Error;
-use crate::buffer::{BufferPool, Place};
+use crate::buffer::{BufferPool, PagePlace};
 use crate::canary::{self, Canary};
 use crate::checkpoint::format::{Array, LoadError, Reader};
 use crate::checkpoint::writer::{CheckpointIo, CheckpointState, SEGMENT_WORDS};
 use crate::checkpoint::{
     FORMAT_VERSION, SUPERBLOCK_OFFSETS, Superblock, Unreadable, log_area, log_device,
 };
+use crate::error::{OpenError, StorageError};
 use crate::log::{
     BLOCK, Log, LogArea, LogConfig, LogEnd, MAX_TRANSACTION_BYTES, MIN_AREA_BYTES, next_epoch,
 };
 use crate::page::{Lsn, PAGE_SIZE, PageCorruption, PageId};
 use crate::pagestore::{Entry, PageIds, SegmentAllocator, first_segments, worst_case_bytes};
 use crate::recovery::scan::{Base, Plan, Scan};
-use crate::shared::{
-    Address, Config, MAX_SEGMENTS, ReservedWords, SegmentSizes, segment_bytes_for,
-};
+use crate::shared::{Address, Config, MAX_SEGMENTS, ReservedWords, SegmentSize, segment_bytes_for};
 use crate::sync::HashMap;
 
 /// The first position of a new log.
@@ -49,8 +47,8 @@ pub(crate) struct EngineParts {
     pub(crate) plan: Plan,
 }
 
-fn memory(what: &'static str) -> impl Fn(std::io::Error) -> Error {
-    move |source| Error::Memory {
+fn memory(what: &'static str) -> impl Fn(std::io::Error) -> StorageError {
+    move |source| StorageError::Memory {
         what,
         source: Arc::new(source),
     }
@@ -59,7 +57,7 @@ fn memory(what: &'static str) -> impl Fn(std::io::Error) -> Error {
 pub(crate) fn reserve_tables(
     frames: u32,
     segments: u32,
-) -> Result<(BufferPool, ReservedWords), Error> {
+) -> Result<(BufferPool, ReservedWords), OpenError> {
     debug_assert!(segments <= MAX_SEGMENTS);
     let pool = BufferPool::new(frames, crate::small::max_pages(MAX_PAGES))
         .map_err(memory("the buffer pool"))?;
@@ -79,13 +77,13 @@ pub(crate) fn create(
     frames: u32,
     policy: Box<dyn CleaningPolicy>,
     store_id: [u8; 16],
-) -> Result<EngineParts, Error> {
+) -> Result<EngineParts, OpenError> {
     config.block_bytes = volume.logical_block();
     let log_device_bytes = config.log_bytes.min(log_device::area_bytes(&volume)) / BLOCK * BLOCK;
     if log_device_bytes > 0 {
         config.log_segments = 0;
         if log_device_bytes < MIN_AREA_BYTES {
-            return Err(Error::BadOption {
+            return Err(OpenError::BadOption {
                 option: "log_bytes",
                 reason: format!(
                     "a log needs {}, its device holds {}",
@@ -104,7 +102,7 @@ pub(crate) fn create(
     {
         // All of its room is there already: a device.
         let log = u64::from(config.log_segments) * u64::from(config.sizes.bytes);
-        config.sizes = SegmentSizes::of(segment_bytes_for(bytes));
+        config.sizes = SegmentSize::of(segment_bytes_for(bytes));
         config.log_segments = log.div_ceil(u64::from(config.sizes.bytes)) as u32;
     }
     let most = limits.min().unwrap_or(u64::MAX);
@@ -117,7 +115,7 @@ pub(crate) fn create(
     let sizes = config.sizes;
     let first = first_segments(most < u64::MAX) + config.log_segments;
     if most < sizes.start_of(first) {
-        return Err(Error::BadOption {
+        return Err(OpenError::BadOption {
             option: "volume_limit_bytes",
             reason: format!(
                 "a store with these options needs at least {}",
@@ -138,7 +136,7 @@ pub(crate) fn create(
     superblock.limit_segments = limit_segments(config.limit_bytes.flatten(), sizes);
     let log = log_of(&config, &superblock, FIRST_LSN);
     if let Some(area) = log.area() {
-        area.fill_with_zeros(&volume).map_err(Error::Io)?;
+        area.fill_with_zeros(&volume).map_err(StorageError::Io)?;
     }
     log_device::announce(&volume, &superblock)?;
     log_device::confirm(&volume, &superblock)?;
@@ -164,12 +162,12 @@ pub(crate) fn create(
 
 /// Refuses a limit in which no store has space, however little is in it. One below what this store
 /// takes already keeps it from growing.
-fn check_limit(limit: u64, superblock: &Superblock) -> Result<(), Error> {
+fn check_limit(limit: u64, superblock: &Superblock) -> Result<(), OpenError> {
     let sizes = superblock.sizes;
     let log = superblock.log.as_ref().map_or(0, LogArea::bytes);
     let least = sizes.start_of(first_segments(true)) + log.min(MIN_AREA_BYTES);
     match limit < least {
-        true => Err(Error::BadOption {
+        true => Err(OpenError::BadOption {
             option: "volume_limit_bytes",
             reason: format!("a store needs at least {}", ByteSize::at_least(least)),
         }),
@@ -178,7 +176,7 @@ fn check_limit(limit: u64, superblock: &Superblock) -> Result<(), Error> {
 }
 
 /// The limit of the volume as a superblock has it: whole segments, 0 for none.
-fn limit_segments(bytes: Option<u64>, sizes: SegmentSizes) -> u32 {
+fn limit_segments(bytes: Option<u64>, sizes: SegmentSize) -> u32 {
     bytes.map_or(0, |bytes| sizes.whole_in(bytes).max(1))
 }
 
@@ -231,7 +229,7 @@ fn begin_log_small(config: &mut Config) -> u32 {
 /// # Errors
 ///
 /// The problem of the volume.
-pub(crate) fn read_superblock(volume: &Volume, paths: &[PathBuf]) -> Result<Superblock, Error> {
+pub(crate) fn read_superblock(volume: &Volume, paths: &[PathBuf]) -> Result<Superblock, OpenError> {
     let mut best: Option<Superblock> = None;
     let mut worst = Unreadable::Foreign;
     for offset in SUPERBLOCK_OFFSETS {
@@ -259,7 +257,7 @@ pub(crate) fn read_superblock(volume: &Volume, paths: &[PathBuf]) -> Result<Supe
         (_, Unreadable::OtherVersion(found)) | (None, Unreadable::MaybeNewer(found))
             if found > known =>
         {
-            Err(Error::NewerFormat {
+            Err(OpenError::NewerFormat {
                 paths,
                 found,
                 known,
@@ -267,14 +265,14 @@ pub(crate) fn read_superblock(volume: &Volume, paths: &[PathBuf]) -> Result<Supe
         }
         (Some(superblock), _) => Ok(superblock),
         (None, Unreadable::OtherVersion(found) | Unreadable::MaybeNewer(found)) => {
-            Err(Error::OlderFormat {
+            Err(OpenError::OlderFormat {
                 paths,
                 found,
                 known,
             })
         }
-        (None, Unreadable::Corrupt) => Err(Error::SuperblockCorrupt { paths }),
-        (None, Unreadable::Foreign) => Err(Error::NotAStore { paths }),
+        (None, Unreadable::Corrupt) => Err(OpenError::SuperblockCorrupt { paths }),
+        (None, Unreadable::Foreign) => Err(OpenError::NotAStore { paths }),
     }
 }
 
@@ -291,11 +289,11 @@ pub(crate) fn open(
     mut config: Config,
     frames: u32,
     policy: Box<dyn CleaningPolicy>,
-) -> Result<EngineParts, Error> {
+) -> Result<EngineParts, OpenError> {
     config.block_bytes = volume.logical_block();
     config.log_path.clone_from(&superblock.log_path);
     if !superblock.clean && !superblock.is_logged() {
-        return Err(Error::NotClosedCleanly {
+        return Err(OpenError::NotClosedCleanly {
             paths: paths.to_vec(),
         });
     }
@@ -306,7 +304,7 @@ pub(crate) fn open(
     }
     let expected = sizes.start_of(superblock.segments);
     if volume.len() < expected {
-        return Err(Error::Truncated {
+        return Err(OpenError::Truncated {
             paths: paths.to_vec(),
             found: volume.len(),
             expected,
@@ -320,7 +318,7 @@ pub(crate) fn open(
         Some(area) => {
             let base = Base {
                 provisional: &loaded.provisional,
-                has: &|page| pool.mapping.place(page) != Place::Free,
+                has: &|page| pool.mapping.place(page) != PagePlace::Free,
             };
             Scan::read(&volume, &area, &superblock, &base)?
         }
@@ -335,7 +333,7 @@ pub(crate) fn open(
         match table.get_mut(segment as usize) {
             Some(words) if words[0] < seq => *words = [seq, 0, superblock.tick, u64::MAX],
             Some(_) => {}
-            None => return Err(misplaced(0, Address::new(segment, 0, 0))),
+            None => return Err(misplaced(0, Address::new(segment, 0, 0)).into()),
         }
     }
     let newest_seq = table.iter().map(|words| words[0]).max().unwrap_or(0);
@@ -346,7 +344,7 @@ pub(crate) fn open(
         pool.mapping.set(page, place);
     });
     if config.read_only && !plan.is_empty() {
-        return Err(Error::NeedsRecovery {
+        return Err(OpenError::NeedsRecovery {
             paths: paths.to_vec(),
         });
     }
@@ -406,7 +404,7 @@ fn list_unsummarized(space: &mut SegmentAllocator, high_water: u64, pool: &Buffe
         return;
     }
     for id in (PageId::FIRST_FREE.0..high_water).map(PageId) {
-        if let Place::Stored(address) = pool.mapping.place(id)
+        if let PagePlace::Stored(address) = pool.mapping.place(id)
             && space.lacks_summary(address.segment())
         {
             let entry = Entry {
@@ -434,7 +432,7 @@ impl Loaded {
         superblock: &Superblock,
         segments: u32,
         pool: &BufferPool,
-    ) -> Result<Loaded, Error> {
+    ) -> Result<Loaded, OpenError> {
         let reader = Reader {
             volume,
             sizes: superblock.sizes,
@@ -447,7 +445,7 @@ impl Loaded {
             reader
                 .read(array, root, |_, word| words.push(word))
                 .map_err(load_error)?;
-            Ok::<_, Error>(words)
+            Ok::<_, OpenError>(words)
         };
         let flat = array(Array::Segments, superblock.segment_table)?;
         let mut table = vec![[0; SEGMENT_WORDS as usize]; segments as usize];
@@ -467,18 +465,18 @@ impl Loaded {
         let mut bad = None;
         reader
             .read_mapping(&directory, superblock.page_high_water, |id, word| {
-                if let Place::Stored(address) = Place::from_word(word)
+                if let PagePlace::Stored(address) = PagePlace::from_word(word)
                     && id > 0
                 {
                     if address.segment() >= segments {
                         bad = bad.or(Some((id, address)));
                     }
-                    pool.mapping.set(PageId(id), Place::Stored(address));
+                    pool.mapping.set(PageId(id), PagePlace::Stored(address));
                 }
             })
             .map_err(load_error)?;
         if let Some((page, address)) = bad {
-            return Err(misplaced(page, address));
+            return Err(misplaced(page, address).into());
         }
         let directory: Vec<(Address, u64)> = directory
             .chunks_exact(2)
@@ -504,8 +502,8 @@ impl Loaded {
     }
 }
 
-fn misplaced(page: u64, address: Address) -> Error {
-    Error::CorruptPage {
+fn misplaced(page: u64, address: Address) -> StorageError {
+    StorageError::CorruptPage {
         page,
         offset: 0,
         corruption: PageCorruption::Misplaced {
@@ -532,21 +530,21 @@ impl Mapped {
         segments: u32,
         high_water: u64,
         pool: &BufferPool,
-    ) -> Result<Mapped, Error> {
+    ) -> Result<Mapped, OpenError> {
         let log = superblock.log_segments();
         let is_reserved = |segment: u32| segment == 0 || log.binary_search(&segment).is_ok();
         let mut live = vec![(0u32, 0u32); segments as usize];
         let (mut bytes, mut chunk_bytes, mut taken) = (0, 0, 0);
         for id in (PageId::FIRST_FREE.0..high_water).map(PageId) {
             let address = match pool.mapping.place(id) {
-                Place::Stored(address) => address,
+                PagePlace::Stored(address) => address,
                 // Its newest state is in the log.
-                Place::Loading(_) => {
+                PagePlace::Loading(_) => {
                     bytes += PAGE_SIZE as u64;
                     taken += PAGE_SIZE as u64;
                     continue;
                 }
-                Place::Free | Place::Resident(_) => continue,
+                PagePlace::Free | PagePlace::Resident(_) => continue,
             };
             let end = u64::from(address.offset()) + u64::from(address.length());
             let bytes_there = superblock.sizes.bytes;
@@ -554,11 +552,11 @@ impl Mapped {
                 && address.length() > 0
                 && !is_reserved(address.segment());
             let Some(live) = live.get_mut(address.segment() as usize).filter(|_| fits) else {
-                return Err(misplaced(id.0, address));
+                return Err(misplaced(id.0, address).into());
             };
             *live = (live.0.saturating_add(address.length()), live.1 + 1);
             if live.0 > bytes_there {
-                return Err(misplaced(id.0, address));
+                return Err(misplaced(id.0, address).into());
             }
             let length = u64::from(address.length());
             bytes += length;
@@ -579,14 +577,14 @@ impl Mapped {
     }
 }
 
-fn load_error(error: LoadError) -> Error {
+fn load_error(error: LoadError) -> StorageError {
     match error {
-        LoadError::Io(source) => Error::Io(source),
+        LoadError::Io(source) => StorageError::Io(source),
         LoadError::Corrupt {
             page,
             offset,
             corruption,
-        } => Error::CorruptPage {
+        } => StorageError::CorruptPage {
             page,
             offset,
             corruption,

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use isobath_io::{IoError, OverlayDevice, Volume};
 
-use crate::Error;
-use crate::buffer::Place;
+use crate::buffer::PagePlace;
 use crate::canary::{self, Canary};
 use crate::checkpoint::log_area;
 use crate::checkpoint::{SUPERBLOCK_OFFSETS, Superblock};
+use crate::error::{OpenError, StorageError};
 use crate::log::{BLOCK, DEVICE_HEADER_BYTES};
 use crate::page::{Lsn, PageId};
 use crate::recovery::open::{Loaded, read_superblock, reserve_tables};
@@ -44,7 +44,7 @@ pub(crate) struct Beside {
 /// # Errors
 ///
 /// As for [`read_superblock`].
-pub(crate) fn pin_newest(volume: &Volume, paths: &[PathBuf]) -> Result<Superblock, Error> {
+pub(crate) fn pin_newest(volume: &Volume, paths: &[PathBuf]) -> Result<Superblock, OpenError> {
     let mut superblock = read_superblock(volume, paths)?;
     // Bound: each round but the last finds a superblock that was written during it.
     loop {
@@ -68,13 +68,13 @@ pub(crate) fn pin_newest(volume: &Volume, paths: &[PathBuf]) -> Result<Superbloc
 ///
 /// # Errors
 ///
-/// [`Error::LogCorrupt`] if the log could not be read up to there: it is corrupt, or a writer
-/// has used its space again.
+/// [`StorageError::LogCorrupt`] if the log could not be read up to there: it is corrupt, or a
+/// writer has used its space again.
 pub(crate) fn keep_log(
     overlay: &OverlayDevice,
     superblock: &Superblock,
     paths: &[PathBuf],
-) -> Result<(), Error> {
+) -> Result<(), OpenError> {
     let volume = overlay.below();
     let Some(area) = log_area(superblock) else {
         return Ok(());
@@ -83,12 +83,12 @@ pub(crate) fn keep_log(
     let durable = reached.0.max(superblock.log_durable);
     let first = superblock.log_start / BLOCK * BLOCK;
     let (end, limit) = (durable.next_multiple_of(BLOCK), first + area.bytes());
-    let overrun = Error::LogCorrupt {
+    let overrun = StorageError::LogCorrupt {
         position: first,
         durable,
     };
     if end > limit {
-        return Err(overrun);
+        return Err(overrun.into());
     }
     for (offset, length) in area.pieces(first, end - first) {
         overlay.keep(offset, length)?;
@@ -107,7 +107,7 @@ pub(crate) fn keep_log(
     // place of older ones.
     let newest = read_superblock(volume, paths)?;
     if newest.log_start > durable && !canary::is_on(Canary::TrustLiveLogEnd) {
-        return Err(overrun);
+        return Err(overrun.into());
     }
     Ok(())
 }
@@ -126,9 +126,9 @@ fn keep_superblock(overlay: &OverlayDevice, superblock: &Superblock) -> Result<(
 ///
 /// # Errors
 ///
-/// Those of reading; [`Error::ReaderOverrun`] if a writer goes on faster than the state can be
-/// read.
-fn find_copy(volume: &Volume, id: PageId) -> Result<Option<(Address, u64)>, Error> {
+/// Those of reading; [`StorageError::ReaderOverrun`] if a writer goes on faster than the state can
+/// be read.
+fn find_copy(volume: &Volume, id: PageId) -> Result<Option<(Address, u64)>, OpenError> {
     for _ in 0..ATTEMPTS {
         let superblock = read_superblock(volume, &[])?;
         // It may name places behind the end that the volume had when it was opened.
@@ -148,7 +148,7 @@ fn find_copy(volume: &Volume, id: PageId) -> Result<Option<(Address, u64)>, Erro
             return found.map(|(copy, _)| copy);
         }
     }
-    Err(Error::ReaderOverrun { paths: Vec::new() })
+    Err(StorageError::ReaderOverrun { paths: Vec::new() }.into())
 }
 
 /// A place of a page, with the sequence number of its segment.
@@ -160,7 +160,7 @@ fn copy_in(
     volume: &Volume,
     superblock: &Superblock,
     id: PageId,
-) -> Result<(Option<Copy>, Lsn), Error> {
+) -> Result<(Option<Copy>, Lsn), OpenError> {
     let whole = superblock.sizes.whole_in(volume.len());
     let segments = superblock.segments.max(whole);
     let (pool, _) = reserve_tables(FEW_FRAMES, segments)?;
@@ -170,7 +170,7 @@ fn copy_in(
     if let Some(area) = log_area(superblock) {
         let base = LogBase {
             provisional: &loaded.provisional,
-            has: &|page| pool.mapping.place(page) != Place::Free,
+            has: &|page| pool.mapping.place(page) != PagePlace::Free,
         };
         // Twice, as in `keep_log`: the second reading has to find all records that were durable
         // when the first one ended.
@@ -186,7 +186,7 @@ fn copy_in(
         scan.apply(superblock, &mut |page, place| pool.mapping.set(page, place));
     }
     let copy = match pool.mapping.place(id) {
-        Place::Stored(address) => seqs
+        PagePlace::Stored(address) => seqs
             .get(address.segment() as usize)
             .map(|&seq| (address, seq)),
         _ => None,
@@ -215,7 +215,12 @@ impl Opening {
     /// Explains why page `id` could not be read at `address`, with this error. For a reader:
     /// if the page is in another place by now, a writer has used that one again. If it still has to
     /// be there, it is corrupt.
-    pub(crate) fn judge_read(&self, id: PageId, address: Address, error: Error) -> Error {
+    pub(crate) fn judge_read(
+        &self,
+        id: PageId,
+        address: Address,
+        error: StorageError,
+    ) -> StorageError {
         if !self.shared.config.read_only {
             return error;
         }
@@ -234,7 +239,7 @@ impl Opening {
             };
         }
         match beside.is_overrun {
-            true => Error::ReaderOverrun {
+            true => StorageError::ReaderOverrun {
                 paths: beside.paths.clone(),
             },
             false => error,

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use isobath_io::Volume;
 
-use crate::Error;
-use crate::buffer::Place;
+use crate::buffer::PagePlace;
 use crate::canary::{self, Canary};
 use crate::checkpoint::Superblock;
+use crate::error::{OpenError, StorageError};
 use crate::log::record::{Body, Copied, Kind, Mapped, Operation, Token, decode};
 use crate::log::{LogArea, LogEnd, Reader};
 use crate::page::{Lsn, PageId};
@@ -126,8 +126,8 @@ impl Plan {
 }
 
 /// A record whose checksum matches, but which this version cannot read.
-pub(crate) fn unknown_record(lsn: Lsn, kind: Kind) -> Error {
-    Error::UnknownLogRecord {
+pub(crate) fn unknown_record(lsn: Lsn, kind: Kind) -> StorageError {
+    StorageError::UnknownLogRecord {
         position: lsn.0,
         kind: kind as u8,
     }
@@ -176,7 +176,7 @@ impl Scan {
         area: &LogArea,
         superblock: &Superblock,
         base: &Base<'_>,
-    ) -> Result<Scan, Error> {
+    ) -> Result<Scan, OpenError> {
         let mut log = reader(volume, area, superblock);
         let scan = Scan::read_with(&mut log, superblock, base).whole()?;
         let missing = scan.unflushed.first_missing(volume, superblock, &log)?;
@@ -234,12 +234,12 @@ impl Scan {
         };
         scan.end = reader.end();
         let failed = failed.or((scan.end.lsn.0 < superblock.log_durable).then_some(
-            Error::LogCorrupt {
+            StorageError::LogCorrupt {
                 position: scan.end.lsn.0,
                 durable: superblock.log_durable,
             },
         ));
-        AsFar::new(scan, failed)
+        AsFar::new(scan, failed.map(OpenError::from))
     }
 
     /// Takes what nothing has confirmed so far for confirmed.
@@ -373,12 +373,12 @@ impl Scan {
     }
 
     /// Brings the mapping table, as the checkpoint gave it, up to the log. The
-    /// pages whose newest state is an image say [`Place::Loading`] until
+    /// pages whose newest state is an image say [`PagePlace::Loading`] until
     /// a replay has put them in.
     pub(crate) fn apply(
         mut self,
         superblock: &Superblock,
-        set: &mut dyn FnMut(PageId, Place),
+        set: &mut dyn FnMut(PageId, PagePlace),
     ) -> Plan {
         let mut orphaned = Orphaned::default();
         for (&page, token) in &self.provisional {
@@ -391,10 +391,10 @@ impl Scan {
         let mut images = HashMap::default();
         for (&page, &(version, newest)) in &self.pages {
             match newest {
-                Newest::Copy(address) => set(page, Place::Stored(address)),
-                Newest::Ended => set(page, Place::Free),
+                Newest::Copy(address) => set(page, PagePlace::Stored(address)),
+                Newest::Ended => set(page, PagePlace::Free),
                 Newest::Image => {
-                    set(page, Place::Loading(0));
+                    set(page, PagePlace::Loading(0));
                     images.insert(page, version);
                 }
             }

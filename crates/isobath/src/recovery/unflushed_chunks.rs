@@ -4,9 +4,9 @@
 
 use isobath_io::{AlignedBuf, IoError, Volume};
 
-use crate::Error;
 use crate::canary::{self, Canary};
 use crate::checkpoint::Superblock;
+use crate::error::{OpenError, StorageError};
 use crate::log::record::{Body, Copied, Mapped, Token, decode};
 use crate::log::{LogArea, ReadError, Reader};
 use crate::page::{self, Lsn, PageId};
@@ -158,12 +158,13 @@ fn is_there(volume: &Volume, superblock: &Superblock, chunk: &Mapped) -> Result<
 ///
 /// # Errors
 ///
-/// What keeps the log from being read; [`Error::LogCorrupt`] if a writer overtakes every reading.
+/// What keeps the log from being read; [`StorageError::LogCorrupt`] if a writer overtakes every
+/// reading.
 pub(crate) fn find_end(
     volume: &Volume,
     area: &LogArea,
     superblock: &Superblock,
-) -> Result<Lsn, Error> {
+) -> Result<Lsn, OpenError> {
     let (mut cut, mut suspect) = (None, None);
     for _ in 0..ROUNDS {
         let mut log = reader(volume, area, superblock);
@@ -176,7 +177,7 @@ pub(crate) fn find_end(
             match log.next() {
                 Ok(Some(record)) => match decode(record.kind, record.body) {
                     Some(body) => chunks.note(record.lsn, &body),
-                    None => return Err(unknown_record(record.lsn, record.kind)),
+                    None => return Err(unknown_record(record.lsn, record.kind).into()),
                 },
                 Ok(None) => break,
                 Err(ReadError::Lost { durable, .. }) if !trusts => return Ok(Lsn(durable)),
@@ -190,10 +191,11 @@ pub(crate) fn find_end(
             missing => suspect = missing,
         }
     }
-    Err(Error::LogCorrupt {
+    Err(StorageError::LogCorrupt {
         position: suspect.map_or(superblock.log_start, |lsn| lsn.0),
         durable: superblock.log_durable,
-    })
+    }
+    .into())
 }
 
 #[cfg(test)]

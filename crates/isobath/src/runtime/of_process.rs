@@ -1,6 +1,6 @@
 //! Values that only the process that made them may touch.
 
-use crate::Error;
+use crate::error::StorageError;
 
 /// A value of the process that made it. A child that was forked since has a copy of it, whose locks
 /// other threads of the parent may hold and whose workers do not exist: the child cannot reach it,
@@ -29,12 +29,12 @@ impl<T> OfProcess<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Forked`] in a child.
+    /// [`StorageError::Forked`] in a child.
     #[inline]
-    pub(crate) fn get(&self) -> Result<&T, Error> {
+    pub(crate) fn get(&self) -> Result<&T, StorageError> {
         match &self.value {
             Some(value) if !self.is_forked() => Ok(value),
-            _ => Err(Error::Forked),
+            _ => Err(StorageError::Forked),
         }
     }
 
@@ -42,13 +42,13 @@ impl<T> OfProcess<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Forked`] in a child.
+    /// [`StorageError::Forked`] in a child.
     #[inline]
-    pub(crate) fn get_mut(&mut self) -> Result<&mut T, Error> {
+    pub(crate) fn get_mut(&mut self) -> Result<&mut T, StorageError> {
         let is_forked = self.is_forked();
         match &mut self.value {
             Some(value) if !is_forked => Ok(value),
-            _ => Err(Error::Forked),
+            _ => Err(StorageError::Forked),
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::sync::Mutex;
 
 /// One worker's value, apart from the others' in memory.
 #[repr(align(128))]
-struct Own<T> {
+struct OfWorker<T> {
     handle: Arc<WorkerHandle>,
     value: T,
 }
@@ -17,7 +17,7 @@ struct Own<T> {
 /// A `T` for each worker, which only that worker's thread reaches: so it needs no lock, whatever
 /// `T` is.
 pub(crate) struct PerWorker<T> {
-    own: Box<[Own<T>]>,
+    own: Box<[OfWorker<T>]>,
     /// Held by the thread that looks at what workers have left.
     ended: Mutex<()>,
 }
@@ -33,7 +33,7 @@ impl<T> PerWorker<T> {
     /// Calls `make` for each index.
     pub(crate) fn new(workers: &WorkerPool, mut make: impl FnMut(usize) -> T) -> PerWorker<T> {
         let handles = workers.handles().iter().enumerate();
-        let own = handles.map(|(index, handle)| Own {
+        let own = handles.map(|(index, handle)| OfWorker {
             handle: Arc::clone(handle),
             value: make(index),
         });

@@ -129,19 +129,19 @@ impl Spin {
 }
 
 /// A place among the threads that look.
-struct Place(&'static Looking);
+struct Spinning(&'static Looking);
 
 impl Looking {
-    fn join(&'static self) -> Option<Place> {
+    fn join(&'static self) -> Option<Spinning> {
         let more = |looking: u32| (looking < places()).then_some(looking + 1);
         let joined = self
             .0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        joined.is_ok().then(|| Place(self))
+        joined.is_ok().then(|| Spinning(self))
     }
 }
 
-impl Drop for Place {
+impl Drop for Spinning {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -218,7 +218,7 @@ mod tests {
     fn there_is_a_place_for_every_two_processors() {
         static ALL: Looking = Looking(AtomicU32::new(0));
         for _ in 0..2 {
-            let joined: Vec<Place> = std::iter::from_fn(|| ALL.join()).collect();
+            let joined: Vec<Spinning> = std::iter::from_fn(|| ALL.join()).collect();
             assert_eq!(joined.len(), places() as usize);
         }
         assert_eq!(ALL.0.load(Ordering::Relaxed), 0);

@@ -34,7 +34,7 @@ impl TaskId {
 }
 
 /// The storage of one task.
-pub(super) struct Slot {
+pub(super) struct TaskSlot {
     pub(super) generation: Cell<u32>,
     pub(super) fiber: Cell<Option<Fiber>>,
     /// The fiber's work, if it is user work.
@@ -56,9 +56,9 @@ pub(super) struct Slot {
     pub(super) suspended_at: Cell<Option<&'static std::panic::Location<'static>>>,
 }
 
-impl Slot {
-    pub(super) fn new() -> Slot {
-        Slot {
+impl TaskSlot {
+    pub(super) fn new() -> TaskSlot {
+        TaskSlot {
             generation: Cell::new(0),
             fiber: Cell::new(None),
             work: Cell::new(None),

@@ -17,7 +17,7 @@ mod waiting;
 
 use super::clock;
 use super::overflow;
-use super::task::{Fiber, Slot, TaskId, TaskRef};
+use super::task::{Fiber, TaskId, TaskRef, TaskSlot};
 use super::worker_handle::{Message, Urgency, Work, WorkerHandle};
 
 /// Set in an I/O's user data where its completion belongs to the worker's
@@ -116,7 +116,7 @@ pub(crate) struct Worker {
     limits: Limits,
     handle: Arc<WorkerHandle>,
     channel: RefCell<Box<dyn Channel>>,
-    slots: Vec<Slot>,
+    slots: Vec<TaskSlot>,
     free_slots: RefCell<Vec<u32>>,
     free_system_slots: RefCell<Vec<u32>>,
     /// Stacks that are free. There is one for every system task and at least one for user work.
@@ -221,7 +221,7 @@ impl Worker {
             limits,
             handle,
             channel: RefCell::new(channel),
-            slots: (0..all).map(|_| Slot::new()).collect(),
+            slots: (0..all).map(|_| TaskSlot::new()).collect(),
             free_slots: RefCell::new((0..user as u32).rev().collect()),
             free_system_slots: RefCell::new((user as u32..all as u32).rev().collect()),
             stacks: RefCell::new(stacks),
@@ -320,7 +320,7 @@ impl Worker {
     /// The places at which all tasks last yielded, for debugging a standstill.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn tasks_suspended_at(&self) -> Vec<String> {
-        let waiting = |slot: &Slot| {
+        let waiting = |slot: &TaskSlot| {
             let fiber = slot.fiber.take();
             let lives = fiber.is_some();
             slot.fiber.set(fiber);

@@ -15,7 +15,7 @@ use isobath_io::{Access, Volume, VolumeError, VolumeOptions, two_sizes};
 
 use crate::api::catalog;
 use crate::backup::Watch;
-use crate::btree::{Content, Record, ValueKind, read_content};
+use crate::btree::{Content, PageRecord, ValueKind, read_content};
 use crate::checkpoint::open_log;
 use crate::extent::{self, Extent, RUN_BYTES};
 use crate::log::record::Operation;
@@ -24,7 +24,7 @@ use crate::page::{PageId, get_u64};
 use crate::recovery::read_superblock;
 use crate::sync::HashSet;
 use crate::types::{CATALOG, TreeId, dropped_by};
-use crate::{Durability, Error, Options, Store, Tree};
+use crate::{Durability, Error, OpenError, Options, Store, Tree};
 use making::Making;
 use source::Source;
 
@@ -120,7 +120,7 @@ pub fn salvage<P: AsRef<Path>, Q: AsRef<Path>>(
     match read_superblock(&volume, &paths) {
         // A log that is missing is told as one that cannot be read.
         Ok(mut superblock) => drop(open_log(&volume, &mut superblock, &paths, None)),
-        Err(older @ Error::OlderFormat { .. }) => return Err(older),
+        Err(older @ OpenError::OlderFormat { .. }) => return Err(older.into()),
         Err(_) => {}
     }
     let making = Making::at(to)?;
@@ -270,7 +270,7 @@ trait Taker {
     fn take(
         &mut self,
         salvage: &mut Salvage<'_, '_>,
-        record: Record,
+        record: PageRecord,
         only_new: bool,
     ) -> Result<(), Error>;
 }
@@ -283,7 +283,7 @@ impl Taker for Catalog {
     fn take(
         &mut self,
         _: &mut Salvage<'_, '_>,
-        record: Record,
+        record: PageRecord,
         only_new: bool,
     ) -> Result<(), Error> {
         if !(only_new && self.0.contains_key(&record.key)) {
@@ -305,7 +305,7 @@ impl Taker for Copied {
     fn take(
         &mut self,
         salvage: &mut Salvage<'_, '_>,
-        record: Record,
+        record: PageRecord,
         only_new: bool,
     ) -> Result<(), Error> {
         if only_new && self.tree.contains(&record.key)? {
@@ -328,7 +328,7 @@ impl Taker for OfRun<'_> {
     fn take(
         &mut self,
         salvage: &mut Salvage<'_, '_>,
-        record: Record,
+        record: PageRecord,
         only_new: bool,
     ) -> Result<(), Error> {
         let is_tombstone = record.kind == ValueKind::Extent && record.value.is_empty();
@@ -619,7 +619,7 @@ impl Salvage<'_, '_> {
     }
 
     /// Copies a large value. If a part of it is missing, that is noted, and its key has no record.
-    fn copy_value(&mut self, to: &Copied, record: &Record) -> Result<(), Error> {
+    fn copy_value(&mut self, to: &Copied, record: &PageRecord) -> Result<(), Error> {
         let outcome = self.try_value(to, record)?;
         let whose = (to.id, record.key.clone());
         match outcome {
@@ -644,7 +644,7 @@ impl Salvage<'_, '_> {
             let Some(to) = copied.get_mut(&tree) else {
                 continue;
             };
-            let record = Record {
+            let record = PageRecord {
                 key,
                 kind: ValueKind::Extent,
                 value: lost.descriptor,
@@ -670,7 +670,7 @@ impl Salvage<'_, '_> {
         }
     }
 
-    fn try_value(&self, to: &Copied, record: &Record) -> Result<Result<(), String>, Error> {
+    fn try_value(&self, to: &Copied, record: &PageRecord) -> Result<Result<(), String>, Error> {
         let Ok(extent) = extent::decode(&record.value) else {
             return Ok(Err("its descriptor makes no sense".to_owned()));
         };
@@ -731,7 +731,7 @@ impl Salvage<'_, '_> {
         let key = operation.key;
         match operation.value {
             Some(value) if value.kind == ValueKind::Extent => {
-                let record = Record {
+                let record = PageRecord {
                     key: key.to_vec(),
                     kind: value.kind,
                     value: value.bytes.to_vec(),

@@ -5,7 +5,7 @@ use isobath_io::Volume;
 use super::search::Index;
 use crate::Error;
 use crate::backup::Watch;
-use crate::buffer::Place;
+use crate::buffer::PagePlace;
 use crate::checkpoint::format::{Array, LoadError, Reader, mapping_index};
 use crate::checkpoint::log_area;
 use crate::checkpoint::{SUPERBLOCK_OFFSETS, Superblock};
@@ -144,7 +144,7 @@ impl<'v> Source<'v> {
         for _ in 0..MAX_LOST {
             let high_water = superblock.page_high_water;
             let read = reader.read_mapping(&directory, high_water, |id, word| {
-                if let Place::Stored(address) = Place::from_word(word) {
+                if let PagePlace::Stored(address) = PagePlace::from_word(word) {
                     mapping.words.insert(PageId(id), address);
                 }
             });
@@ -226,7 +226,7 @@ impl<'v> Source<'v> {
             }
             for (page, place) in places {
                 match place {
-                    Place::Stored(address) => drop(mapping.words.insert(page, address)),
+                    PagePlace::Stored(address) => drop(mapping.words.insert(page, address)),
                     _ => drop(mapping.words.remove(&page)),
                 }
             }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{Durability, SegmentSizes};
+use super::{Durability, SegmentSize};
 
 /// Sizes and bounds that were fixed when the store was opened.
 #[derive(Clone, Debug)]
@@ -11,7 +11,7 @@ pub(crate) struct Config {
     pub(crate) tasks: usize,
     pub(crate) depth: u32,
     pub(crate) stack_bytes: usize,
-    pub(crate) sizes: SegmentSizes,
+    pub(crate) sizes: SegmentSize,
     /// Alignment of what is read and written, in bytes.
     pub(crate) block_bytes: u32,
     pub(crate) fill_factor: f64,

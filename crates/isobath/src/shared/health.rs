@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::error::{Error, StorageError};
 use crate::sync::{Mutex, OnceLock};
-use crate::{Error, trace};
+use crate::trace;
 
 /// Has the tasks of one part wake that wait for what does not come once a write has failed.
 type Wake = Arc<dyn Fn() + Send + Sync>;
@@ -52,9 +53,9 @@ impl Health {
 
     /// Refuses where a write has failed.
     #[inline]
-    pub(super) fn check(&self) -> Result<(), Error> {
+    pub(super) fn check(&self) -> Result<(), StorageError> {
         match self.poison.get() {
-            Some(cause) => Err(Error::Poisoned {
+            Some(cause) => Err(StorageError::Poisoned {
                 cause: Arc::new(cause.clone()),
             }),
             None => Ok(()),

@@ -7,7 +7,7 @@ mod durability;
 mod health;
 mod reserved;
 mod run;
-mod sizes;
+mod segment_size;
 mod uuid;
 
 pub(crate) use address::{
@@ -18,12 +18,12 @@ pub(crate) use counters::Counters;
 pub use durability::Durability;
 pub(crate) use reserved::ReservedWords;
 pub(crate) use run::Run;
-pub(crate) use sizes::{SEGMENT_BYTES, SegmentSizes, segment_bytes_for};
+pub(crate) use segment_size::{SEGMENT_BYTES, SegmentSize, segment_bytes_for};
 pub(crate) use uuid::uuid;
 
 use isobath_io::Volume;
 
-use crate::Error;
+use crate::error::{Error, StorageError};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use health::Health;
@@ -67,9 +67,9 @@ impl Shared {
     ///
     /// # Errors
     ///
-    /// [`Error::Closed`] once the store has been closed.
-    pub(crate) fn volume(&self) -> Result<Volume, Error> {
-        self.volume.lock().clone().ok_or(Error::Closed)
+    /// [`StorageError::Closed`] once the store has been closed.
+    pub(crate) fn volume(&self) -> Result<Volume, StorageError> {
+        self.volume.lock().clone().ok_or(StorageError::Closed)
     }
 
     /// Releases the volume, whatever handles remain.
@@ -95,16 +95,16 @@ impl Shared {
     }
 
     /// Refuses changes to a store that is read-only or whose writes failed.
-    pub(crate) fn writable(&self) -> Result<(), Error> {
+    pub(crate) fn writable(&self) -> Result<(), StorageError> {
         if self.config.read_only {
-            return Err(Error::ReadOnly);
+            return Err(StorageError::ReadOnly);
         }
         self.not_poisoned()
     }
 
     /// Refuses where a write has failed.
     #[inline]
-    pub(crate) fn not_poisoned(&self) -> Result<(), Error> {
+    pub(crate) fn not_poisoned(&self) -> Result<(), StorageError> {
         self.health.check()
     }
 
@@ -116,8 +116,8 @@ impl Shared {
 
     /// A write failed: no more changes from here on, with this as the reason. Tasks that wait wake
     /// and find it.
-    pub(crate) fn poison(&self, cause: Error) {
-        self.health.poison(cause);
+    pub(crate) fn poison(&self, cause: impl Into<Error>) {
+        self.health.poison(cause.into());
     }
 
     /// Calls `wake` whenever a write fails, to wake tasks that wait for what does not come then.

@@ -12,7 +12,7 @@ use crate::recovery::compare::Layout;
 use crate::recovery::{self, EngineParts, Plan};
 use crate::sync::atomic::Ordering;
 use crate::sync::interrupt;
-use crate::{Error, Options, Store};
+use crate::{Error, OpenError, Options, StorageError, Store};
 
 /// A simulation made no progress: a task was lost, or two wait for each other.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -93,7 +93,7 @@ impl Simulation {
     fn start(
         parts: EngineParts,
         seed: u64,
-        make: fn(Runtime, Plan, Vec<std::path::PathBuf>) -> Result<Store, Error>,
+        make: fn(Runtime, Plan, Vec<std::path::PathBuf>) -> Result<Store, OpenError>,
     ) -> Result<Simulation, Error> {
         let (engine, plan) = Engine::new(parts);
         let mut rng = Rng::new(seed);
@@ -247,7 +247,7 @@ impl Simulation {
                         .wait_for_pending_frees(&local.worker)?;
                     engine.log_tasks.wait_all_durable(&local.worker)
                 }
-                None => Err(Error::Closed),
+                None => Err(StorageError::Closed),
             })
         });
         crate::runtime::block_on(rest.flat())?;

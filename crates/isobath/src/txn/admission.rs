@@ -5,8 +5,8 @@
 //! to the catalog wait for nothing: sealing and merging make some.
 
 use super::change::Change;
-use crate::Error;
 use crate::context::TaskWorker;
+use crate::error::StorageError as Error;
 use crate::overlay::Admission;
 use crate::page::PAGE_SIZE;
 use crate::runtime::{Patience, clock};

@@ -3,10 +3,10 @@
 use super::TreeStatus;
 use super::tree_status::Access;
 use super::versions::KeyRef;
-use crate::Error;
 use crate::btree::{Decision, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::TaskWorker;
+use crate::error::TransactionError;
 use crate::extent::Extent;
 use crate::log::record::Token;
 use crate::runtime::Patience;
@@ -35,8 +35,8 @@ impl Change<'_> {
         (self.key.len() + value) as u64
     }
 
-    pub(super) fn conflict(&self) -> Error {
-        Error::Conflict {
+    pub(super) fn conflict(&self) -> TransactionError {
+        TransactionError::Conflict {
             tree: self.name.to_owned(),
             key: self.key.to_vec(),
         }
@@ -56,11 +56,11 @@ impl Change<'_> {
 
     /// Whether the tree may be changed now. A commit that has occupied its slot
     /// keeps the answer true.
-    pub(super) fn may_change(&self) -> Result<bool, Error> {
+    pub(super) fn may_change(&self) -> Result<bool, TransactionError> {
         match self.status.map_or(Access::Granted, TreeStatus::access) {
             Access::Granted => Ok(true),
             Access::Later => Ok(canary::is_on(Canary::LoadBesideCommits)),
-            Access::Never => Err(Error::TreeDropped {
+            Access::Never => Err(TransactionError::TreeDropped {
                 name: self.name.to_owned(),
             }),
         }
@@ -68,7 +68,7 @@ impl Change<'_> {
 
     /// Waits while a bulk load of the tree is being linked, or a large commit rewrites it. The
     /// caller has no slot.
-    pub(super) fn await_load(&self, local: &TaskWorker) -> Result<(), Error> {
+    pub(super) fn await_load(&self, local: &TaskWorker) -> Result<(), TransactionError> {
         let mut patience = Patience::default();
         while !self.may_change()? {
             local.parts.shared.writable()?;
@@ -85,7 +85,7 @@ impl Change<'_> {
 
     /// Waits while the tree is about to have no overlays; see [`Change::overlays`]. The caller has
     /// no slot.
-    pub(super) fn await_overlays(&self, local: &TaskWorker) -> Result<u64, Error> {
+    pub(super) fn await_overlays(&self, local: &TaskWorker) -> Result<u64, TransactionError> {
         let mut patience = Patience::default();
         loop {
             if let Some(serial) = self.overlays(local) {

@@ -32,13 +32,14 @@ use super::{COLLECT_STEP, MIN_COLLECT, Transactions};
 use crate::btree::{Decision, Descriptor, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::{TaskContext, TaskWorker, WriteContext};
+use crate::error::{StorageError, TransactionError};
+use crate::extent;
 use crate::levels;
 use crate::log::record::{CommitBody, Kind, Operation, Token, operation_bytes};
 use crate::log::{LogReservation, Slot};
 use crate::page::{Lsn, PageId};
 use crate::shared::Counters;
 use crate::shared::Durability;
-use crate::{Error, extent};
 
 /// The context of a commit, without its changes.
 #[derive(Clone, Copy, Default)]
@@ -84,12 +85,16 @@ impl Transactions {
         local: &TaskWorker,
         change: Change<'_>,
         precondition: impl FnMut(Option<ValueRef<'_>>) -> bool,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, TransactionError> {
         self.auto_commit(local, change, precondition, CommitContext::default())
     }
 
     /// Auto-commits one put or delete, whatever the key has.
-    pub(crate) fn put_one(&self, local: &TaskWorker, change: Change<'_>) -> Result<(), Error> {
+    pub(crate) fn put_one(
+        &self,
+        local: &TaskWorker,
+        change: Change<'_>,
+    ) -> Result<(), TransactionError> {
         let context = CommitContext {
             is_blind: true,
             ..CommitContext::default()
@@ -103,7 +108,7 @@ impl Transactions {
         change: Change<'_>,
         mut precondition: impl FnMut(Option<ValueRef<'_>>) -> bool,
         context: CommitContext<'_>,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, TransactionError> {
         let parts = &local.parts;
         let durability = parts.shared.config.durability;
         TaskContext { local }.admit()?;
@@ -143,7 +148,7 @@ impl Transactions {
     }
 
     /// Where commits that are not visible yet fill the version store, waits for them.
-    fn await_version_space(&self, local: &TaskWorker) -> Result<(), Error> {
+    fn await_version_space(&self, local: &TaskWorker) -> Result<(), TransactionError> {
         if self.is_late && self.lacks_room(&local.parts) && self.unseen.is_any() {
             self.await_durable(local)?;
             self.collect_recent();
@@ -161,7 +166,7 @@ impl Transactions {
         context: CommitContext<'_>,
         durability: Durability,
         precondition: &mut Precondition<'_>,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, TransactionError> {
         TaskContext { local }.admit()?;
         self.await_version_space(local)?;
         admission::wait(local, changes)?;
@@ -179,7 +184,7 @@ impl Transactions {
         durability: Durability,
         precondition: &mut Precondition<'_>,
         locked: Locked<'_>,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, TransactionError> {
         let commit = Commit {
             transactions: self,
             local,
@@ -197,7 +202,7 @@ impl Transactions {
 
 /// Whether a commit may go on, given a key's current value and the index of its change.
 pub(crate) type Precondition<'g> =
-    dyn FnMut(usize, Option<ValueRef<'_>>) -> Result<bool, Error> + 'g;
+    dyn FnMut(usize, Option<ValueRef<'_>>) -> Result<bool, TransactionError> + 'g;
 
 /// The rest of the work of an applied commit.
 #[derive(Default)]
@@ -239,7 +244,7 @@ fn apply_unversioned(
     change: &Change<'_>,
     is_blind: bool,
     precondition: &mut impl FnMut(Option<ValueRef<'_>>) -> bool,
-) -> Result<(bool, Option<Descriptor>), Error> {
+) -> Result<(bool, Option<Descriptor>), TransactionError> {
     let (mut went, mut dead) = (false, None);
     let ctx = TaskContext { local };
     levels::update(&change.tree, &ctx, change.key, is_blind, |old| {
@@ -268,7 +273,7 @@ impl Transactions {
         locked: Locked<'_>,
         mut outcome: Outcome<'_>,
         durability: Durability,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, TransactionError> {
         let is_late = self.is_late;
         let locked = outcome.in_parts.is_some().then_some(locked);
         for dead in &outcome.dead {
@@ -306,7 +311,8 @@ impl Transactions {
         let has_lasted = || is_late && lsn < log.durable() && lsn < self.watermark(log);
         if seen.is_err() && !has_lasted() {
             outcome.stays_unseen(self, locked.as_ref());
-            return seen.map(|()| false);
+            seen?;
+            return Ok(false);
         }
         drop(outcome);
         drop(locked);
@@ -323,7 +329,7 @@ impl Transactions {
         local: &TaskWorker,
         lsn: Lsn,
         durability: Durability,
-    ) -> Result<(), Error> {
+    ) -> Result<(), StorageError> {
         let waits = durability != Durability::Synced
             && self.is_late
             && self.watermark(&local.parts.log) <= lsn
@@ -336,7 +342,11 @@ impl Transactions {
     }
 
     /// Waits until every snapshot that begins sees the commit at `lsn`.
-    pub(super) fn wait_for_watermark(&self, local: &TaskWorker, lsn: Lsn) -> Result<(), Error> {
+    pub(super) fn wait_for_watermark(
+        &self,
+        local: &TaskWorker,
+        lsn: Lsn,
+    ) -> Result<(), StorageError> {
         let parts = &local.parts;
         if self.tracker.reported() > lsn.0 {
             return Ok(());
@@ -417,7 +427,7 @@ impl<'a> Commit<'a, '_> {
         transactions.is_late && self.changes.iter().any(is_early)
     }
 
-    fn run(mut self) -> Result<Outcome<'a>, Error> {
+    fn run(mut self) -> Result<Outcome<'a>, TransactionError> {
         self.validate_writes()?;
         let reads = self.context.reads.zip(self.context.snapshot);
         let reads = reads.filter(|_| !canary::is_on(Canary::SkipReadValidation));
@@ -445,7 +455,7 @@ impl<'a> Commit<'a, '_> {
     /// First committer wins: no commit has changed these keys since the snapshot.
     /// As they are locked, no other commit will. What loads have changed is seen
     /// when the keys are read, and in the slot.
-    fn validate_writes(&self) -> Result<(), Error> {
+    fn validate_writes(&self) -> Result<(), TransactionError> {
         let Some(snapshot) = self.context.snapshot else {
             return Ok(());
         };
@@ -466,7 +476,7 @@ impl<'a> Commit<'a, '_> {
 
     /// Whether the trees may be changed now, and have what was read of them: no load
     /// was linked since. To be asked in the slot, for as long as that is occupied.
-    fn may_change(&self, peeked: &[CurrentValue]) -> Result<bool, Error> {
+    fn may_change(&self, peeked: &[CurrentValue]) -> Result<bool, TransactionError> {
         for (change, peeked) in self.changes.iter().zip(peeked) {
             if !change.may_change()? {
                 return Ok(false);
@@ -482,7 +492,7 @@ impl<'a> Commit<'a, '_> {
     }
 
     /// Reads what the keys have, with the bytes of inline values if `publish`.
-    fn read_current(&mut self, publish: bool) -> Result<CurrentValues, Error> {
+    fn read_current(&mut self, publish: bool) -> Result<CurrentValues, TransactionError> {
         let ctx = TaskContext { local: self.local };
         let mut peeked = Vec::with_capacity(self.changes.len());
         let mut bytes = Vec::new();
@@ -500,7 +510,7 @@ impl<'a> Commit<'a, '_> {
                 false => levels::get(&change.tree, &ctx, change.key, &mut bytes),
             };
             // A tree that is being dropped looks corrupt.
-            let kind = kind.or_else(|error| change.may_change().and(Err(error)))?;
+            let kind = kind.or_else(|error| change.may_change().and(Err(error.into())))?;
             let old = kind.map(|kind| ValueRef {
                 kind,
                 bytes: &bytes,
@@ -528,7 +538,7 @@ impl<'a> Commit<'a, '_> {
     }
 
     /// The commit's record; without a log, its confirmed allocations alone.
-    fn record(&self, peeked: &[CurrentValue]) -> Result<Record, Error> {
+    fn record(&self, peeked: &[CurrentValue]) -> Result<Record, TransactionError> {
         let local = self.local;
         let mut record = Record {
             confirmed: self.changes.iter().flat_map(Change::tokens).collect(),
@@ -568,7 +578,7 @@ impl<'a> Commit<'a, '_> {
         peeked: Vec<CurrentValue>,
         publish: bool,
         mut validation: Option<&mut Validation<'_>>,
-    ) -> Result<Option<Outcome<'a>>, Error> {
+    ) -> Result<Option<Outcome<'a>>, TransactionError> {
         let local = self.local;
         let parts = &local.parts;
         self.advance(validation.as_deref_mut())?;
@@ -639,7 +649,7 @@ impl<'a> Commit<'a, '_> {
             (is_late && publish).then(|| unseen.note(self.changes.iter().map(Change::number)));
         local.worker.preemption_point();
         let applied = self.apply(&reserved, lsn, splits, &mut reservation);
-        let applied = applied.and_then(|()| self.end_tree(lsn));
+        let applied = applied.and_then(|()| Ok(self.end_tree(lsn)?));
         if let Err(error) = applied {
             self.fail(slot, published, &error);
             std::mem::forget(noted);
@@ -734,7 +744,7 @@ impl<'a> Commit<'a, '_> {
     }
 
     /// Validates what it has read beside the commits of others.
-    fn advance(&self, validation: Option<&mut Validation<'_>>) -> Result<(), Error> {
+    fn advance(&self, validation: Option<&mut Validation<'_>>) -> Result<(), TransactionError> {
         let versions = &self.transactions.versions;
         validation.map_or(Ok(()), |validation| {
             validation.advance(self.local, versions, &[])
@@ -745,7 +755,7 @@ impl<'a> Commit<'a, '_> {
         &self,
         validation: Option<&Validation<'_>>,
         own: Option<CommitNumber>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), TransactionError> {
         if let Some(validation) = validation {
             validation.run(&self.transactions.versions, own, &[])?;
         }
@@ -759,7 +769,7 @@ impl<'a> Commit<'a, '_> {
         lsn: Lsn,
         mut splits: Splits,
         reservation: &mut LogReservation<'_>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), TransactionError> {
         for (at, change) in self.changes.iter().enumerate() {
             levels::put(&change.tree, ctx, change.key, lsn, change.value)?;
             let left = self.changes.len() - 1 - at;
@@ -771,14 +781,14 @@ impl<'a> Commit<'a, '_> {
 
     /// Frees the root of the tree that ends with the commit at `lsn`. The commit stays
     /// registered until then, as for chunks that go.
-    fn end_tree(&self, lsn: Lsn) -> Result<(), Error> {
+    fn end_tree(&self, lsn: Lsn) -> Result<(), StorageError> {
         let ctx = TaskContext { local: self.local };
         let ends = self.context.ends;
         ends.map_or(Ok(()), |tree| tree.free_root_logged(&ctx, lsn))
     }
 
     /// The record was appended, but the pages do not have all of it.
-    fn fail(&self, slot: Slot<'_>, published: Option<CommitNumber>, error: &Error) {
+    fn fail(&self, slot: Slot<'_>, published: Option<CommitNumber>, error: &TransactionError) {
         let parts = &self.local.parts;
         if self.changes.len() == 1 && !parts.log.is_on() {
             // Nothing has changed, and no record says that it would.

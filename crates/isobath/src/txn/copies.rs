@@ -1,8 +1,8 @@
 //! Backups and large transactions keep each other out: if a tree was rewritten the log does not
 //! repeat its changes.
 
-use crate::Error;
 use crate::canary::{self, Canary};
+use crate::error::StorageError as Error;
 use crate::runtime::{Patience, Worker};
 use crate::shared::Shared;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -23,12 +23,12 @@ use super::snapshots::Registered;
 use super::tree_status::Closed;
 use super::versions::OldValue;
 use super::{Transactions, TreeStatus};
-use crate::Error;
 use crate::btree::{
     self, Change, Direction, Edits, Rewrite, Rewritten, Stretches, Tree, TreeId, ValueKind,
 };
 use crate::canary::{self, Canary};
 use crate::context::{TaskContext, TaskParts, TaskWorker, WriteContext};
+use crate::error::{StorageError, TransactionError};
 use crate::extent::{self, Extent};
 use crate::log::record::{Kind, Token, structure_body};
 use crate::log::{ReservationClass, Slot};
@@ -54,8 +54,8 @@ pub(crate) struct LargeTree<'a> {
 }
 
 impl LargeTree<'_> {
-    fn conflict(&self, key: &[u8]) -> Error {
-        Error::Conflict {
+    fn conflict(&self, key: &[u8]) -> TransactionError {
+        TransactionError::Conflict {
             tree: self.name.to_owned(),
             key: key.to_vec(),
         }
@@ -63,7 +63,7 @@ impl LargeTree<'_> {
 }
 
 /// Gives the next change of the tree at this index, by ascending keys, each key once.
-pub(crate) type NextChange<'s> = dyn FnMut(usize) -> Result<Option<Change>, Error> + 's;
+pub(crate) type NextChange<'s> = dyn FnMut(usize) -> Result<Option<Change>, TransactionError> + 's;
 
 /// The contents of the record.
 #[derive(Default)]
@@ -99,18 +99,19 @@ impl Transactions {
     ///
     /// # Errors
     ///
-    /// [`Error::TransactionTooLarge`] if the record, which has the roots, and 8 bytes for each
-    /// page and each chunk that is replaced and for each large value, does not fit into the log, or
-    /// the roots take too much of the pool; [`Error::Conflict`], [`Error::SnapshotTooOld`],
-    /// [`Error::TreeDropped`], [`Error::VolumeFull`], those of `next` and of reading: nothing has
-    /// changed then. [`Error::Poisoned`] or a failed write.
+    /// [`TransactionError::TransactionTooLarge`] if the record, which has the roots, and 8 bytes
+    /// for each page and each chunk that is replaced and for each large value, does not fit into
+    /// the log, or the roots take too much of the pool; [`TransactionError::Conflict`],
+    /// [`TransactionError::SnapshotTooOld`], [`TransactionError::TreeDropped`],
+    /// [`StorageError::VolumeFull`], those of `next` and of reading: nothing has changed then.
+    /// [`StorageError::Poisoned`] or a failed write.
     pub(crate) fn commit_large(
         &self,
         local: &TaskWorker,
         trees: &[LargeTree<'_>],
         context: CommitContext<'_>,
         next: &mut NextChange<'_>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), TransactionError> {
         LargeCommit::new(self, local, trees, context)?.run(next)?;
         Counters::add(&self.counters.commits, 1);
         Counters::add(&self.counters.large_commits, 1);
@@ -129,7 +130,7 @@ impl Transactions {
         tree: Tree,
         name: &str,
         status: &TreeStatus,
-    ) -> Result<(), Error> {
+    ) -> Result<(), TransactionError> {
         let trees = [LargeTree {
             tree,
             name,
@@ -147,10 +148,10 @@ impl Transactions {
 }
 
 /// All roots are in memory and latched when they get their new content.
-fn check_trees(parts: &TaskParts, trees: usize) -> Result<(), Error> {
+fn check_trees(parts: &TaskParts, trees: usize) -> Result<(), TransactionError> {
     let most = u64::from(parts.buffer.pool.frames.count()) / FRAMES_PER_ROOT;
     if trees as u64 > most {
-        return Err(Error::TransactionTooLarge {
+        return Err(TransactionError::TransactionTooLarge {
             bytes: trees as u64 * PAGE_SIZE as u64,
             limit: most * PAGE_SIZE as u64,
         });
@@ -164,7 +165,7 @@ impl<'a> LargeCommit<'a> {
         local: &'a TaskWorker,
         trees: &'a [LargeTree<'a>],
         context: CommitContext<'a>,
-    ) -> Result<LargeCommit<'a>, Error> {
+    ) -> Result<LargeCommit<'a>, TransactionError> {
         let parts = &local.parts;
         TaskContext { local }.admit()?;
         check_trees(parts, trees.len())?;
@@ -179,7 +180,7 @@ impl<'a> LargeCommit<'a> {
         })
     }
 
-    fn run(&self, next: &mut NextChange<'_>) -> Result<(), Error> {
+    fn run(&self, next: &mut NextChange<'_>) -> Result<(), TransactionError> {
         let parts = &self.local.parts;
         let copies = &self.transactions.copies;
         let _rewriting = copies.begin_rewriting(&parts.shared, &self.local.worker)?;
@@ -199,12 +200,12 @@ impl<'a> LargeCommit<'a> {
     }
 
     /// Closes all trees, in one order for all commits, and waits for the commits in flight.
-    fn close(&self) -> Result<Vec<(usize, Closed<'a>)>, Error> {
+    fn close(&self) -> Result<Vec<(usize, Closed<'a>)>, TransactionError> {
         let mut patience = Patience::default();
         let mut wait = || {
             self.local.parts.shared.writable()?;
             patience.wait(&self.local.worker);
-            Ok::<(), Error>(())
+            Ok::<(), TransactionError>(())
         };
         let mut order: Vec<usize> = (0..self.trees.len()).collect();
         order.sort_unstable_by_key(|&at| self.trees[at].tree.id);
@@ -212,7 +213,7 @@ impl<'a> LargeCommit<'a> {
         for at in order {
             let tree = &self.trees[at];
             let own = tree.status.close_to_load(&mut wait)?;
-            let dropped = || Error::TreeDropped {
+            let dropped = || TransactionError::TreeDropped {
                 name: tree.name.to_owned(),
             };
             closed.push((at, own.ok_or_else(dropped)?));
@@ -235,7 +236,7 @@ impl<'a> LargeCommit<'a> {
         &self,
         next: &mut NextChange<'_>,
         built: &mut Vec<PageId>,
-    ) -> Result<Content, Error> {
+    ) -> Result<Content, TransactionError> {
         let ctx = TaskContext { local: self.local };
         let mut content = Content {
             tokens: vec![self.token],
@@ -274,21 +275,21 @@ impl<'a> LargeCommit<'a> {
         Ok(content)
     }
 
-    fn check_entries(&self, count: usize) -> Result<(), Error> {
+    fn check_entries(&self, count: usize) -> Result<(), TransactionError> {
         if count > self.most {
             return Err(self.too_large(8 * count as u64));
         }
         Ok(())
     }
 
-    fn too_large(&self, bytes: u64) -> Error {
+    fn too_large(&self, bytes: u64) -> TransactionError {
         let limit = 8 * self.most as u64;
-        Error::TransactionTooLarge { bytes, limit }
+        TransactionError::TransactionTooLarge { bytes, limit }
     }
 
     /// First committer wins: no commit has changed the key since the snapshot; as the tree is
     /// closed none will.
-    fn validate_write(&self, tree: &LargeTree<'_>, key: &[u8]) -> Result<(), Error> {
+    fn validate_write(&self, tree: &LargeTree<'_>, key: &[u8]) -> Result<(), TransactionError> {
         let Some(snapshot) = self.context.snapshot else {
             return Ok(());
         };
@@ -303,7 +304,7 @@ impl<'a> LargeCommit<'a> {
 
     /// The same of the stretches that are removed: no record that the snapshot has there was
     /// changed.
-    fn validate_removed(&self, tree: &LargeTree<'_>) -> Result<(), Error> {
+    fn validate_removed(&self, tree: &LargeTree<'_>) -> Result<(), TransactionError> {
         let Some(snapshot) = self.context.snapshot else {
             return Ok(());
         };
@@ -338,7 +339,7 @@ impl<'a> LargeCommit<'a> {
 
     /// Waits until the new pages are durable, and what earlier commits have changed in pages that
     /// stay; the record's body.
-    fn prepare(&self, content: &Content) -> Result<Vec<u8>, Error> {
+    fn prepare(&self, content: &Content) -> Result<Vec<u8>, TransactionError> {
         let (local, parts) = (self.local, &self.local.parts);
         let body = btree::roots_body(&content.trees, &content.ended(), &content.tokens, false);
         if body.len() as u64 > parts.log.record_limit() {
@@ -379,7 +380,7 @@ impl<'a> LargeCommit<'a> {
 
     /// Waits until the commits before the one at `lsn` are applied and durable, so that it is
     /// visible soon after its trees have their new roots.
-    fn await_earlier(&self, slot: &Slot<'_>, lsn: Lsn) -> Result<(), Error> {
+    fn await_earlier(&self, slot: &Slot<'_>, lsn: Lsn) -> Result<(), StorageError> {
         let parts = &self.local.parts;
         let tracker = &self.transactions.tracker;
         while tracker.waits_for_others(&parts.log, lsn, slot)
@@ -397,7 +398,7 @@ impl<'a> LargeCommit<'a> {
         closed: &[(usize, Closed<'_>)],
         content: &Content,
         body: &[u8],
-    ) -> Result<(), Error> {
+    ) -> Result<(), TransactionError> {
         let (local, parts) = (self.local, &self.local.parts);
         let transactions = self.transactions;
         let bytes = body.len() as u64;
@@ -460,14 +461,14 @@ impl<'a> LargeCommit<'a> {
             // For readers the trees stay as they were.
             slot.abandon();
             reopen();
-            return Err(error);
+            return Err(error.into());
         }
         let swap = transactions.begin_swap(self.trees.iter().map(|tree| tree.tree.id));
         if let Err(error) = btree::install_roots(&ctx, &content.trees, lsn) {
             slot.abandon();
             reopen();
             parts.shared.poison(error.clone());
-            return Err(error);
+            return Err(error.into());
         }
         for ((_, tree), before) in closed.iter().zip(&before) {
             tree.set_loaded(if self.repacks { *before } else { lsn.0 + 8 });
@@ -481,7 +482,7 @@ impl<'a> LargeCommit<'a> {
             }
             slot.abandon();
             std::mem::forget(ending);
-            return Err(error);
+            return Err(error.into());
         }
         drop((swap, slot, turn));
         self.free_replaced(content, lsn);
@@ -511,14 +512,14 @@ impl<'a> LargeCommit<'a> {
     }
 
     /// Validates what it has read beside the commits of others.
-    fn advance(&self, validation: Option<&mut Validation<'_>>) -> Result<(), Error> {
+    fn advance(&self, validation: Option<&mut Validation<'_>>) -> Result<(), TransactionError> {
         let versions = &self.transactions.versions;
         validation.map_or(Ok(()), |validation| {
             validation.advance(self.local, versions, &self.own())
         })
     }
 
-    fn validate_reads(&self, validation: Option<&Validation<'_>>) -> Result<(), Error> {
+    fn validate_reads(&self, validation: Option<&Validation<'_>>) -> Result<(), TransactionError> {
         if let Some(validation) = validation {
             validation.run(&self.transactions.versions, None, &self.own())?;
         }

@@ -189,8 +189,11 @@ impl Transactions {
     ///
     /// # Errors
     ///
-    /// [`crate::Error::Poisoned`].
-    pub(crate) fn await_turn(&self, local: &TaskWorker) -> Result<LargeTurn<'_>, crate::Error> {
+    /// [`crate::error::StorageError::Poisoned`].
+    pub(crate) fn await_turn(
+        &self,
+        local: &TaskWorker,
+    ) -> Result<LargeTurn<'_>, crate::error::StorageError> {
         while self.has_turn.swap(true, Ordering::SeqCst) {
             local.parts.shared.writable()?;
             local.worker.yield_now();
@@ -199,7 +202,10 @@ impl Transactions {
     }
 
     /// Waits until all that is in the log now is durable, and seen.
-    pub(crate) fn await_durable(&self, local: &TaskWorker) -> Result<(), crate::Error> {
+    pub(crate) fn await_durable(
+        &self,
+        local: &TaskWorker,
+    ) -> Result<(), crate::error::StorageError> {
         let log = &local.parts.log;
         let end = log.next();
         local
@@ -311,16 +317,16 @@ impl Transactions {
     ///
     /// # Errors
     ///
-    /// [`crate::Error::Poisoned`].
+    /// [`crate::error::StorageError::Poisoned`].
     pub(crate) fn keep_snapshots_out(
         &self,
         local: &TaskWorker,
         own: Option<&Registered>,
-    ) -> Result<KeptOut<'_>, crate::Error> {
+    ) -> Result<KeptOut<'_>, crate::error::StorageError> {
         let wait = || {
             local.parts.shared.writable()?;
             local.worker.yield_now();
-            Ok::<(), crate::Error>(())
+            Ok::<(), crate::error::StorageError>(())
         };
         let kept_out = self.snapshots.close(wait)?;
         loop {

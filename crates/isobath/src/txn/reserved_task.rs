@@ -3,9 +3,9 @@
 
 use std::cell::Cell;
 
-use crate::Error;
 use crate::buffer::{BufferPool, Exclusive, Reservation, Restart};
 use crate::context::{ReadContext, TaskContext, TaskWorker, WriteContext};
+use crate::error::StorageError as Error;
 use crate::log::record::Token;
 use crate::log::{Log, LogReservation};
 use crate::page::{Lsn, PageId};

@@ -16,9 +16,9 @@ use super::TreeStatus;
 use super::key_ranges::{KeyRanges, SortedRanges};
 use super::snapshots::Registered;
 use super::versions::{CommitNumber, Versions};
-use crate::Error;
 use crate::btree::TreeId;
 use crate::context::TaskWorker;
+use crate::error::TransactionError;
 use crate::log::Log;
 
 /// Ranges, single keys among them, that are remembered one by one, per tree; beyond that the
@@ -131,7 +131,7 @@ impl Validation<'_> {
         local: &TaskWorker,
         versions: &Versions,
         rewritten: &[TreeId],
-    ) -> Result<(), Error> {
+    ) -> Result<(), TransactionError> {
         let mut steps = 0_usize;
         self.catch_up(&local.parts.log, versions, rewritten, &mut || {
             steps += 1;
@@ -147,7 +147,7 @@ impl Validation<'_> {
         versions: &Versions,
         rewritten: &[TreeId],
         pause: &mut dyn FnMut(),
-    ) -> Result<(), Error> {
+    ) -> Result<(), TransactionError> {
         for _ in 0..MAX_ADVANCES {
             // Read first: a version that this does not find is added later, and gets its LSN later
             // still.
@@ -167,14 +167,14 @@ impl Validation<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::Conflict`] if anything that was read has changed since the snapshot, or is being
-    /// changed by a commit other than `own`.
+    /// [`TransactionError::Conflict`] if anything that was read has changed since the snapshot, or
+    /// is being changed by a commit other than `own`.
     pub(crate) fn run(
         &self,
         versions: &Versions,
         own: Option<CommitNumber>,
         rewritten: &[TreeId],
-    ) -> Result<(), Error> {
+    ) -> Result<(), TransactionError> {
         self.pass(versions, own, rewritten, &mut || ())
     }
 
@@ -184,9 +184,9 @@ impl Validation<'_> {
         own: Option<CommitNumber>,
         rewritten: &[TreeId],
         pause: &mut dyn FnMut(),
-    ) -> Result<(), Error> {
+    ) -> Result<(), TransactionError> {
         for (reads, ranges) in &self.trees {
-            let conflict = |key: Vec<u8>| Error::Conflict {
+            let conflict = |key: Vec<u8>| TransactionError::Conflict {
                 tree: reads.name.to_string(),
                 key,
             };
@@ -254,7 +254,7 @@ mod tests {
         let number = versions.commit_number();
         assert!(matches!(
             reads.validation(&snapshot).run(&versions, Some(number), &[]),
-            Err(Error::Conflict { tree, key }) if tree == "t" && key == b"rr"
+            Err(TransactionError::Conflict { tree, key }) if tree == "t" && key == b"rr"
         ));
     }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::Error;
 use crate::canary::{self, Canary};
+use crate::error::TransactionError;
 use crate::log::{Log, Tracker};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -31,9 +31,9 @@ impl Registered {
 
     /// Whether what was found so far is complete: versions that the snapshot
     /// needed may be gone. To be asked after looking into the version store.
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), TransactionError> {
         if self.too_old.load(Ordering::Acquire) {
-            Err(Error::SnapshotTooOld)
+            Err(TransactionError::SnapshotTooOld)
         } else {
             Ok(())
         }

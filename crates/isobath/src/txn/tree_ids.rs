@@ -2,9 +2,9 @@
 
 use super::commit::Change;
 use super::{Transactions, key_hash};
-use crate::Error;
 use crate::btree::{TreeId, ValueRef};
 use crate::context::TaskWorker;
+use crate::error::TransactionError as Error;
 use crate::page::get_u32;
 use crate::types::CATALOG;
 

@@ -30,9 +30,9 @@
 use super::unseen::UnseenRecords;
 use super::versions::{Bounds, KeyRef, OldValue, Older};
 use super::{Transactions, key_hash};
-use crate::Error;
 use crate::btree::{Direction, TreeId, ValueKind};
 use crate::context::TaskWorker;
+use crate::error::StorageError as Error;
 use crate::shared::Shared;
 
 /// A reader of one tree.
@@ -76,13 +76,13 @@ impl Transactions {
     ///
     /// Those of `read`; [`Error::Poisoned`] if the commit has failed half-way, or may never be
     /// visible.
-    pub(crate) fn read_one<T>(
+    pub(crate) fn read_one<T, E: From<Error>>(
         &self,
         local: &TaskWorker,
         tree: TreeId,
         key: &[u8],
-        mut read: impl FnMut(Option<OldValue>) -> Result<T, Error>,
-    ) -> Result<T, Error> {
+        mut read: impl FnMut(Option<OldValue>) -> Result<T, E>,
+    ) -> Result<T, E> {
         let reader = self.reader(tree, None);
         let mut locked = None;
         let mut last = None;

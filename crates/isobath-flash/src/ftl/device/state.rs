@@ -45,20 +45,24 @@ impl<D: PageData> FlashDevice<D> {
     /// If cleaning finds no space.
     pub fn shut_down(&mut self) -> Result<FlashState, FlashError> {
         self.destage(0)?;
-        let segments = 0..self.table.len();
+        let segments = 0..self.log.table.len();
         Ok(FlashState {
             smart: self.smart,
             now: self.now,
-            map: (0..self.pages).map(|page| self.space.get(page)).collect(),
+            map: (0..self.pages)
+                .map(|page| self.log.space.get(page))
+                .collect(),
             wear: self.wear.clone(),
-            segments: segments.map(|s| self.table.record(SegmentId(s))).collect(),
+            segments: segments
+                .map(|s| self.log.table.record(SegmentId(s)))
+                .collect(),
             free: self.free.iter().copied().collect(),
             open: self
                 .open
                 .iter()
                 .map(|open| open.map(|open| (open.block, open.used)))
                 .collect(),
-            histories: self.histories.clone(),
+            histories: self.log.histories.clone(),
         })
     }
 
@@ -72,20 +76,20 @@ impl<D: PageData> FlashDevice<D> {
         state.check_shape(&drive)?;
         for (page, &slot) in (0u32..).zip(&state.map) {
             if slot != NOWHERE {
-                drive.space.put(slot, page);
+                drive.log.space.put(slot, page);
             }
         }
         let mut sealed = Vec::new();
         for (segment, record) in (0u32..).zip(&state.segments) {
             drive.check_segment(state, SegmentId(segment), record)?;
-            drive.table.restore(SegmentId(segment), record);
+            drive.log.table.restore(SegmentId(segment), record);
             if record.state == SegmentState::Sealed {
                 sealed.push((record.seal_seq, segment));
             }
         }
         sealed.sort_unstable();
         for (_, segment) in sealed {
-            drive.policy.sealed(&drive.table, SegmentId(segment));
+            drive.policy.sealed(&drive.log.table, SegmentId(segment));
         }
         drive.free = VecDeque::from(state.free.clone());
         drive.open = state
@@ -93,7 +97,7 @@ impl<D: PageData> FlashDevice<D> {
             .iter()
             .map(|open| open.map(|(block, used)| OpenBlock { block, used }))
             .collect();
-        drive.histories.clone_from(&state.histories);
+        drive.log.histories.clone_from(&state.histories);
         drive.wear.clone_from(&state.wear);
         (drive.smart, drive.now) = (state.smart, state.now);
         Ok(drive)
@@ -101,12 +105,12 @@ impl<D: PageData> FlashDevice<D> {
 
     /// Pages that hold data as the host sees them: written and not trimmed since.
     pub fn valid_pages(&self) -> u64 {
-        let on_flash = (0..self.table.len())
-            .map(|segment| u64::from(self.table.live_pages(SegmentId(segment))))
+        let on_flash = (0..self.log.table.len())
+            .map(|segment| u64::from(self.log.table.live_pages(SegmentId(segment))))
             .sum::<u64>();
         let (mut more, mut fewer) = (0, 0);
         for (&page, cached) in &self.cache {
-            let is_on_flash = self.space.get(page) < BUFFERED;
+            let is_on_flash = self.log.space.get(page) < BUFFERED;
             match cached {
                 Cached::Written(_) => more += u64::from(!is_on_flash),
                 Cached::Trimmed => fewer += u64::from(is_on_flash),
@@ -124,7 +128,7 @@ impl<D: PageData> FlashDevice<D> {
         record: &SegmentRecord,
     ) -> Result<(), FlashError> {
         let mut slots = Vec::new();
-        self.space.valid_slots(segment.0, &mut slots);
+        self.log.space.valid_slots(segment.0, &mut slots);
         let live = slots.len() as u32;
         if record.live_pages != live || record.live_bytes != live * self.config.page_bytes {
             return Err(inconsistent(format!(
@@ -142,7 +146,7 @@ impl<D: PageData> FlashDevice<D> {
             }
             SegmentState::Cleaning => 0,
         };
-        let end = self.space.first_slot(segment.0) + programmed;
+        let end = self.log.space.first_slot(segment.0) + programmed;
         if slots.last().is_some_and(|&last| last >= end) {
             return Err(inconsistent(format!(
                 "superblock {} has mapped pages that were never programmed",
@@ -162,7 +166,7 @@ impl FlashState {
             ("superblocks", self.segments.len(), blocks),
             ("erase counts", self.wear.len(), blocks),
             ("streams", self.open.len(), drive.open.len()),
-            ("histories", self.histories.len(), drive.histories.len()),
+            ("histories", self.histories.len(), drive.log.histories.len()),
         ];
         if let Some((what, found, needed)) = lengths.into_iter().find(|(_, a, b)| a != b) {
             return Err(inconsistent(format!("{found} {what} instead of {needed}")));

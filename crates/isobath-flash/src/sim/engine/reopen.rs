@@ -2,8 +2,8 @@
 //! each segment the policy gets the data that a checkpoint keeps.
 
 use super::super::config::SimError;
-use super::{CLOSED, Simulator, pack};
-use crate::policy::{CleaningPolicy, SegmentId, SegmentRecord, SegmentState, SegmentTable};
+use super::{CLOSED, Simulator};
+use crate::policy::{CleaningPolicy, SegmentId, SegmentRecord, SegmentState};
 use crate::workload::Workload;
 
 impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
@@ -22,28 +22,23 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         let before = std::mem::replace(&mut self.policy, policy);
         let mut slots = Vec::new();
         self.open = vec![CLOSED; usize::from(self.policy.streams())];
-        self.histories = match self.keeps_page_histories() {
-            true => vec![u32::MAX; self.workload.pages() as usize],
-            false => Vec::new(),
-        };
         let kind = self.policy.history_kind();
-        let segments = self.table.len();
-        let fresh = SegmentTable::new(segments, self.table.segment_bytes()).keeping(kind);
-        let closed = std::mem::replace(&mut self.table, fresh);
-        for segment in (0..segments).map(SegmentId) {
+        let closed = self.log.forget_all(self.workload.pages(), kind);
+        for segment in (0..closed.len()).map(SegmentId) {
             if closed.state(segment) == SegmentState::Sealed {
                 let stored = before.stored_history(&closed, segment, self.now);
                 let record = SegmentRecord {
                     history: stored,
                     ..closed.record(segment)
                 };
-                self.table.restore(segment, &record);
-                let history = self.policy.restored(&self.table, segment, stored, self.now);
-                let history = pack(history);
+                self.log.table.restore(segment, &record);
+                let history = self
+                    .policy
+                    .restored(&self.log.table, segment, stored, self.now);
                 if self.keeps_page_histories() {
-                    self.space.valid_slots(segment.0, &mut slots);
+                    self.log.space.valid_slots(segment.0, &mut slots);
                     for slot in slots.drain(..) {
-                        self.histories[self.space.page_at(slot) as usize] = history;
+                        self.log.set_history(self.log.space.page_at(slot), history);
                     }
                 }
             }

@@ -84,7 +84,7 @@ impl Reserve {
 impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
     /// Spare segments of now.
     pub(super) fn spare_segments(&self) -> u32 {
-        self.table.len() - self.config.segments - self.reserve.withheld.len() as u32
+        self.log.table.len() - self.config.segments - self.reserve.withheld.len() as u32
     }
 
     /// A segment has room for the user again, after as much was cleaned as had to be: in the user's

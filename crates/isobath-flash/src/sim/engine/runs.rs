@@ -79,9 +79,10 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         let (stream, open, room) = self.room_for(&write)?;
         let count = writes.min(room);
         let segment = SegmentId(open.segment);
-        self.table
+        self.log
+            .table
             .append_run(segment, bytes, count as u32, write.history);
-        let (space, table) = (&mut self.space, &mut self.table);
+        let (space, table) = (&mut self.log.space, &mut self.log.table);
         let pages = ops[..count].iter().map(|op| op.page());
         space.overwrite_run(open.next_slot, pages, |segment| {
             table.invalidate(SegmentId(segment), bytes);
@@ -108,10 +109,11 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
             let (stream, open, room) = self.room_for(&write)?;
             let (run, rest) = pages.split_at(pages.len().min(room).min(AHEAD));
             pages = rest;
-            self.space.touch(run.iter().copied());
-            self.space.put_run(open.next_slot, run);
+            self.log.space.touch(run.iter().copied());
+            self.log.space.put_run(open.next_slot, run);
             let segment = SegmentId(open.segment);
-            self.table
+            self.log
+                .table
                 .append_run(segment, bytes, run.len() as u32, write.history);
             self.advance(stream, run.len(), bytes);
         }
@@ -131,11 +133,11 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
             let segment = SegmentId(open.segment);
             for (slot, write) in (open.next_slot..).zip(run) {
                 let page = write.token as u32;
-                if self.space.get(page) == BUFFERED | (write.token >> 32) as u32 {
-                    self.space.put(slot, page);
-                    self.table.append(segment, bytes, write.history);
+                if self.log.space.get(page) == BUFFERED | (write.token >> 32) as u32 {
+                    self.log.space.put(slot, page);
+                    self.log.table.append(segment, bytes, write.history);
                 } else {
-                    self.table.note_history(segment, write.history);
+                    self.log.table.note_history(segment, write.history);
                 }
             }
             self.advance(stream, run.len(), bytes);

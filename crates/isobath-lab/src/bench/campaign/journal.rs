@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::FailedRun;
-use crate::bench::{Record, RunReport};
+use crate::bench::{RunRecord, RunReport};
 use crate::drive_model::write_whole;
 use crate::{LabError, write_limit};
 
@@ -26,7 +26,7 @@ pub(super) const RUNNING: &str = "running";
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Line {
     pub(super) case: String,
-    pub(super) record: Record,
+    pub(super) record: RunRecord,
 }
 
 /// One line of the file of a campaign's trials.

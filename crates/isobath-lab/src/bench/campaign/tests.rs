@@ -8,43 +8,15 @@ use super::journal::{LATENCIES, RECORDS, RUNNING, TRIALS, append, read_lines};
 use super::*;
 use crate::Silent;
 use crate::bench::{Calls, Workload, write_csv};
-use crate::engine::{Callers, EngineConfig, Schema, SpaceConfig, Tuning};
+use crate::engine::EngineConfig;
 use crate::write_limit;
 
 pub(crate) fn case(side: usize, round: usize) -> Case {
+    let engine = EngineConfig::new(EngineKind::Null, 1 << 20);
+    let duration = Duration::from_millis(40);
     let plan = Plan {
-        engine: EngineConfig {
-            kind: EngineKind::Null,
-            path: None,
-            pool_bytes: 1 << 20,
-            workers: None,
-            tasks_per_worker: 1,
-            depth_per_worker: 1,
-            threads: 1,
-            callers: Callers::Threads,
-            space: SpaceConfig::default(),
-            simulated: None,
-            tuning: Tuning::default(),
-            schema: Schema::default(),
-        },
-        latency_every: None,
-        left_out: crate::bench::LeftOut::default(),
-        virtual_ssd: None,
-        region_bytes: None,
-        in_pool: false,
-        records: 1000,
-        workload: Workload::lookup(),
-        rate_per_s: None,
-        warm_up: Duration::ZERO,
-        duration: Duration::from_millis(40),
-        load_only: false,
-        keep: false,
-        drive_depth: None,
-        drive_duration: Duration::ZERO,
         sample_every: Duration::from_millis(10),
-        until_steady: false,
-        components: false,
-        seed: 1,
+        ..Plan::new(engine, Workload::lookup(), 1000, duration)
     };
     Case {
         plan,
@@ -275,7 +247,7 @@ fn a_file_that_is_no_campaign_is_refused() {
 
 #[test]
 fn cases_that_differ_are_found_apart_and_equal_ones_again() {
-    let region = |path: &str| Some(Place::Region(path.into()));
+    let region = |path: &str| Some(RunPlace::Region(path.into()));
     let change: [fn(&mut Case); 7] = [
         |_| (),
         |case| case.side = 1,

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::*;
 use crate::LabError;
 use crate::engine::{
-    Access, Callers, Decision, Ended, EngineConfig, EngineKind, Key, Schema, Session, SpaceConfig,
+    Access, Decision, Ended, EngineConfig, EngineKind, Key, Schema, Session, SpaceConfig,
     Transaction, Tuning, Work, open,
 };
 
@@ -380,22 +380,15 @@ fn a_warehouse_has_the_bytes_that_are_reported() {
 
 fn config(kind: EngineKind, path: std::path::PathBuf, isolation: IsolationLevel) -> EngineConfig {
     EngineConfig {
-        kind,
         path: Some(path),
-        pool_bytes: 16 << 20,
         workers: Some(1),
         tasks_per_worker: 4,
         depth_per_worker: 8,
         threads: 4,
-        callers: match kind {
-            EngineKind::Isobath => Callers::Tasks,
-            _ => Callers::Threads,
-        },
         space: SpaceConfig {
             buffered_ms: Some(u32::MAX),
             ..SpaceConfig::default()
         },
-        simulated: None,
         tuning: Tuning {
             isolation,
             ..Tuning::default()
@@ -404,6 +397,7 @@ fn config(kind: EngineKind, path: std::path::PathBuf, isolation: IsolationLevel)
             tables: &TABLES,
             data_bytes: 1 << 20,
         },
+        ..EngineConfig::new(kind, 16 << 20)
     }
 }
 

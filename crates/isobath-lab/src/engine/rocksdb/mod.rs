@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use self::ffi::{Batch, Config, Db, Failed};
-use super::lsm::Sizes;
+use super::lsm::TreeSizes;
 use super::txn::ended;
 use super::{
     Access, Client, Counters, Decision, Ended, Engine, EngineConfig, IsolationLevel, Key, Session,
@@ -33,7 +33,7 @@ pub(super) struct RocksEngine {
     db: Db,
     path: PathBuf,
     config: EngineConfig,
-    sizes: Sizes,
+    sizes: TreeSizes,
 }
 
 /// RocksDB's own message as our error.
@@ -55,7 +55,7 @@ impl RocksEngine {
             ));
         };
         let tuning = &config.tuning;
-        let sizes = Sizes::of(
+        let sizes = TreeSizes::of(
             config.pool_bytes,
             config.schema.data_bytes,
             tuning.write_share,

@@ -7,10 +7,10 @@ use std::ops::Bound;
 
 use super::scan::{Found, FoundRecord, Source, as_slice, owned};
 use super::write_set::Write;
-use crate::Error;
 use crate::api::range::{Ends, Part};
 use crate::btree::{Direction, Stretch, ValueRef};
 use crate::context::{InlineContext, ReadContext, TaskContext};
+use crate::error::{Error, StorageError, TransactionError};
 use crate::extent;
 use crate::levels::Cursor;
 use crate::txn::versions::{Bounds, OldValue, Older, is_passed};
@@ -130,13 +130,16 @@ impl MergeCursor {
     pub(crate) fn next<V: Part>(
         &mut self,
         source: &Source<'_>,
-    ) -> Result<Option<FoundRecord<V>>, Error> {
+    ) -> Result<Option<FoundRecord<V>>, TransactionError> {
         // Bound: each round passes a leaf, or is the last.
         loop {
             match self.step(source)? {
                 Step::Leaf => {
                     let next = self.leaves.next_in_leaf(source.tree.runtime.pool()?);
-                    if let Some(entry) = source.tree.map_error(next)? {
+                    if let Some(entry) = source
+                        .tree
+                        .map_error(next.map_err(TransactionError::from))?
+                    {
                         return Ok(Some((entry.key.to_vec(), Found::of(entry.value)?)));
                     }
                     self.sees_leaf = false;
@@ -148,7 +151,7 @@ impl MergeCursor {
     }
 
     /// Where the next record is; reads what is missing for that.
-    pub(super) fn step(&mut self, source: &Source<'_>) -> Result<Step, Error> {
+    pub(super) fn step(&mut self, source: &Source<'_>) -> Result<Step, TransactionError> {
         // Bound: each round but the last reads a leaf, or some records of leaves.
         loop {
             if self.sees_leaf {
@@ -169,14 +172,17 @@ impl MergeCursor {
 
     /// Calls `visit` with the records of the current leaf, without copies, if it has what is to be
     /// seen; `false` if `visit` ends that.
-    pub(super) fn visit_leaf(
+    pub(super) fn visit_leaf<E: From<TransactionError> + From<StorageError>>(
         &mut self,
         source: &Source<'_>,
-        visit: &mut impl FnMut(&[u8], ValueRef<'_>) -> Result<bool, Error>,
-    ) -> Result<bool, Error> {
+        visit: &mut impl FnMut(&[u8], ValueRef<'_>) -> Result<bool, E>,
+    ) -> Result<bool, E> {
         while self.sees_leaf {
             let next = self.leaves.next_in_leaf(source.tree.runtime.pool()?);
-            let Some(entry) = source.tree.map_error(next)? else {
+            let Some(entry) = source
+                .tree
+                .map_error(next.map_err(TransactionError::from))?
+            else {
                 self.sees_leaf = false;
                 break;
             };
@@ -187,7 +193,7 @@ impl MergeCursor {
         Ok(true)
     }
 
-    fn fill(&mut self, source: &Source<'_>) -> Result<(), Error> {
+    fn fill(&mut self, source: &Source<'_>) -> Result<(), TransactionError> {
         source.tree.alive()?;
         // What a serializable transaction reads is remembered by ranges, of which batches make
         // fewer.
@@ -200,16 +206,16 @@ impl MergeCursor {
 
     /// Reads the next leaf, if it is in memory or this is a task; whether it has what is to be
     /// seen.
-    fn enter_leaf(&mut self, source: &Source<'_>) -> Result<bool, Error> {
+    fn enter_leaf(&mut self, source: &Source<'_>) -> Result<bool, TransactionError> {
         if let Some(left) = self.left {
             self.leaves.limit(left);
         }
         source.tree.runtime.count_operations(1);
         let leaves = &mut self.leaves;
         let is_there = if source.tree.runtime.is_in_task() {
-            source
-                .tree
-                .run(|local| leaves.next_records(&TaskContext { local }))?
+            source.tree.run(|local| {
+                Ok::<_, TransactionError>(leaves.next_records(&TaskContext { local })?)
+            })?
         } else {
             let inline = InlineContext::new(source.tree.runtime.pool()?);
             leaves.next_records(&inline).unwrap_or(false)
@@ -232,7 +238,7 @@ impl MergeCursor {
     }
 
     /// Reads a batch of records from the leaves, and makes of them what is to be seen.
-    fn merge(&mut self, source: &Source<'_>) -> Result<(), Error> {
+    fn merge(&mut self, source: &Source<'_>) -> Result<(), TransactionError> {
         let mut records = Records::default();
         let more = !self.is_removed && self.read_leaves(source, &mut records)?;
         let mut records = records.records;
@@ -281,7 +287,7 @@ impl MergeCursor {
             .found
             .into_iter()
             .map(|(key, old)| Ok((key.to_vec(), from_old(old)?)));
-        let older = older.collect::<Result<Vec<_>, Error>>()?;
+        let older = older.collect::<Result<Vec<_>, StorageError>>()?;
         let own = own.into_iter().map(|(key, write)| (key, from_write(write)));
         self.batch = merged(records, older, own.collect(), self.direction);
         if let Some((hidden, passed)) = passed.filter(|_| self.batch.is_empty()) {
@@ -329,7 +335,11 @@ impl MergeCursor {
     }
 
     /// Reads the next leaves, here as far as they are in memory.
-    fn read_leaves(&mut self, source: &Source<'_>, records: &mut Records) -> Result<bool, Error> {
+    fn read_leaves(
+        &mut self,
+        source: &Source<'_>,
+        records: &mut Records,
+    ) -> Result<bool, TransactionError> {
         let size = match self.left {
             Some(left) => {
                 self.leaves.limit(left);
@@ -351,7 +361,7 @@ impl MergeCursor {
         }
         source
             .tree
-            .run(|local| records.fill(leaves, &TaskContext { local }, size))
+            .run(|local| Ok(records.fill(leaves, &TaskContext { local }, size)?))
     }
 }
 
@@ -404,7 +414,7 @@ fn overlay(lower: Merged, upper: Merged) -> Merged {
     all
 }
 
-fn from_old(old: OldValue) -> Result<Option<Found>, Error> {
+fn from_old(old: OldValue) -> Result<Option<Found>, StorageError> {
     Ok(match old {
         OldValue::Absent => None,
         OldValue::Inline(bytes) => Some(Found::Whole(bytes.into_vec())),

@@ -4,11 +4,12 @@ use std::iter::Peekable;
 
 use super::spill::{self, Spilled};
 use super::write_set::{TreeWrites, Write};
+use crate::Record;
 use crate::btree::{self, ValueKind};
+use crate::error::TransactionError;
 use crate::extent::Extent;
 use crate::sort::Merge;
 use crate::txn::large::LargeTree;
-use crate::{Error, Record};
 
 /// The changes of a large transaction, by tree and key: those in memory, which are newer, and those
 /// in runs.
@@ -41,7 +42,7 @@ impl SpilledChanges<'_> {
         (of == tree).then_some(key)
     }
 
-    fn take(&mut self, dead: &mut Vec<Extent>) -> Result<Option<btree::Change>, Error> {
+    fn take(&mut self, dead: &mut Vec<Extent>) -> Result<Option<btree::Change>, TransactionError> {
         let following = self.spilled.next_of(&mut self.merge, dead)?;
         let taken = std::mem::replace(&mut self.next, following);
         Ok(taken.map(spill::change_of))
@@ -85,7 +86,7 @@ impl<'w> LargeChanges<'w> {
     }
 
     /// The next change of the tree at `at` of [`LargeChanges::trees`].
-    pub(super) fn next(&mut self, at: usize) -> Result<Option<btree::Change>, Error> {
+    pub(super) fn next(&mut self, at: usize) -> Result<Option<btree::Change>, TransactionError> {
         let tree = self.touched[at];
         let memory = &mut self.memory[tree];
         let in_memory = memory.peek().map(|(key, _)| *key);

@@ -3,6 +3,7 @@
 mod cursor;
 mod large_changes;
 mod modify;
+mod not_kept;
 mod retry;
 mod scan;
 mod spill;
@@ -29,7 +30,7 @@ use crate::api::value::ValueReader;
 use crate::bounds::{self, KeyRange};
 use crate::btree::{self, Direction, Stretch, TreeId};
 use crate::engine::{OperationFuture, Runtime};
-use crate::error::{TransactionError, of_kind};
+use crate::error::{LoadError, StorageError, TransactionError};
 use crate::runtime::Urgency;
 use crate::shared::Counters;
 use crate::sync::Mutex;
@@ -38,6 +39,7 @@ use crate::txn::commit::CommitContext;
 use crate::txn::large::LargeTree;
 use crate::txn::serializable::ReadSet;
 use crate::{Durability, Error, Record, WriteBatch, extent, small};
+use not_kept::NotKept;
 use scan::Hidden;
 use view::View;
 use write_set::{Own, Write, WriteSet};
@@ -120,7 +122,7 @@ impl Transaction {
     pub(crate) fn begin(
         runtime: &Arc<Runtime>,
         options: TransactionOptions,
-    ) -> Result<Transaction, Error> {
+    ) -> Result<Transaction, TransactionError> {
         if !options.is_read_only() {
             runtime.engine()?.shared.writable()?;
         }
@@ -354,12 +356,17 @@ impl Transaction {
         let (key, value) = (key.as_ref(), value.as_ref());
         check_value(value.len() as u64)?;
         self.may_write(tree, key)?;
+        Ok(self.put(tree, key, value)?)
+    }
+
+    /// As [`Transaction::insert`], of what may be written.
+    fn put(&mut self, tree: &Tree, key: &[u8], value: &[u8]) -> Result<(), NotKept> {
         if btree::fits_inline(key.len(), value.len()) {
             return self.write(tree, key, Write::Inline(value.into()));
         }
         let extent = tree.run(|local| {
             local.engine.shared.writable()?;
-            extent::write_all(local, value, None)
+            Ok::<_, TransactionError>(extent::write_all(local, value, None)?)
         })?;
         self.write(tree, key, Write::Extent(extent))
     }
@@ -407,7 +414,7 @@ impl Transaction {
     }
 
     /// Notes as one stretch what a scan has found removed one by one.
-    fn remove_hidden(&mut self, tree: &Tree) -> Result<(), Error> {
+    fn remove_hidden(&mut self, tree: &Tree) -> Result<(), NotKept> {
         match self.hidden.get_mut().take(tree.state.tree.id) {
             Some(stretch) => self.remove_all(tree, stretch, &[]),
             None => Ok(()),
@@ -419,7 +426,7 @@ impl Transaction {
         tree: &Tree,
         key: impl Into<Cow<'k, [u8]>>,
         write: Write,
-    ) -> Result<(), Error> {
+    ) -> Result<(), NotKept> {
         self.pops = None;
         match write {
             Write::Removed => self.remove_hidden(tree)?,
@@ -435,7 +442,12 @@ impl Transaction {
 
     /// Removes all that `stretch` has for this transaction: the records that it sees there have
     /// `keys`.
-    fn remove_all(&mut self, tree: &Tree, stretch: Stretch, keys: &[Vec<u8>]) -> Result<(), Error> {
+    fn remove_all(
+        &mut self,
+        tree: &Tree,
+        stretch: Stretch,
+        keys: &[Vec<u8>],
+    ) -> Result<(), NotKept> {
         self.pops = None;
         let limit = self.memory_limit()?;
         let directory = &self.view.runtime().directory;
@@ -446,7 +458,7 @@ impl Transaction {
     }
 
     /// Bytes of changes that are kept in memory, and that one record may have.
-    fn memory_limit(&self) -> Result<u64, Error> {
+    fn memory_limit(&self) -> Result<u64, StorageError> {
         let limit = self.view.runtime().engine()?.log.transaction_limit();
         Ok(small::spill_bytes(limit))
     }
@@ -517,12 +529,12 @@ impl Transaction {
     /// then. [`StorageError::Poisoned`](crate::StorageError::Poisoned) or a failed write: whether
     /// the changes last is known at the next opening.
     pub fn commit(self) -> Result<(), TransactionError> {
-        self.commit_if(true).map_err(of_kind)
+        self.commit_if(true)
     }
 
     /// Commits. Whether others have changed the same keys since matters only where that is to be
     /// `validated`.
-    fn commit_if(mut self, validated: bool) -> Result<(), Error> {
+    fn commit_if(mut self, validated: bool) -> Result<(), TransactionError> {
         if self.writes.is_empty() {
             return Ok(());
         }
@@ -554,7 +566,7 @@ impl Transaction {
                 &mut |_, _| Ok(true),
             )
         });
-        if let Err(Error::TransactionTooLarge { .. }) = result {
+        if let Err(TransactionError::TransactionTooLarge { .. }) = result {
             // One record does not have it all, or what applying that logs.
             return self.commit_large(&runtime, validated);
         }
@@ -563,7 +575,7 @@ impl Transaction {
     }
 
     /// Has the write set name the records of the stretches that are removed.
-    fn name_removed(&mut self) -> Result<(), Error> {
+    fn name_removed(&mut self) -> Result<(), TransactionError> {
         self.writes.name_withdrawn();
         let stretches = self.writes.stretches();
         let stretches = stretches.map(|(state, removed)| (Arc::clone(state), removed.clone()));
@@ -580,16 +592,9 @@ impl Transaction {
                 reads: None,
                 hidden: None,
             };
-            let wanted = Wanted {
-                limit: None,
-                keys_only: true,
-            };
             let mut keys = Vec::new();
             for stretch in removed.iter() {
-                snapshot.scan(stretch.bounds(), Direction::Forward, wanted, |key, _, _| {
-                    keys.push(key.to_vec());
-                    true
-                })?;
+                snapshot.keys(stretch.bounds(), |key| keys.push(key.to_vec()))?;
             }
             self.writes.remove_each(&tree.state, keys);
         }
@@ -597,7 +602,11 @@ impl Transaction {
     }
 
     /// Commits what is more than one log record can have.
-    fn commit_large(&mut self, runtime: &Arc<Runtime>, validated: bool) -> Result<(), Error> {
+    fn commit_large(
+        &mut self,
+        runtime: &Arc<Runtime>,
+        validated: bool,
+    ) -> Result<(), TransactionError> {
         let reads = self.reads.as_mut().map(|reads| &*reads.get_mut());
         let context = CommitContext {
             snapshot: validated.then(|| self.view.registered()),
@@ -606,7 +615,7 @@ impl Transaction {
             ends: None,
             is_blind: false,
         };
-        let changes = self.writes.large();
+        let changes = self.writes.large().map_err(TransactionError::from);
         let result = changes.and_then(|mut changes| {
             let trees = changes.trees();
             runtime.run(Urgency::Ordinary, |local| {
@@ -629,7 +638,11 @@ impl Transaction {
 
     /// Notes how the commit has ended; where it has succeeded, of how many bytes of keys and values
     /// it was.
-    fn end(&mut self, runtime: &Arc<Runtime>, result: Result<u64, Error>) -> Result<(), Error> {
+    fn end(
+        &mut self,
+        runtime: &Arc<Runtime>,
+        result: Result<u64, TransactionError>,
+    ) -> Result<(), TransactionError> {
         match result {
             Ok(user_bytes) => {
                 let counters = &runtime.engine()?.shared.counters;
@@ -664,12 +677,23 @@ impl Transaction {
 }
 
 /// Inserts `records` in one commit, whatever others have changed.
-pub(crate) fn insert_together(tree: &Tree, records: &[Record]) -> Result<(), Error> {
+pub(crate) fn insert_together(tree: &Tree, records: &[Record]) -> Result<(), LoadError> {
     let mut transaction = Transaction::begin(&tree.runtime, TransactionOptions::new())?;
     for (key, value) in records {
-        transaction.insert(tree, key, value)?;
+        tree.alive()?;
+        let put = transaction.put(tree, key, value);
+        put.map_err(NotKept::without_savepoints)?;
     }
-    transaction.commit_if(false)
+    Ok(transaction.commit_if(false)?)
+}
+
+/// The last key of a tree.
+pub(crate) fn last_key(tree: &Tree) -> Result<Option<Vec<u8>>, TransactionError> {
+    let source = Source::newest(tree)?;
+    let bounds = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
+    let mut cursor = MergeCursor::new(source, bounds, Direction::Reverse, Some(1));
+    let last = cursor.next::<Vec<u8>>(&source)?;
+    Ok(last.map(|(key, _)| key))
 }
 
 /// Commits a batch of changes, whatever others have changed.
@@ -684,7 +708,7 @@ pub(crate) fn write_batch(runtime: &Arc<Runtime>, batch: &WriteBatch) -> Result<
             }
         }
     }
-    transaction.commit_if(false)
+    Ok(transaction.commit_if(false)?)
 }
 
 impl Drop for Transaction {
@@ -704,7 +728,7 @@ impl Drop for Transaction {
 pub struct Snapshot(Transaction);
 
 impl Snapshot {
-    pub(crate) fn open(runtime: &Arc<Runtime>) -> Result<Snapshot, Error> {
+    pub(crate) fn open(runtime: &Arc<Runtime>) -> Result<Snapshot, TransactionError> {
         let options = TransactionOptions::new().read_only(true);
         Transaction::begin(runtime, options).map(Snapshot)
     }

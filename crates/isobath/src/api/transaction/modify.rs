@@ -362,7 +362,7 @@ impl Transaction {
     ) -> Result<(), Error> {
         match new {
             Some(new) => self.insert(tree, key, new),
-            None if existed => self.write(tree, key, Write::Removed),
+            None if existed => Ok(self.write(tree, key, Write::Removed)?),
             None => Ok(()),
         }
     }

@@ -93,7 +93,7 @@ pub(crate) fn transact<T, E: From<Error>>(
 ) -> Result<T, E> {
     let mut attempt = 1;
     loop {
-        let mut transaction = Transaction::begin(runtime, options)?;
+        let mut transaction = Transaction::begin(runtime, options).map_err(Error::from)?;
         let number = transaction.view.registered().number();
         let (error, may_retry) = match work(&mut transaction) {
             // Whatever error of its own `work` has made of that.
@@ -102,7 +102,7 @@ pub(crate) fn transact<T, E: From<Error>>(
                 Ok(()) => return Ok(value),
                 Err(error) => {
                     let may_retry = error.is_retryable();
-                    (E::from(error), may_retry)
+                    (E::from(error.into()), may_retry)
                 }
             },
         };
@@ -122,7 +122,9 @@ fn await_winner(runtime: &Runtime) -> Result<(), Error> {
     if !transactions.is_late || !transactions.unseen.is_any() {
         return Ok(());
     }
-    runtime.run(Urgency::Ordinary, |local| transactions.await_durable(local))
+    runtime.run(Urgency::Ordinary, |local| {
+        Ok(transactions.await_durable(local)?)
+    })
 }
 
 /// Lets the transactions go first that this one was in conflict with. Pauses

@@ -7,13 +7,13 @@ use std::ops::Bound;
 use super::cursor::{MergeCursor, Step};
 use super::view::View;
 use super::write_set::{Own, Write};
-use crate::Error;
 use crate::api::range::Part;
 use crate::api::tree::{Tree, Wanted};
 use crate::api::value::{Keeper, ValueReader};
 use crate::btree::{Direction, Stretch, TreeId, ValueKind, ValueRef};
 use crate::context::{InlineContext, TaskContext};
 use crate::engine::{Engine, WorkerState};
+use crate::error::{Error, StorageError, TransactionError};
 use crate::extent::{self, Extent};
 use crate::levels::Cursor;
 use crate::sync::Mutex;
@@ -68,7 +68,7 @@ pub(crate) enum Found<V = Vec<u8>> {
 pub(super) type FoundRecord<V> = (Vec<u8>, Found<V>);
 
 impl<V: Part> Found<V> {
-    pub(super) fn of(value: ValueRef<'_>) -> Result<Found<V>, Error> {
+    pub(super) fn of(value: ValueRef<'_>) -> Result<Found<V>, StorageError> {
         Ok(match value.kind {
             ValueKind::Inline => Found::Whole(V::of_bytes(value.bytes)),
             ValueKind::Extent => Found::Large(extent::decode(value.bytes)?),
@@ -91,7 +91,7 @@ impl<'s> Source<'s> {
     /// # Errors
     ///
     /// [`Error::Forked`].
-    pub(crate) fn newest(tree: &'s Tree) -> Result<Source<'s>, Error> {
+    pub(crate) fn newest(tree: &'s Tree) -> Result<Source<'s>, TransactionError> {
         Ok(Source {
             tree,
             engine: tree.runtime.engine()?,
@@ -132,7 +132,7 @@ impl<'s> Source<'s> {
 
     /// Whether the leaves, which were read for `bounds` before this is asked, have there what is to
     /// be seen, but for the transaction's own changes.
-    pub(super) fn sees_leaves(&self, bounds: Bounds<'_>) -> Result<bool, Error> {
+    pub(super) fn sees_leaves(&self, bounds: Bounds<'_>) -> Result<bool, TransactionError> {
         let reader = self.judge();
         self.tree.await_others(reader)?;
         let sees_leaves = reader.sees_leaves(bounds);
@@ -141,20 +141,21 @@ impl<'s> Source<'s> {
     }
 
     /// To be asked when leaf and versions were read: whether both were complete.
-    pub(super) fn check(&self) -> Result<(), Error> {
+    pub(super) fn check(&self) -> Result<(), TransactionError> {
         match self.view {
             Some(view) => view.check(self.tree),
             None => self.tree.found(()),
         }
     }
 
-    fn own(&self, key: &[u8]) -> Result<Option<Cow<'_, Write>>, Error> {
-        self.writes.get(key)
+    fn own(&self, key: &[u8]) -> Result<Option<Cow<'_, Write>>, TransactionError> {
+        Ok(self.writes.get(key)?)
     }
 
     fn read_extent(&self, extent: Extent, into: &mut Vec<u8>) -> Result<(), Error> {
         into.clear();
-        self.tree.run(|local| extent::read_all(local, extent, into))
+        self.tree
+            .run(|local| Ok(extent::read_all(local, extent, into)?))
     }
 
     pub(super) fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
@@ -293,6 +294,28 @@ impl<'s> Source<'s> {
             }
         }
         Ok(())
+    }
+
+    /// Calls `visit` with the keys within `bounds`.
+    pub(super) fn keys(
+        &self,
+        bounds: Bounds<'_>,
+        mut visit: impl FnMut(&[u8]),
+    ) -> Result<(), TransactionError> {
+        let mut cursor = MergeCursor::new(*self, bounds, Direction::Forward, None);
+        // Bound: each round passes a record, or the rest of a leaf.
+        loop {
+            match cursor.step(self)? {
+                Step::Leaf => {
+                    cursor.visit_leaf(self, &mut |key, _| {
+                        visit(key);
+                        Ok::<_, TransactionError>(true)
+                    })?;
+                }
+                Step::Record((key, _)) => visit(&key),
+                Step::End => return Ok(()),
+            }
+        }
     }
 
     /// Counts the records within `bounds`: by what leaves say of themselves, where that is what is

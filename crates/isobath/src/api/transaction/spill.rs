@@ -13,15 +13,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::write_set::Write;
+use crate::Record;
 use crate::btree::{self, Direction, ValueKind};
 use crate::extent::{DESCRIPTOR_BYTES, Extent};
 use crate::page::get_u32;
 use crate::runtime::yield_task;
-use crate::sort::{HEAD_BYTES, Merge, Run, RunWriter, failed};
+use crate::sort::{HEAD_BYTES, Merge, Run, RunWriter, SortError, failed};
 #[cfg(test)]
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::txn::versions::Bounds;
-use crate::{Error, Record};
 
 /// Runs of one size that are merged into one.
 const MERGED: usize = 8;
@@ -345,7 +345,7 @@ pub(super) struct Spilled {
 }
 
 impl Spilled {
-    pub(super) fn new(directory: PathBuf) -> Result<Spilled, Error> {
+    pub(super) fn new(directory: PathBuf) -> Result<Spilled, SortError> {
         let file = tempfile::tempfile_in(&directory).map_err(failed(&directory))?;
         Ok(Spilled {
             directory,
@@ -398,7 +398,7 @@ impl Spilled {
     pub(super) fn add<'w>(
         &mut self,
         writes: impl Iterator<Item = (usize, &'w [u8], &'w Write)> + Clone,
-    ) -> Result<(), Error> {
+    ) -> Result<(), SortError> {
         let sizes = writes
             .clone()
             .map(|(_, key, write)| record_bytes(TREE_BYTES + key.len(), write));
@@ -452,7 +452,7 @@ impl Spilled {
     }
 
     /// Merges runs of one size; not the first `kept`. Large values that are shadowed go to `dead`.
-    pub(super) fn merge(&mut self, kept: usize, dead: &mut Vec<Extent>) -> Result<(), Error> {
+    pub(super) fn merge(&mut self, kept: usize, dead: &mut Vec<Extent>) -> Result<(), SortError> {
         // Bound: each round leaves fewer runs.
         while self.runs.len() >= kept + MERGED {
             let from = self.runs.len() - MERGED;
@@ -465,7 +465,12 @@ impl Spilled {
         Ok(())
     }
 
-    fn merge_from(&mut self, from: usize, to: usize, dead: &mut Vec<Extent>) -> Result<(), Error> {
+    fn merge_from(
+        &mut self,
+        from: usize,
+        to: usize,
+        dead: &mut Vec<Extent>,
+    ) -> Result<(), SortError> {
         let runs: Vec<Run> = self.runs[from..to]
             .iter()
             .map(|sorted| sorted.run)
@@ -490,7 +495,7 @@ impl Spilled {
 
     /// All writes by tree and key, of each key the newest. The runs are as many as before, or
     /// fewer.
-    pub(super) fn sorted(&mut self, dead: &mut Vec<Extent>) -> Result<Merge, Error> {
+    pub(super) fn sorted(&mut self, dead: &mut Vec<Extent>) -> Result<Merge, SortError> {
         // Bound: each round leaves fewer runs.
         while self.runs.len() > READ_TOGETHER {
             let mut from = 0;
@@ -505,7 +510,7 @@ impl Spilled {
     }
 
     /// The error of reading a record back.
-    pub(super) fn failed(&self, error: io::Error) -> Error {
+    pub(super) fn failed(&self, error: io::Error) -> SortError {
         failed(&self.directory)(error)
     }
 
@@ -515,7 +520,7 @@ impl Spilled {
         &self,
         merge: &mut Merge,
         dead: &mut Vec<Extent>,
-    ) -> Result<Option<Record>, Error> {
+    ) -> Result<Option<Record>, SortError> {
         let next = merge.next_past(&mut |value| dead.extend(extent_of(value)));
         next.map_err(|error| self.failed(error))
     }
@@ -536,7 +541,7 @@ impl Spilled {
     }
 
     /// What the runs have of `key`.
-    pub(super) fn get(&self, tree: usize, key: &[u8]) -> Result<Option<Write>, Error> {
+    pub(super) fn get(&self, tree: usize, key: &[u8]) -> Result<Option<Write>, SortError> {
         let wanted = place(tree, key);
         for sorted in self.runs.iter().rev() {
             if !sorted.may_have(&wanted) {
@@ -599,7 +604,7 @@ impl Spilled {
         bounds: Bounds<'_>,
         direction: Direction,
         max: usize,
-    ) -> Result<(Vec<Writes>, Option<Vec<u8>>), Error> {
+    ) -> Result<(Vec<Writes>, Option<Vec<u8>>), SortError> {
         let mut cut: Option<Vec<u8>> = None;
         let mut lists = Vec::with_capacity(self.runs.len());
         let max_bytes = AHEAD_BYTES / self.runs.len().max(1);

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::Error;
 use crate::api::tree::Tree;
 use crate::api::value::Keeper;
 use crate::engine::{Engine, Runtime, WorkerState};
+use crate::error::{Error, StorageError, TransactionError};
 use crate::runtime::Urgency;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::txn::Transactions;
@@ -21,7 +21,7 @@ pub(super) struct View {
 
 impl View {
     /// Opens a snapshot of everything that is committed and acknowledged.
-    pub(super) fn open(runtime: &Arc<Runtime>) -> Result<View, Error> {
+    pub(super) fn open(runtime: &Arc<Runtime>) -> Result<View, StorageError> {
         runtime.check_open()?;
         let engine = runtime.engine()?;
         let transactions = &engine.transactions;
@@ -30,7 +30,7 @@ impl View {
             // A commit that failed half-way never ends.
             engine.shared.writable()?;
             rest(engine);
-            Ok::<(), Error>(())
+            Ok::<(), StorageError>(())
         })?;
         Ok(View {
             runtime: Arc::clone(runtime),
@@ -56,7 +56,7 @@ impl View {
         self.registered.lsn
     }
 
-    pub(super) fn transactions(&self) -> Result<&Transactions, Error> {
+    pub(super) fn transactions(&self) -> Result<&Transactions, StorageError> {
         self.runtime.engine().map(|engine| &engine.transactions)
     }
 
@@ -67,16 +67,16 @@ impl View {
                 name: tree.name().to_owned(),
             });
         }
-        tree.alive()
+        Ok(tree.alive()?)
     }
 
     /// To be asked when leaf and versions were read: whether both were complete.
-    pub(super) fn check(&self, tree: &Tree) -> Result<(), Error> {
-        tree.found(())?;
+    pub(super) fn check(&self, tree: &Tree) -> Result<(), TransactionError> {
+        tree.found::<_, TransactionError>(())?;
         let is_too_old = tree.state.status.loaded() > self.lsn();
         if is_too_old || self.registered.check().is_err() {
             self.was_too_old.store(true, Ordering::Relaxed);
-            return Err(Error::SnapshotTooOld);
+            return Err(TransactionError::SnapshotTooOld);
         }
         Ok(())
     }
@@ -109,7 +109,7 @@ impl Drop for View {
             // While the store is closing, closing does it.
             let _ = self.runtime.run(Urgency::Ordinary, |local| {
                 local.engine.transactions.free_dead(local);
-                Ok(())
+                Ok::<(), StorageError>(())
             });
         }
     }

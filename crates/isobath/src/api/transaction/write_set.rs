@@ -6,12 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::large_changes::{InMemory, LargeChanges, SpilledChanges};
+use super::not_kept::NotKept;
 use super::spill::{self, MAX_RUNS, Spilled};
 use super::writes::Writes;
-use crate::Error;
 use crate::api::tree::{Tree, TreeState};
 use crate::btree::{Direction, Stretch, Stretches, ValueRef};
 use crate::extent::{DESCRIPTOR_BYTES, Extent};
+use crate::sort::SortError;
 use crate::sync::HashSet;
 use crate::txn::commit::{Change, change_bytes};
 use crate::txn::versions::{Bounds, is_range};
@@ -109,7 +110,7 @@ impl<'w> Own<'w> {
         self.memory.is_none()
     }
 
-    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Cow<'w, Write>>, Error> {
+    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Cow<'w, Write>>, SortError> {
         let Some(memory) = self.memory else {
             return Ok(None);
         };
@@ -156,7 +157,7 @@ impl<'w> Own<'w> {
         bounds: Bounds<'_>,
         direction: Direction,
         most: usize,
-    ) -> Result<Within, Error> {
+    ) -> Result<Within, SortError> {
         let Some(memory) = self.memory.filter(|_| is_range(bounds)) else {
             return Ok((Vec::new(), None));
         };
@@ -289,7 +290,7 @@ impl WriteSet {
         keys: &[Vec<u8>],
         limit: u64,
         directory: &Path,
-    ) -> Result<(), Error> {
+    ) -> Result<(), NotKept> {
         let at = self.place_of(tree);
         let in_log = |key: &[u8]| change_bytes(key.len(), 0);
         let is_kept = Arc::strong_count(&self.trees[at].removed) > 1;
@@ -383,7 +384,7 @@ impl WriteSet {
         write: Write,
         limit: u64,
         directory: &Path,
-    ) -> Result<(), Error> {
+    ) -> Result<(), NotKept> {
         let at = self.place_of(tree);
         let before = self.trees[at].writes.get(&key);
         let is_new = before.is_none();
@@ -435,13 +436,13 @@ impl WriteSet {
 
     /// Moves all changes in memory to a temporary file, those between two savepoints apart from the
     /// others. Where that fails they are in memory as before.
-    fn spill(&mut self, directory: &Path) -> Result<(), Error> {
+    fn spill(&mut self, directory: &Path) -> Result<(), NotKept> {
         let newest = self.runs();
         let first = self.savepoints.partition_point(|s| s.runs < newest);
         let mut layers: Vec<BTreeMap<Vec<u8>, Write>> = Vec::new();
         let kept_apart = self.savepoints.len() - first;
         if kept_apart > 0 && newest + kept_apart >= MAX_RUNS {
-            return Err(Error::TooManySavepoints {
+            return Err(NotKept::TooManySavepoints {
                 limit: MAX_RUNS as u64,
             });
         }
@@ -465,7 +466,7 @@ impl WriteSet {
         self.name_withdrawn();
         if let Err(error) = self.spill_layers(directory, first, &layers) {
             self.take_back(first, layers);
-            return Err(error);
+            return Err(error.into());
         }
         for tree in &mut self.trees {
             tree.writes.clear();
@@ -475,7 +476,7 @@ impl WriteSet {
         self.saved.clear();
         let kept = self.savepoints.last().map_or(0, |last| last.runs);
         match &mut self.spilled {
-            Some(spilled) => spilled.merge(kept, &mut self.dead),
+            Some(spilled) => Ok(spilled.merge(kept, &mut self.dead)?),
             None => Ok(()),
         }
     }
@@ -505,7 +506,7 @@ impl WriteSet {
         directory: &Path,
         first: usize,
         layers: &[BTreeMap<Vec<u8>, Write>],
-    ) -> Result<(), Error> {
+    ) -> Result<(), SortError> {
         let spilled = match &mut self.spilled {
             Some(spilled) => spilled,
             none => none.insert(Spilled::new(directory.to_path_buf())?),
@@ -667,7 +668,7 @@ impl WriteSet {
     }
 
     /// All changes of a transaction that is too large for one record, as its commit takes them.
-    pub(super) fn large(&mut self) -> Result<LargeChanges<'_>, Error> {
+    pub(super) fn large(&mut self) -> Result<LargeChanges<'_>, SortError> {
         // No savepoint is gone back to any more.
         self.savepoints.clear();
         self.name_withdrawn();

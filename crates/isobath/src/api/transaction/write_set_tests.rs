@@ -2,6 +2,7 @@ use std::fs::File;
 use std::ops::Bound;
 
 use super::*;
+use crate::error::Error;
 use crate::{Options, Store};
 
 const LIMIT: u64 = 3000;
@@ -50,8 +51,9 @@ impl Rig {
         };
         let tree = self.trees[usize::from(place[0])].clone();
         let directory = std::env::temp_dir();
-        self.writes
-            .put(&tree, place[1..].into(), write, LIMIT, &directory)
+        Ok(self
+            .writes
+            .put(&tree, place[1..].into(), write, LIMIT, &directory)?)
     }
 
     /// Breaks the temporary file, or mends it, if there is one.

@@ -71,7 +71,7 @@ impl<'t> TransactionWriter<'t> {
             Finished::Inline(bytes) => Write::Inline(bytes.into()),
             Finished::Extent(extent) => Write::Extent(extent),
         };
-        self.transaction.write(&self.tree, &self.key, write)
+        Ok(self.transaction.write(&self.tree, &self.key, write)?)
     }
 }
 

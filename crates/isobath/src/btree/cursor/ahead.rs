@@ -10,7 +10,7 @@ use super::Direction;
 use crate::btree::descend::Descent;
 use crate::btree::node::Node;
 use crate::btree::{AttemptError, Tree};
-use crate::buffer::{BufferPool, Place, Restart, Words};
+use crate::buffer::{BufferPool, PagePlace, Restart, Words};
 use crate::context::ReadContext;
 use crate::page::PageId;
 
@@ -114,7 +114,7 @@ impl ReadAhead {
                 .needed
                 .map(|needed| needed.saturating_sub(self.ids.len()));
             let resident =
-                |id: &PageId| matches!(ctx.pool().mapping.place(*id), Place::Resident(_));
+                |id: &PageId| matches!(ctx.pool().mapping.place(*id), PagePlace::Resident(_));
             let asked = self.ids.len();
             self.ids.retain(|id| !resident(id));
             if self.ids.is_empty() {

@@ -20,7 +20,7 @@ use super::descend::{Descent, Hold};
 use super::node::{Geometry, Image, KeyBuffer, MalformedNode, Node, ValueAt};
 use super::{AttemptError, Tree, ValueRef};
 use crate::bounds::prefix_end;
-use crate::buffer::{BufferPool, FrameId, Optimistic, Place, Restart, Version};
+use crate::buffer::{BufferPool, FrameId, Optimistic, PagePlace, Restart, Version};
 use crate::context::ReadContext;
 use crate::page::{PAGE_SIZE, PageId};
 
@@ -185,7 +185,7 @@ impl Following {
         self.line += LINES_PER_RECORD;
         if line == 0 {
             self.frame = match pool.mapping.place(self.id) {
-                Place::Resident(frame) => Some(frame),
+                PagePlace::Resident(frame) => Some(frame),
                 _ => None,
             };
         }
@@ -315,7 +315,7 @@ impl Cursor {
     pub(crate) fn next_in_leaf(
         &mut self,
         pool: &BufferPool,
-    ) -> Result<Option<Entry<'_>>, crate::Error> {
+    ) -> Result<Option<Entry<'_>>, crate::error::StorageError> {
         if self.rest.is_empty() {
             return Ok(None);
         }
@@ -404,8 +404,8 @@ impl Cursor {
     /// The error of a record that makes no sense. The cursor stays before it: where the error says
     /// no more than that a worker is needed, that one meets the record again.
     #[cold]
-    fn malformed(&self, why: MalformedNode) -> crate::Error {
-        crate::Error::Structure {
+    fn malformed(&self, why: MalformedNode) -> crate::error::StorageError {
+        crate::error::StorageError::Structure {
             page: self.leaf.image.page_id().get(),
             reason: why.0,
         }

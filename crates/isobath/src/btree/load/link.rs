@@ -17,6 +17,7 @@ use crate::btree::smo::{Goal, Modification, make_room, merge, with_pages};
 use crate::btree::{AttemptError, MAX_LEVELS, Tree};
 use crate::buffer::Restart;
 use crate::context::WriteContext;
+use crate::error::StorageError;
 use crate::log::record::Token;
 use crate::page::PageId;
 
@@ -64,7 +65,7 @@ impl Built {
         ctx: &C,
         tree: &Tree,
         token: Token,
-    ) -> Result<Linked, C::Error> {
+    ) -> Result<Linked, StorageError> {
         // Bound: every round but the last splits a node, raises the root, or merges pages.
         loop {
             let outcome = with_pages(ctx, |reservation| {
@@ -238,7 +239,7 @@ impl Built {
 }
 
 /// Whether the tree is one leaf without records.
-pub(super) fn is_empty_leaf<C: WriteContext>(ctx: &C, tree: &Tree) -> Result<bool, C::Error> {
+pub(super) fn is_empty_leaf<C: WriteContext>(ctx: &C, tree: &Tree) -> Result<bool, StorageError> {
     loop {
         let attempt = || {
             let root = root(ctx.pool(), tree)?;
@@ -255,8 +256,8 @@ pub(super) fn is_empty_leaf<C: WriteContext>(ctx: &C, tree: &Tree) -> Result<boo
 
 /// Merges the rightmost leaf with the one before it, and empty nodes above likewise;
 /// `false` if that changes nothing.
-fn merge_last<C: WriteContext>(ctx: &C, tree: &Tree) -> Result<bool, C::Error> {
-    let look = || -> Result<(usize, Vec<u8>), C::Error> {
+fn merge_last<C: WriteContext>(ctx: &C, tree: &Tree) -> Result<bool, StorageError> {
+    let look = || -> Result<(usize, Vec<u8>), StorageError> {
         loop {
             let attempt = || {
                 let edge = right_edge(ctx, tree)?;
@@ -275,7 +276,7 @@ fn merge_last<C: WriteContext>(ctx: &C, tree: &Tree) -> Result<bool, C::Error> {
 }
 
 /// Makes a tree without records one empty leaf; leaves it as it is where it has some.
-pub(super) fn collapse<C: WriteContext>(ctx: &C, tree: &Tree) -> Result<(), C::Error> {
+pub(super) fn collapse<C: WriteContext>(ctx: &C, tree: &Tree) -> Result<(), StorageError> {
     // Bound: each round frees pages or makes space for that.
     while matches!(trim(ctx, tree, &[])?, Outcome::Linked) {}
     // Bound: each round but the last ends a page.

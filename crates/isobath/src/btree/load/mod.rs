@@ -10,6 +10,7 @@ mod stage;
 pub(crate) use rewrite::{Change, Edits, Rewrite, Rewritten, install_roots, roots_body};
 
 use std::ops::Bound;
+use std::sync::Arc;
 
 use link::{Built, Linked};
 use pages::Pages;
@@ -17,8 +18,8 @@ use stage::{InnerStage, LeafStage};
 
 use super::node::{CAPACITY, separator};
 use super::{Cursor, Descriptor, Direction, Tree, ValueRef};
-use crate::Error;
 use crate::context::WriteContext;
+use crate::error::{LoadError, StorageError};
 use crate::log::record::Token;
 use crate::page::PageId;
 
@@ -87,6 +88,44 @@ impl Paused {
     }
 }
 
+/// Why records are not loaded.
+#[derive(Debug)]
+pub(crate) enum NotLoaded {
+    /// They are not in order, or not behind all that the tree has.
+    Order {
+        record: u64,
+        reason: &'static str,
+    },
+    Storage(StorageError),
+}
+
+impl From<StorageError> for NotLoaded {
+    fn from(error: StorageError) -> NotLoaded {
+        NotLoaded::Storage(error)
+    }
+}
+
+impl NotLoaded {
+    /// The error of a load of the engine's own, whose records are in order.
+    pub(crate) fn of_own_work(self) -> StorageError {
+        match self {
+            NotLoaded::Order { .. } => {
+                StorageError::Unexpected(Arc::new(LoadError::from(self).into()))
+            }
+            NotLoaded::Storage(error) => error,
+        }
+    }
+}
+
+impl From<NotLoaded> for LoadError {
+    fn from(error: NotLoaded) -> LoadError {
+        match error {
+            NotLoaded::Order { record, reason } => LoadError::LoadOrder { record, reason },
+            NotLoaded::Storage(error) => error.into(),
+        }
+    }
+}
+
 impl<'c, C: WriteContext> Loader<'c, C> {
     /// Leaves the load as it is, before it is complete, for another task to go on with.
     pub(crate) fn pause(mut self) -> Paused {
@@ -108,12 +147,12 @@ impl<'c, C: WriteContext> Loader<'c, C> {
     /// Starts a load into `tree`, after its last key. Leaves are filled to
     /// `fill_percent` on average, inner nodes at most; from 50 to 100. Pages of a tree without
     /// records go before, while what `alone` answers keeps others from rewriting the tree.
-    pub(crate) fn new<G>(
+    pub(crate) fn new<G, E: From<StorageError>>(
         ctx: &'c C,
         tree: Tree,
         fill_percent: usize,
-        alone: impl FnOnce() -> Result<G, C::Error>,
-    ) -> Result<Self, C::Error> {
+        alone: impl FnOnce() -> Result<G, E>,
+    ) -> Result<Self, E> {
         let mut cursor = Cursor::new(tree, Bound::Unbounded, Bound::Unbounded, Direction::Reverse);
         let last = cursor.next(ctx)?.map(|entry| entry.key.to_vec());
         if last.is_none() {
@@ -147,10 +186,10 @@ impl<'c, C: WriteContext> Loader<'c, C> {
     ///
     /// # Errors
     ///
-    /// [`Error::LoadOrder`] and [`Error::KeyTooLong`]: the load can go on with
-    /// another record. After other errors it can only be aborted.
-    pub(crate) fn push(&mut self, key: &[u8], value: ValueRef<'_>) -> Result<(), C::Error> {
-        Tree::check_key(key)?;
+    /// [`NotLoaded::Order`]: the load can go on with another record. After other errors it can only
+    /// be aborted.
+    pub(crate) fn push(&mut self, key: &[u8], value: ValueRef<'_>) -> Result<(), NotLoaded> {
+        Tree::check_key(key);
         assert!(value.is_storable(key.len()), "an oversized value");
         if self.leaf.count() == 0 {
             self.start(key)?;
@@ -167,16 +206,15 @@ impl<'c, C: WriteContext> Loader<'c, C> {
         Ok(())
     }
 
-    fn out_of_order(&self, reason: &'static str) -> C::Error {
-        Error::LoadOrder {
+    fn out_of_order(&self, reason: &'static str) -> NotLoaded {
+        NotLoaded::Order {
             record: self.records,
             reason,
         }
-        .into()
     }
 
     /// Sets the lower bound of all that is loaded.
-    fn start(&mut self, first: &[u8]) -> Result<(), C::Error> {
+    fn start(&mut self, first: &[u8]) -> Result<(), NotLoaded> {
         if let Some(last) = &self.edge {
             if first <= &last[..] {
                 return Err(self.out_of_order(NOT_BEYOND));
@@ -187,7 +225,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
     }
 
     /// Writes the open leaf, all but its last record unless `is_last`.
-    fn emit_leaf(&mut self, is_last: bool) -> Result<(), C::Error> {
+    fn emit_leaf(&mut self, is_last: bool) -> Result<(), StorageError> {
         let page = self.pages.reserve()?;
         let (image, next_lower) = self.leaf.build(self.tree.id, is_last);
         let id = self.pages.write(page, image);
@@ -197,7 +235,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
 
     /// Adds a finished node of `level`, whose range starts at `lower`, to the
     /// level above it.
-    fn add_child(&mut self, level: usize, lower: Vec<u8>, id: PageId) -> Result<(), C::Error> {
+    fn add_child(&mut self, level: usize, lower: Vec<u8>, id: PageId) -> Result<(), StorageError> {
         let (mut level, mut lower, mut id) = (level, lower, id);
         // Bound: one level higher each time.
         loop {
@@ -225,7 +263,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
     }
 
     /// Finishes all open nodes; what remains is one page, or none.
-    fn finish_nodes(&mut self) -> Result<Option<Built>, C::Error> {
+    fn finish_nodes(&mut self) -> Result<Option<Built>, StorageError> {
         if self.leaf.count() == 0 {
             return Ok(None);
         }
@@ -258,7 +296,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
 
     /// Finishes all pages, and waits until they are durable, so that linking them is
     /// short. After an error the load can only be aborted.
-    pub(crate) fn complete(&mut self) -> Result<(), C::Error> {
+    pub(crate) fn complete(&mut self) -> Result<(), StorageError> {
         self.built = self.finish_nodes()?;
         if self.built.is_some() {
             // The record that links the pages does not hold them.
@@ -270,7 +308,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
     /// From which key on all records are the loaded ones once they are linked; `None` if nothing
     /// was loaded, or the tree has such records already, so that the load will be refused. Asked
     /// once it is complete, while no commit changes the tree.
-    pub(crate) fn lower(&self) -> Result<Option<&[u8]>, C::Error> {
+    pub(crate) fn lower(&self) -> Result<Option<&[u8]>, StorageError> {
         let Some(built) = &self.built else {
             return Ok(None);
         };
@@ -284,9 +322,9 @@ impl<'c, C: WriteContext> Loader<'c, C> {
     ///
     /// # Errors
     ///
-    /// [`Error::LoadOrder`] if another task has inserted keys beyond the first
+    /// [`NotLoaded::Order`] if another task has inserted keys beyond the first
     /// one loaded since. The tree is then as it would be without the load.
-    pub(crate) fn link(mut self, on_extent: &mut dyn FnMut(&Descriptor)) -> Result<u64, C::Error> {
+    pub(crate) fn link(mut self, on_extent: &mut dyn FnMut(&Descriptor)) -> Result<u64, NotLoaded> {
         let result = self.try_link();
         match result {
             Ok(()) => self.is_over = true,
@@ -295,7 +333,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
         result.map(|()| self.records)
     }
 
-    fn try_link(&mut self) -> Result<(), C::Error> {
+    fn try_link(&mut self) -> Result<(), NotLoaded> {
         let Some(built) = &self.built else {
             return Ok(());
         };
@@ -304,7 +342,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
             Linked::Overlaps => OVERTAKEN,
             Linked::TooHollow => TOO_HOLLOW,
         };
-        Err(Error::LoadOrder { record: 0, reason }.into())
+        Err(NotLoaded::Order { record: 0, reason })
     }
 
     /// [`Loader::complete`], then [`Loader::link`].
@@ -312,12 +350,12 @@ impl<'c, C: WriteContext> Loader<'c, C> {
     pub(crate) fn finish(
         mut self,
         on_extent: &mut dyn FnMut(&Descriptor),
-    ) -> Result<u64, C::Error> {
+    ) -> Result<u64, NotLoaded> {
         match self.complete() {
             Ok(()) => self.link(on_extent),
             Err(stop) => {
                 self.free_built(on_extent);
-                Err(stop)
+                Err(stop.into())
             }
         }
     }

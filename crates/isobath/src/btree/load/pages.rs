@@ -6,6 +6,7 @@ use super::super::node::Image;
 use super::super::smo::Modification;
 use crate::buffer::Reservation;
 use crate::context::WriteContext;
+use crate::error::StorageError;
 use crate::log::LogReservation;
 use crate::log::record::Token;
 use crate::page::PageId;
@@ -39,7 +40,7 @@ impl<'c, C: WriteContext> Pages<'c, C> {
     }
 
     /// Makes sure that a page can be taken.
-    pub(super) fn reserve(&mut self) -> Result<Page<'c>, C::Error> {
+    pub(super) fn reserve(&mut self) -> Result<Page<'c>, StorageError> {
         let room = self.ctx.reserve_for_structure()?;
         if let Some(reservation) = self.reservation.take() {
             if reservation.len() > 0 {

@@ -14,8 +14,8 @@ use super::super::node::{CAPACITY, Image, MalformedNode, Node};
 use super::super::{AttemptError, Stretches, Tree, ValueKind, ValueRef};
 use super::pages::Pages;
 use super::stage::{InnerStage, LeafStage};
-use crate::Error;
-use crate::context::{ReadContext, WriteContext};
+use crate::context::WriteContext;
+use crate::error::{StorageError, TransactionError};
 use crate::log::record::{Token, structure_body};
 use crate::page::{Lsn, PageId, offset, put_u64};
 
@@ -30,19 +30,19 @@ pub(crate) struct Change {
 }
 
 /// What becomes of a tree.
-pub(crate) struct Edits<'s, E> {
+pub(crate) struct Edits<'s> {
     /// Gives the changes of single keys, by ascending keys, each key once.
-    pub(crate) next: &'s mut dyn FnMut() -> Result<Option<Change>, E>,
+    pub(crate) next: &'s mut dyn FnMut() -> Result<Option<Change>, TransactionError>,
     /// Of the other keys, those that may be removed, and whether one of them is; without this all
     /// of them are, unread, and so must not have large values.
     pub(crate) removed: &'s Stretches,
-    pub(crate) is_removed: Option<&'s mut IsRemoved<'s, E>>,
+    pub(crate) is_removed: Option<&'s mut IsRemoved<'s>>,
     /// Receives the descriptors of large values that are replaced or removed.
-    pub(crate) on_replaced: &'s mut dyn FnMut(&[u8]) -> Result<(), E>,
+    pub(crate) on_replaced: &'s mut dyn FnMut(&[u8]) -> Result<(), TransactionError>,
 }
 
 /// Whether a key is removed.
-pub(crate) type IsRemoved<'s, E> = dyn FnMut(&[u8]) -> Result<bool, E> + 's;
+pub(crate) type IsRemoved<'s> = dyn FnMut(&[u8]) -> Result<bool, TransactionError> + 's;
 
 /// A tree that is being rewritten.
 pub(crate) struct Rewrite<'c, C: WriteContext> {
@@ -125,9 +125,9 @@ impl Step {
     }
 }
 
-fn corrupt<C: ReadContext>(ctx: &C, id: PageId, why: MalformedNode) -> C::Error {
+fn corrupt<C: WriteContext>(ctx: &C, id: PageId, why: MalformedNode) -> StorageError {
     let failed = AttemptError::Corrupt(id, why.0).resolve(ctx);
-    failed.err().unwrap_or_else(|| Error::Closed.into())
+    failed.err().unwrap_or(StorageError::Closed)
 }
 
 impl<'c, C: WriteContext> Rewrite<'c, C> {
@@ -193,9 +193,9 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
     ///
     /// # Errors
     ///
-    /// [`Error::TransactionTooLarge`] if too many pages would be replaced; those of `edits`, of
-    /// reading and of reserving pages.
-    pub(crate) fn run(&mut self, edits: &mut Edits<'_, C::Error>) -> Result<Rewritten, C::Error> {
+    /// [`TransactionError::TransactionTooLarge`] if too many pages would be replaced; those of
+    /// `edits`, of reading and of reserving pages.
+    pub(crate) fn run(&mut self, edits: &mut Edits<'_>) -> Result<Rewritten, TransactionError> {
         self.next = (edits.next)()?;
         let (image, level) = self.read(self.tree.root, None)?;
         let mut steps: Vec<Step> = Vec::new();
@@ -273,20 +273,23 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
         next.is_some_and(|next| upper.is_none_or(|upper| &next.key[..] < upper))
     }
 
-    fn replace(&mut self, id: PageId) -> Result<(), C::Error> {
+    fn replace(&mut self, id: PageId) -> Result<(), TransactionError> {
         self.replaced.push(id);
         if self.replaced.len() > self.most {
-            return Err(Error::TransactionTooLarge {
+            return Err(TransactionError::TransactionTooLarge {
                 bytes: 8 * self.replaced.len() as u64,
                 limit: 8 * self.most as u64,
-            }
-            .into());
+            });
         }
         Ok(())
     }
 
     /// A copy of a page, and its level.
-    fn read(&mut self, id: PageId, level: Option<u8>) -> Result<(Box<Image>, u8), C::Error> {
+    fn read(
+        &mut self,
+        id: PageId,
+        level: Option<u8>,
+    ) -> Result<(Box<Image>, u8), TransactionError> {
         let mut image = self.spare.take().unwrap_or_else(Image::zeroed);
         loop {
             let mut attempt = || {
@@ -300,7 +303,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
                     let found = found.map_err(|why| corrupt(self.ctx, id, why))?;
                     if level.is_some_and(|level| level != found) {
                         let why = MalformedNode("its level is not one below its parent's");
-                        return Err(corrupt(self.ctx, id, why));
+                        return Err(corrupt(self.ctx, id, why).into());
                     }
                     return Ok((image, found));
                 }
@@ -323,8 +326,8 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
         image: &Image,
         lower: &[u8],
         upper: Option<&[u8]>,
-        edits: &mut Edits<'_, C::Error>,
-    ) -> Result<(), C::Error> {
+        edits: &mut Edits<'_>,
+    ) -> Result<(), TransactionError> {
         self.open_leaf(lower);
         let id = image.page_id();
         let tree = self.tree.id;
@@ -372,7 +375,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
     }
 
     /// Adds what the next change leaves of its key.
-    fn take_change(&mut self, edits: &mut Edits<'_, C::Error>) -> Result<(), C::Error> {
+    fn take_change(&mut self, edits: &mut Edits<'_>) -> Result<(), TransactionError> {
         let following = (edits.next)()?;
         let Some(change) = std::mem::replace(&mut self.next, following) else {
             return Ok(());
@@ -387,7 +390,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
         Ok(())
     }
 
-    fn push(&mut self, key: &[u8], value: ValueRef<'_>) -> Result<(), C::Error> {
+    fn push(&mut self, key: &[u8], value: ValueRef<'_>) -> Result<(), TransactionError> {
         if self.leaf.count() == 0 {
             self.leaf.push_first(key, value);
             return Ok(());
@@ -397,7 +400,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
         }
         if key <= self.leaf.last_key() {
             let why = MalformedNode("its keys are not in order");
-            return Err(corrupt(self.ctx, self.tree.root, why));
+            return Err(corrupt(self.ctx, self.tree.root, why).into());
         }
         self.emit_leaf()?;
         let fits = self.leaf.push(key, value, self.limit);
@@ -406,7 +409,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
     }
 
     /// Writes the open leaf, all but its last record.
-    fn emit_leaf(&mut self) -> Result<(), C::Error> {
+    fn emit_leaf(&mut self) -> Result<(), TransactionError> {
         self.next_turn();
         let page = self.pages.reserve()?;
         let (image, next_lower) = self.leaf.build(self.tree.id, false);
@@ -417,13 +420,13 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
     }
 
     /// Adds a subtree of the old tree, whose top is of `level` and whose range starts at `lower`.
-    fn share(&mut self, level: u8, lower: Vec<u8>, id: PageId) -> Result<(), C::Error> {
+    fn share(&mut self, level: u8, lower: Vec<u8>, id: PageId) -> Result<(), TransactionError> {
         self.close_below(level, Some(&lower))?;
         self.add_child(usize::from(level), lower, id)
     }
 
     /// Finishes the open nodes below `level`, which end at `upper`.
-    fn close_below(&mut self, level: u8, upper: Option<&[u8]>) -> Result<(), C::Error> {
+    fn close_below(&mut self, level: u8, upper: Option<&[u8]>) -> Result<(), TransactionError> {
         if self.is_open {
             let fits = |leaf: &LeafStage| match upper {
                 Some(upper) => leaf.fits_below(upper),
@@ -448,7 +451,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
     }
 
     /// Finishes the open node of children of level `below`, which ends at `upper`.
-    fn close_inner(&mut self, below: usize, upper: Option<&[u8]>) -> Result<(), C::Error> {
+    fn close_inner(&mut self, below: usize, upper: Option<&[u8]>) -> Result<(), TransactionError> {
         let Some(mut stage) = self.inner.get_mut(below).and_then(Option::take) else {
             return Ok(());
         };
@@ -472,7 +475,12 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
     }
 
     /// Adds a finished node of `level`, whose range starts at `lower`, to the level above it.
-    fn add_child(&mut self, level: usize, lower: Vec<u8>, id: PageId) -> Result<(), C::Error> {
+    fn add_child(
+        &mut self,
+        level: usize,
+        lower: Vec<u8>,
+        id: PageId,
+    ) -> Result<(), TransactionError> {
         let (mut level, mut lower, mut id) = (level, lower, id);
         // Bound: one level higher each time.
         loop {
@@ -497,7 +505,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
     }
 
     /// Finishes all open nodes; the last one's content becomes the root's.
-    fn finish(&mut self) -> Result<Rewritten, C::Error> {
+    fn finish(&mut self) -> Result<Rewritten, TransactionError> {
         self.close_below(0, None)?;
         let mut level = 0;
         // Bound: the number of levels, which grows only while nodes remain.
@@ -542,7 +550,7 @@ pub(crate) fn install_roots<C: WriteContext>(
     ctx: &C,
     trees: &[Rewritten],
     record: Lsn,
-) -> Result<(), C::Error> {
+) -> Result<(), StorageError> {
     loop {
         let attempt = || {
             let latched = trees.iter().map(|tree| {

@@ -12,7 +12,7 @@ use crate::page::PageId;
 
 /// A staged record: where in the arena its key and value lie.
 #[derive(Clone, Copy)]
-struct Record {
+struct StagedRecord {
     at: usize,
     key_len: usize,
     value_len: usize,
@@ -23,7 +23,7 @@ struct Record {
 pub(super) struct LeafStage {
     lower: Vec<u8>,
     arena: Vec<u8>,
-    records: Vec<Record>,
+    records: Vec<StagedRecord>,
     key_bytes: usize,
     value_bytes: usize,
     shortest_key: usize,
@@ -57,11 +57,11 @@ impl LeafStage {
         std::mem::replace(&mut self.lower, next)
     }
 
-    fn key(&self, record: Record) -> &[u8] {
+    fn key(&self, record: StagedRecord) -> &[u8] {
         &self.arena[record.at..record.at + record.key_len]
     }
 
-    fn value(&self, record: Record) -> ValueRef<'_> {
+    fn value(&self, record: StagedRecord) -> ValueRef<'_> {
         let at = record.at + record.key_len;
         ValueRef {
             kind: record.kind,
@@ -126,7 +126,7 @@ impl LeafStage {
     }
 
     fn add(&mut self, key: &[u8], value: ValueRef<'_>, shared: usize) {
-        self.records.push(Record {
+        self.records.push(StagedRecord {
             at: self.arena.len(),
             key_len: key.len(),
             value_len: value.bytes.len(),
@@ -183,7 +183,7 @@ impl LeafStage {
             assert!(pushed.is_ok(), "staged records fit");
         }
         let image = builder.finish();
-        let kept: Vec<(Vec<u8>, Record)> = self.records[built..]
+        let kept: Vec<(Vec<u8>, StagedRecord)> = self.records[built..]
             .iter()
             .map(|&record| {
                 let end = record.at + record.key_len + record.value_len;

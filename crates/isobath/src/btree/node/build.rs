@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use super::{
     CAPACITY, CHILD, EXTENT_FLAG, HEAD, INNER_FIXED, INNER_SLOTS, LEAF_RECORD, MalformedNode, Node,
-    SAMPLES, SAMPLES_AT, SLOT, SLOTS, Slot, Source, ValueAt, field, head_of, leaf_cost,
+    NodeSlot, SAMPLES, SAMPLES_AT, SLOT, SLOTS, Source, ValueAt, field, head_of, leaf_cost,
     sampled_slot,
 };
 use crate::btree::{TreeId, ValueKind, ValueRef};
@@ -124,7 +124,7 @@ impl<'s> Node<'s, Image> {
     ) -> Result<(usize, ValueAt), MalformedNode> {
         const PAST: MalformedNode = MalformedNode("a record passes the page's end");
         let bytes = self.source.bytes();
-        let slot = Slot(self.source.u64_at(SLOTS + SLOT * position));
+        let slot = NodeSlot(self.source.u64_at(SLOTS + SLOT * position));
         let length = self.prefix + slot.key_len();
         if length > crate::MAX_KEY_BYTES {
             return Err(MalformedNode("a key is longer than keys can be"));
@@ -191,7 +191,7 @@ pub(in crate::btree) struct Builder {
     heap: usize,
     prefix: usize,
     /// The last slot; the next key has to be above its.
-    last: Option<Slot>,
+    last: Option<NodeSlot>,
     /// Bytes of the upper fence, at the page's end.
     fence_len: usize,
     /// An inner node's children; their place depends on the final count.
@@ -308,7 +308,7 @@ impl Builder {
         self.heap -= len;
         // A record of no bytes may begin at the page's end.
         let record = if len == 0 { 0 } else { self.heap };
-        let slot = Slot::new(record, suffix.len(), head);
+        let slot = NodeSlot::new(record, suffix.len(), head);
         self.last = Some(slot);
         let at = slots_at + SLOT * self.count;
         put_u64(&mut self.image.0, at, slot.to_word());

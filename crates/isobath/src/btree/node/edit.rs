@@ -1,8 +1,8 @@
 //! Changes of single records, in place, under the leaf's exclusive latch.
 
 use super::{
-    EXTENT_FLAG, HEAD, Image, LEAF_RECORD, MalformedNode, Node, SLOT, SLOTS, Slot, field, head_of,
-    leaf_cost,
+    EXTENT_FLAG, HEAD, Image, LEAF_RECORD, MalformedNode, Node, NodeSlot, SLOT, SLOTS, field,
+    head_of, leaf_cost,
 };
 use crate::btree::{TreeId, ValueKind, ValueRef};
 use crate::buffer::Words;
@@ -111,7 +111,7 @@ impl<'w> LeafEdit<'w> {
         for moved in (position..self.node.count).rev() {
             self.set_slot(moved + 1, self.node.slot(moved));
         }
-        let slot = Slot::new(record, suffix.len(), head_of(suffix));
+        let slot = NodeSlot::new(record, suffix.len(), head_of(suffix));
         self.set_slot(position, slot);
         self.set_geometry(self.node.count + 1, record);
         Ok(Edit::Done)
@@ -160,7 +160,7 @@ impl<'w> LeafEdit<'w> {
             heap -= len;
             self.words
                 .write(heap, &copy.0[slot.record()..slot.record() + len]);
-            self.set_slot(position, Slot::new(heap, slot.key_len(), slot.head()));
+            self.set_slot(position, NodeSlot::new(heap, slot.key_len(), slot.head()));
         }
         self.set_garbage(0);
         self.set_geometry(old.count, heap);
@@ -178,7 +178,7 @@ impl<'w> LeafEdit<'w> {
     }
 
     #[inline(always)]
-    fn set_slot(&self, position: usize, slot: Slot) {
+    fn set_slot(&self, position: usize, slot: NodeSlot) {
         self.words
             .set_u64_aligned(SLOTS + SLOT * position, slot.to_word());
     }

@@ -151,12 +151,12 @@ pub(super) fn head_of(suffix: &[u8]) -> u32 {
 
 /// One slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Slot(u64);
+pub(super) struct NodeSlot(u64);
 
-impl Slot {
-    pub(super) fn new(record: usize, key_len: usize, head: u32) -> Slot {
+impl NodeSlot {
+    pub(super) fn new(record: usize, key_len: usize, head: u32) -> NodeSlot {
         debug_assert!(record < PAGE_SIZE && key_len <= crate::MAX_KEY_BYTES);
-        Slot(record as u64 | (key_len as u64) << 16 | u64::from(head) << 32)
+        NodeSlot(record as u64 | (key_len as u64) << 16 | u64::from(head) << 32)
     }
 
     pub(super) fn to_word(self) -> u64 {
@@ -419,8 +419,8 @@ impl<'s, S: Source> Node<'s, S> {
     }
 
     #[inline(always)]
-    pub(super) fn slot(&self, position: usize) -> Slot {
-        Slot(self.source.u64_at(self.slots_at() + SLOT * position))
+    pub(super) fn slot(&self, position: usize) -> NodeSlot {
+        NodeSlot(self.source.u64_at(self.slots_at() + SLOT * position))
     }
 
     #[inline(always)]
@@ -470,7 +470,7 @@ impl<'s, S: Source> Node<'s, S> {
 
     /// Compares the key of `slot`, whose head is that of `suffix`, with it.
     #[inline(always)]
-    fn compare_rest(&self, slot: Slot, suffix: &[u8]) -> Result<Ordering, MalformedNode> {
+    fn compare_rest(&self, slot: NodeSlot, suffix: &[u8]) -> Result<Ordering, MalformedNode> {
         // A key within its head that has another's padded head is the other's prefix.
         if slot.key_len() <= HEAD || suffix.len() <= HEAD {
             return Ok(slot.key_len().cmp(&suffix.len()));

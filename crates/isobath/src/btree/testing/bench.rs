@@ -6,6 +6,7 @@
 use std::ops::Bound;
 use std::time::Instant;
 
+use super::loads::alone;
 use super::{TestContext, next_random};
 use crate::btree::descend::Descent;
 use crate::btree::{Batch, Cursor, Direction, Loader, Tree, ValueRef};
@@ -83,7 +84,7 @@ impl Bench {
         };
         let value = [7; 120];
         let started = Clock::start();
-        let mut loader = Loader::new(&bench.ctx, tree, 100, || Ok(())).unwrap();
+        let mut loader = Loader::new(&bench.ctx, tree, 100, alone).unwrap();
         for number in 0..records {
             loader
                 .push(&bench.key(number), ValueRef::inline(&value))

@@ -4,10 +4,10 @@
 use std::ops::Bound;
 
 use super::{TestContext, next_random};
-use crate::Error;
 use crate::btree::node::Image;
 use crate::btree::{Batch, Cursor, Direction, Tree, ValueRef, Visitor};
 use crate::context::{InlineContext, ReadContext};
+use crate::error::StorageError;
 use crate::page::{PAGE_SIZE, PageId, offset, put_u16, put_u64};
 
 #[derive(Default)]
@@ -39,7 +39,7 @@ fn filled() -> (TestContext, Tree, Pages) {
     (ctx, tree, pages)
 }
 
-fn scan(ctx: &TestContext, tree: Tree, direction: Direction) -> Result<usize, Error> {
+fn scan(ctx: &TestContext, tree: Tree, direction: Direction) -> Result<usize, StorageError> {
     let mut cursor = Cursor::new(tree, Bound::Unbounded, Bound::Unbounded, direction);
     let mut count = 0;
     while cursor.next(ctx)?.is_some() {
@@ -49,13 +49,13 @@ fn scan(ctx: &TestContext, tree: Tree, direction: Direction) -> Result<usize, Er
     Ok(count)
 }
 
-/// Runs everything; whatever does not succeed fails with [`Error::Structure`].
+/// Runs everything; whatever does not succeed fails with [`StorageError::Structure`].
 /// Returns the number of failures.
 fn exercise(ctx: &TestContext, tree: Tree) -> usize {
     let (mut value, mut failed) = (Vec::new(), 0);
-    let mut note = |result: Result<(), Error>| match result {
+    let mut note = |result: Result<(), StorageError>| match result {
         Ok(()) => {}
-        Err(Error::Structure { .. }) => failed += 1,
+        Err(StorageError::Structure { .. }) => failed += 1,
         Err(other) => panic!("{other}"),
     };
     for number in (0..20_000).step_by(77) {
@@ -101,7 +101,7 @@ fn named_breaches_are_reported() {
         let victim = of_level[of_level.len() / 2].0;
         ctx.corrupt(victim, change);
         match tree.verify(&ctx, &mut ()) {
-            Err(Error::Structure { .. }) => {}
+            Err(StorageError::Structure { .. }) => {}
             other => panic!("{name}: {other:?}"),
         }
         assert!(exercise(&ctx, tree) > 0, "{name} went unnoticed");
@@ -149,7 +149,10 @@ fn a_scan_that_is_handed_over_meets_the_malformed_record_again() {
         }
         assert!(cursor.next_records(&ctx).unwrap());
         let again = cursor.visit_leaf(&ctx, &mut visit);
-        assert!(matches!(again, Err(Error::Structure { .. })), "{again:?}");
+        assert!(
+            matches!(again, Err(StorageError::Structure { .. })),
+            "{again:?}"
+        );
         assert!(cursor.next(&ctx).is_err());
         assert!(shown.len() > 10 && shown.len() < 19_990);
         assert!(match direction {

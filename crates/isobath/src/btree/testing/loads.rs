@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::{TestContext, next_random};
-use crate::Error;
-use crate::btree::{Cursor, Direction, Loader, Tree, ValueRef, Visitor};
+use crate::btree::{Cursor, Direction, Loader, NotLoaded, Tree, ValueRef, Visitor};
+use crate::error::StorageError;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
@@ -27,8 +27,8 @@ pub(super) fn load(
     tree: Tree,
     model: &Model,
     fill: usize,
-) -> Result<u64, Error> {
-    let mut loader = Loader::new(ctx, tree, fill, || Ok(()))?;
+) -> Result<u64, NotLoaded> {
+    let mut loader = Loader::new(ctx, tree, fill, alone)?;
     for (key, value) in model {
         loader.push(key, ValueRef::inline(value))?;
     }
@@ -76,7 +76,7 @@ proptest! {
         model.extend(loaded);
         check(&ctx, tree, &model);
         // Aborted and refused loads leave everything as it was.
-        let mut loader = Loader::new(&ctx, tree, fill, || Ok(())).unwrap();
+        let mut loader = Loader::new(&ctx, tree, fill, alone).unwrap();
         for number in 0..2000u32 {
             let key = [&[255u8; 12][..], &number.to_string().into_bytes(), &[255; 200]].concat();
             let _ = loader.push(&key, ValueRef::inline(b"value"));
@@ -158,24 +158,20 @@ fn input_out_of_order_is_refused() {
     let tree = ctx.tree();
     let mut model = numbered(0, 1000);
     load(&ctx, tree, &model, 100).unwrap();
-    let order = |result: Result<(), Error>| match result {
-        Err(Error::LoadOrder { record, .. }) => record,
+    let order = |result: Result<(), NotLoaded>| match result {
+        Err(NotLoaded::Order { record, .. }) => record,
         other => panic!("{other:?}"),
     };
-    let mut loader = Loader::new(&ctx, tree, 100, || Ok(())).unwrap();
+    let mut loader = Loader::new(&ctx, tree, 100, alone).unwrap();
     let value = ValueRef::inline(b"v");
     assert_eq!(order(loader.push(b"0000000999", value)), 0);
     loader.push(b"0000001000", value).unwrap();
     assert_eq!(order(loader.push(b"0000001000", value)), 1);
     assert_eq!(order(loader.push(b"0000000999x", value)), 1);
-    assert!(matches!(
-        loader.push(&[b'1'; 1025], value),
-        Err(Error::KeyTooLong { .. })
-    ));
     drop(loader);
     check(&ctx, tree, &model);
     // Another task inserts beyond the load's first key before it ends.
-    let mut loader = Loader::new(&ctx, tree, 100, || Ok(())).unwrap();
+    let mut loader = Loader::new(&ctx, tree, 100, alone).unwrap();
     for number in 0..500 {
         loader
             .push(format!("1{number:05}").as_bytes(), value)
@@ -207,7 +203,7 @@ fn a_tree_is_freed_in_bounded_steps() {
     let ctx = TestContext::new(8192, 1 << 16);
     let other = ctx.tree();
     let tree = ctx.tree();
-    let mut loader = Loader::new(&ctx, tree, 100, || Ok(())).unwrap();
+    let mut loader = Loader::new(&ctx, tree, 100, alone).unwrap();
     for number in 0..100_000u32 {
         let key = format!("{number:010}");
         let descriptor = number.to_le_bytes();
@@ -253,6 +249,24 @@ fn a_tree_is_freed_in_bounded_steps() {
     tree.free_root(&ctx).unwrap();
     assert_eq!(ctx.live_pages(), 1);
     let gone = tree.get(&ctx, b"x", &mut Vec::new());
-    assert!(matches!(gone, Err(Error::Structure { .. })), "{gone:?}");
+    assert!(
+        matches!(gone, Err(StorageError::Structure { .. })),
+        "{gone:?}"
+    );
     other.verify(&ctx, &mut ()).unwrap();
+}
+
+#[test]
+#[should_panic(expected = "an oversized key")]
+fn the_api_refuses_keys_that_are_too_long() {
+    let ctx = TestContext::new(64, 1 << 16);
+    let tree = ctx.tree();
+    let mut loader = Loader::new(&ctx, tree, 100, alone).unwrap();
+    // It never answers.
+    let _ = loader.push(&[b'1'; 1025], ValueRef::inline(b"v"));
+}
+
+/// Nothing else changes the tree.
+pub(super) fn alone() -> Result<(), StorageError> {
+    Ok(())
 }

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 use super::node::Image;
 use super::{Tree, TreeId};
-use crate::buffer::{BufferPool, Exclusive, FrameId, Place, Reservation, Restart};
+use crate::buffer::{BufferPool, Exclusive, FrameId, PagePlace, Reservation, Restart};
 use crate::context::{ReadContext, WriteContext};
 use crate::log::record::Token;
 use crate::log::{Log, LogReservation};
@@ -110,7 +110,7 @@ impl TestContext {
                     .insert(id, Image::copy_of(self.pool.frames.words(frame)));
                 self.pool
                     .mapping
-                    .set(id, Place::Stored(Address::new(1, 0, 4096)));
+                    .set(id, PagePlace::Stored(Address::new(1, 0, 4096)));
                 return Some(frame);
             }
         }
@@ -123,7 +123,7 @@ impl TestContext {
 
     fn load(&self, id: PageId) {
         let mut free = self.free.lock();
-        if !matches!(self.pool.mapping.place(id), Place::Stored(_)) {
+        if !matches!(self.pool.mapping.place(id), PagePlace::Stored(_)) {
             return;
         }
         self.faults.fetch_add(1, Relaxed);
@@ -134,7 +134,7 @@ impl TestContext {
         self.pool.frames.words(frame).store_all(&image.0);
         let header = self.pool.frames.header(frame);
         header.start_load(id, Address::new(1, 0, 4096));
-        self.pool.mapping.set(id, Place::Resident(frame));
+        self.pool.mapping.set(id, PagePlace::Resident(frame));
         header.latch().unlock_exclusive();
     }
 
@@ -151,13 +151,13 @@ impl TestContext {
 }
 
 impl ReadContext for TestContext {
-    type Error = crate::Error;
+    type Error = crate::error::StorageError;
 
     fn pool(&self) -> &BufferPool {
         &self.pool
     }
 
-    fn resolve(&self, why: Restart) -> Result<(), crate::Error> {
+    fn resolve(&self, why: Restart) -> Result<(), crate::error::StorageError> {
         match why {
             Restart::NotResident(id) => self.load(id),
             Restart::NeedPages(_) => panic!("drivers reserve pages themselves"),
@@ -185,18 +185,18 @@ impl WriteContext for TestContext {
         0
     }
 
-    fn reserve_for_structure(&self) -> Result<LogReservation<'_>, crate::Error> {
+    fn reserve_for_structure(&self) -> Result<LogReservation<'_>, crate::error::StorageError> {
         match self.has_log_space.load(Relaxed) {
             true => Ok(LogReservation::none()),
-            false => Err(crate::Error::LogOverrun),
+            false => Err(crate::error::StorageError::LogOverrun),
         }
     }
 
-    fn admit(&self) -> Result<(), crate::Error> {
+    fn admit(&self) -> Result<(), crate::error::StorageError> {
         Ok(())
     }
 
-    fn reserve(&self, pages: u32) -> Result<Reservation, crate::Error> {
+    fn reserve(&self, pages: u32) -> Result<Reservation, crate::error::StorageError> {
         let mut free = self.free.lock();
         let mut reserved = Vec::new();
         for _ in 0..pages {
@@ -222,7 +222,7 @@ impl WriteContext for TestContext {
     }
 
     fn end(&self, page: &Exclusive<'_>) {
-        self.pool.mapping.set(page.id(), Place::Free);
+        self.pool.mapping.set(page.id(), PagePlace::Free);
     }
 
     fn free(&self, page: Exclusive<'_>, _record: Lsn) {
@@ -239,7 +239,7 @@ impl WriteContext for TestContext {
 
     fn confirmed(&self, _tokens: &[Token], _ended: &[PageId]) {}
 
-    fn flush_older_than(&self, _lsn: Lsn) -> Result<(), crate::Error> {
+    fn flush_older_than(&self, _lsn: Lsn) -> Result<(), crate::error::StorageError> {
         Ok(())
     }
 }

@@ -7,10 +7,10 @@ use proptest::prelude::*;
 
 use super::loads::{Model, check, load};
 use super::{TestContext, next_random};
-use crate::Error;
 use crate::btree::{Change, Edits, Rewrite, Stretch, Stretches, Tree, ValueKind, install_roots};
 use crate::buffer::Restart;
 use crate::context::{ReadContext, WriteContext};
+use crate::error::TransactionError;
 use crate::page::{Lsn, PageId};
 
 type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
@@ -44,11 +44,11 @@ fn rewrite(
     (changes, removed): (&Changes, &Stretches),
     most: usize,
     fails: Option<usize>,
-) -> Result<usize, Error> {
+) -> Result<usize, TransactionError> {
     let mut rewrite = Rewrite::new(ctx, tree, 94, 8, most);
     let mut left = changes.iter().enumerate();
     let mut next = || match left.next() {
-        Some((at, _)) if Some(at) == fails => Err(Error::Interrupted),
+        Some((at, _)) if Some(at) == fails => Err(TransactionError::SnapshotTooOld),
         Some((_, (key, value))) => Ok(Some(Change {
             key: key.clone(),
             value: value.clone().map(|value| (ValueKind::Inline, value)),
@@ -199,7 +199,7 @@ proptest! {
             let fails = fails.filter(|at| *at < changes.len());
             if fails.is_some() {
                 let failed = rewrite(&ctx, tree, (&changes, &removed), usize::MAX, fails);
-                prop_assert!(matches!(failed, Err(Error::Interrupted)));
+                prop_assert!(matches!(failed, Err(TransactionError::SnapshotTooOld)));
                 check(&ctx, tree, &model);
             }
             let replaced = rewrite(&ctx, tree, (&changes, &removed), usize::MAX, None).unwrap();
@@ -297,7 +297,10 @@ fn subtrees_without_changes_stay_as_they_are() {
         let pages = ctx.live_pages();
         // A leaf and the inner node above it are two.
         let refused = rewrite(&ctx, tree, (&changes, &none), 1, None);
-        assert!(matches!(refused, Err(Error::TransactionTooLarge { .. })));
+        assert!(matches!(
+            refused,
+            Err(TransactionError::TransactionTooLarge { .. })
+        ));
         assert_eq!(ctx.live_pages(), pages);
         let replaced = rewrite(&ctx, tree, (&changes, &none), usize::MAX, None).unwrap();
         // Not more than each change's way from the root to its leaf.

@@ -1,9 +1,8 @@
 //! Loads into trees whose last keys were removed.
 
-use super::loads::{Model, check, load};
+use super::loads::{Model, alone, check, load};
 use super::{TestContext, next_random};
-use crate::Error;
-use crate::btree::{Loader, Tree, ValueRef};
+use crate::btree::{Loader, NotLoaded, Tree, ValueRef};
 use std::sync::atomic::Ordering::Relaxed;
 
 const PREFIXES: [&str; 3] = ["", "k", "a/rather/long/common/prefix/of/keys/"];
@@ -121,7 +120,7 @@ fn a_tail_that_is_emptied_during_the_load_goes_with_it() {
         let loaded: Model = (0..2000)
             .map(|number| (key("b", number), vec![2; 200]))
             .collect();
-        let mut loader = Loader::new(&ctx, tree, 90, || Ok(())).unwrap();
+        let mut loader = Loader::new(&ctx, tree, 90, alone).unwrap();
         for (key, value) in &loaded {
             loader.push(key, ValueRef::inline(value)).unwrap();
         }
@@ -154,7 +153,7 @@ fn a_key_above_the_load_is_still_refused() {
     let loaded = Model::from([(key("k", 1000), Vec::new())]);
     let refused = load(&ctx, tree, &loaded, 90);
     assert!(
-        matches!(refused, Err(Error::LoadOrder { .. })),
+        matches!(refused, Err(NotLoaded::Order { .. })),
         "{refused:?}"
     );
     check(&ctx, tree, &model);

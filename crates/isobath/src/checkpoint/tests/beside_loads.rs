@@ -80,7 +80,7 @@ fn left_by_a_large_commit() -> usize {
             .free_run(mapping, PageId(ids.start), 200);
         let records = (0..200).map(|n| (key(n), [1; 900]));
         tree.bulk_load(records).unwrap();
-        let is_used = |id: &u64| mapping.place(PageId(*id)) != Place::Free;
+        let is_used = |id: &u64| mapping.place(PageId(*id)) != PagePlace::Free;
         ids.filter(is_used).map(PageId).collect::<Vec<_>>()
     };
     let old = in_task(&simulation, 0, load).join().unwrap();

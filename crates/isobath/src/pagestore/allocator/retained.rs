@@ -170,7 +170,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
-    use crate::shared::{ReservedWords, SegmentSizes};
+    use crate::shared::{ReservedWords, SegmentSize};
     use isobath_flash::policy::PolicyKind;
 
     /// Readers' pins, and a space that asks for them.
@@ -183,10 +183,10 @@ mod tests {
 
     impl Readers {
         fn new(segments: u32) -> Readers {
-            Readers::of(segments, SegmentSizes::of(1 << 20))
+            Readers::of(segments, SegmentSize::of(1 << 20))
         }
 
-        fn of(segments: u32, sizes: SegmentSizes) -> Readers {
+        fn of(segments: u32, sizes: SegmentSize) -> Readers {
             let pins = Arc::new(Mutex::new(BTreeSet::new()));
             let policy = PolicyKind::Greedy.build(10_000);
             let mut space = SegmentAllocator::new(segments, sizes, 4096, 1, policy);

@@ -2,9 +2,9 @@
 //! may split.
 
 use super::{Commit, CurrentValue};
-use crate::Error;
 use crate::canary::{self, Canary};
 use crate::context::TaskContext;
+use crate::error::TransactionError;
 use crate::txn::versions::OldValue;
 
 /// Pages that one insert may take at most: its leaf split twice.
@@ -83,8 +83,13 @@ impl Commit<'_, '_> {
     ///
     /// # Errors
     ///
-    /// [`Error::TransactionTooLarge`] if the log has no space for these once it has grown, either.
-    pub(super) fn splits(&self, peeked: &[CurrentValue], bytes: u64) -> Result<Splits, Error> {
+    /// [`TransactionError::TransactionTooLarge`] if the log has no space for these once it has
+    /// grown, either.
+    pub(super) fn splits(
+        &self,
+        peeked: &[CurrentValue],
+        bytes: u64,
+    ) -> Result<Splits, TransactionError> {
         let log = &self.local.parts.log;
         let growing = self.growing(peeked);
         let limit = log.split_limit_now();
@@ -120,7 +125,7 @@ impl Commit<'_, '_> {
         if !log_tasks.wait_to_split(&self.local.worker, count)? {
             // Transactions are committed in another way then, and nothing else has so many changes.
             let limit = log.transaction_limit_now().min(bytes);
-            return Err(Error::TransactionTooLarge { bytes, limit });
+            return Err(TransactionError::TransactionTooLarge { bytes, limit });
         }
         Ok(Splits {
             count,

@@ -12,14 +12,14 @@ use super::clients::{Arrivals, Shared};
 use super::components::Profiler;
 use super::keys::Records;
 use super::plan::{Plan, check_plan};
-use super::record::Record;
+use super::record::RunRecord;
 use super::row::LoadRow;
 use super::series::{Sampler, Series};
 use super::tally::Results;
 use super::tpcc::{self, Tpcc};
-use crate::drive::{self, DriveLimit};
 use crate::engine::{self, Counters, Engine, IsolationLevel};
 use crate::machine::{device_bytes, steal_time};
+use crate::read_limit::{self, DriveLimit};
 use crate::write_limit::{self, WriteLimit};
 use crate::{LabError, Monitor, Stage, Unit, cpu_time};
 
@@ -29,7 +29,7 @@ pub struct RunReport {
     /// The load, if the run ended with it.
     pub load: Option<LoadRow>,
     /// The record, unless it did.
-    pub record: Option<Record>,
+    pub record: Option<RunRecord>,
     /// Latencies of all calls, nanoseconds.
     #[serde(skip)]
     pub latency_ns: Option<Histogram<u64>>,
@@ -54,14 +54,14 @@ pub(super) struct Beside {
 /// # Errors
 /// A plan that contradicts itself, an engine that is not built in, engine and
 /// I/O errors, and every answer that differs from the stored value.
-pub fn lookup(plan: &Plan, monitor: &dyn Monitor) -> Result<RunReport, LabError> {
+pub fn run(plan: &Plan, monitor: &dyn Monitor) -> Result<RunReport, LabError> {
     check_plan(plan)?;
     let exists = plan.engine.path.as_ref().is_some_and(|p| p.exists());
     // Never an earlier file: a block device, or a file that is in the way.
     let log = plan.engine.space.log_path.as_ref();
     let new_log = log.filter(|path| !path.exists());
     let data = if exists { Data::Present } else { Data::New };
-    let result = run(plan, data, monitor);
+    let result = run_on(plan, data, monitor);
     if let (false, Some(path)) = (plan.keep, &plan.engine.path)
         && !matches!(
             result,
@@ -88,7 +88,11 @@ pub(crate) enum Data {
 }
 
 /// Runs the plan without looking whether it makes sense, and removes nothing.
-pub(crate) fn run(plan: &Plan, data: Data, monitor: &dyn Monitor) -> Result<RunReport, LabError> {
+pub(crate) fn run_on(
+    plan: &Plan,
+    data: Data,
+    monitor: &dyn Monitor,
+) -> Result<RunReport, LabError> {
     let mut plan = plan.clone();
     plan.engine.schema = plan.workload.schema(plan.records);
     let plan = &plan;
@@ -121,7 +125,7 @@ pub(crate) fn run(plan: &Plan, data: Data, monitor: &dyn Monitor) -> Result<RunR
             let engine = engine::open(&plan.engine, false)?;
             let files = engine.files()?;
             engine.close()?;
-            drive::warm(&files, monitor)?;
+            read_limit::warm(&files, monitor)?;
             files
         }
     };
@@ -161,7 +165,13 @@ pub(crate) fn run(plan: &Plan, data: Data, monitor: &dyn Monitor) -> Result<RunR
         space_bytes: total_bytes(&files),
     };
     let latencies = measured.results.all_latencies();
-    report.record = Some(Record::of(plan, measured, beside, &components, &latencies));
+    report.record = Some(RunRecord::of(
+        plan,
+        measured,
+        beside,
+        &components,
+        &latencies,
+    ));
     report.latency_ns = Some(latencies);
     Ok(report)
 }
@@ -183,7 +193,7 @@ fn limit(
             // Of files smaller than a stripe the runner can read nothing, and the host of a few
             // small ones may hold all.
             if longest(files) >= DRIVE_FILE_MIN {
-                return drive::random_reads(files, depth, threads, time, monitor).map(Some);
+                return read_limit::random_reads(files, depth, threads, time, monitor).map(Some);
             }
             let Some(path) = &plan.engine.path else {
                 return Ok(None);

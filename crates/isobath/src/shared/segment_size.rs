@@ -18,22 +18,22 @@ pub(crate) fn segment_bytes_for(volume: u64) -> u32 {
 
 /// The size of a volume's segments, which lie one after another. Fixed when the store is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct SegmentSizes {
+pub(crate) struct SegmentSize {
     /// Bytes of a segment.
     pub(crate) bytes: u32,
 }
 
-impl SegmentSizes {
+impl SegmentSize {
     /// Segments of `bytes` bytes.
-    pub(crate) fn of(bytes: u32) -> SegmentSizes {
-        SegmentSizes { bytes }
+    pub(crate) fn of(bytes: u32) -> SegmentSize {
+        SegmentSize { bytes }
     }
 
     /// The size in a superblock; `None` if it is not valid.
-    pub(crate) fn decode(bytes: u32) -> Option<SegmentSizes> {
+    pub(crate) fn decode(bytes: u32) -> Option<SegmentSize> {
         let is_sound = (MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&bytes)
             && bytes.is_multiple_of(PAGE_SIZE as u32);
-        is_sound.then_some(SegmentSizes { bytes })
+        is_sound.then_some(SegmentSize { bytes })
     }
 
     /// The offset of `segment` in the volume; the length of a volume of this many segments.
@@ -54,14 +54,14 @@ mod tests {
 
     #[test]
     fn segments_lie_one_after_another() {
-        let sizes = SegmentSizes::decode(1 << 20).unwrap();
+        let sizes = SegmentSize::decode(1 << 20).unwrap();
         assert_eq!(sizes.start_of(3), 3 << 20);
         assert_eq!(
             (sizes.whole_in(3 << 20), sizes.whole_in((3 << 20) - 1)),
             (3, 2)
         );
         for bytes in [0, 5000, 128 << 20] {
-            assert_eq!(SegmentSizes::decode(bytes), None);
+            assert_eq!(SegmentSize::decode(bytes), None);
         }
     }
 }
