@@ -152,6 +152,8 @@ def _failure(err: str, code: int, arguments: tuple[str, ...]) -> CommandFailed:
 #: The children of this process, for `end_children`.
 _CHILDREN: set[_Child] = set()
 _LOCK = threading.Lock()
+#: The work that the current thread does, and a descriptor that its children keep open.
+_WORK = threading.local()
 
 
 class _Child:
@@ -162,7 +164,8 @@ class _Child:
         launcher = shutil.which("setpriv")
         if launcher is not None:
             line = [launcher, "--pdeathsig=TERM", "--", *line]
-        self._inherited = tuple(_INHERITED)
+        self.work: str | None = getattr(_WORK, "name", None)
+        kept: int | None = getattr(_WORK, "descriptor", None)
         try:
             self._process = subprocess.Popen(
                 line,
@@ -171,7 +174,7 @@ class _Child:
                 stderr=subprocess.PIPE,
                 cwd=directory,
                 process_group=0,
-                pass_fds=self._inherited,
+                pass_fds=() if kept is None else (kept,),
                 text=True,
                 errors="replace",
             )
@@ -215,24 +218,23 @@ class _Child:
                 _CHILDREN.discard(self)
 
 
-def end_children() -> int:
-    """Asks all children of this process to end, from any thread; how many there were."""
-    with _LOCK:
-        children = list(_CHILDREN)
-    for child in children:
-        child.end()
-    return len(children)
-
-
-#: Descriptors that children keep open: a lock that this process holds is theirs, too.
-_INHERITED: set[int] = set()
-
-
 @contextlib.contextmanager
-def inherited(descriptor: int) -> Iterator[None]:
-    """Children that start in the block keep the descriptor open until they end."""
-    _INHERITED.add(descriptor)
+def work(name: str, descriptor: int | None = None) -> Iterator[None]:
+    """Children that this thread starts in the block belong to a work, which `end_children` ends.
+
+    They keep the descriptor open until they end: a lock on it is theirs, too.
+    """
+    _WORK.name, _WORK.descriptor = name, descriptor
     try:
         yield
     finally:
-        _INHERITED.discard(descriptor)
+        _WORK.name = _WORK.descriptor = None
+
+
+def end_children(work: str) -> int:
+    """Asks the children of a work to end, from any thread; how many there were."""
+    with _LOCK:
+        children = [child for child in _CHILDREN if child.work == work]
+    for child in children:
+        child.end()
+    return len(children)
