@@ -1,5 +1,6 @@
 """Stores of the tests."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypedDict
@@ -7,6 +8,7 @@ from typing import TypedDict
 import pytest
 from hypothesis import settings
 from isobath import Store, Tree
+from isobath.lab import CommandNotFound, find
 
 
 class Small(TypedDict):
@@ -15,6 +17,20 @@ class Small(TypedDict):
 
 
 SMALL: Small = {"pool_bytes": 8 << 20, "workers": 1}
+
+
+def _has_command() -> bool:
+    """A command that is named must be there."""
+    if "ISOBATH_COMMAND" in os.environ:
+        return True
+    try:
+        find()
+    except CommandNotFound:
+        return False
+    return True
+
+
+needs_command = pytest.mark.skipif(not _has_command(), reason="there is no command `isobath`")
 
 
 # For `pytest --hypothesis-profile=thorough`; zarr's state machines take "quick" otherwise.

@@ -232,7 +232,7 @@ def predict(
         *(numpy.asarray(one, dtype=float) for one in (concurrency, random_share, io_pages, read_share))
     )
     columns = [array.ravel() for array in numbers]
-    points = [tuple(map(float, point)) for point in zip(*columns)]
+    points = [(float(k), float(r), float(p), float(w)) for k, r, p, w in zip(*columns)]
     predicted = Profile.of(profile).predictor.predict(kind, points)
     names = ["concurrency", "random_share", "io_pages", "read_share"]
     rows: DataFrame = pandas().DataFrame(points, columns=names, dtype=float)

@@ -305,10 +305,12 @@ def cleaning(rows: DataFrame) -> Figure:
 def _over(rows: DataFrame, x: str, title: str, words: str) -> Callable[[Axes], None]:
     def draw(axes: Axes) -> None:
         _lines(axes, rows, x, "wamp_steady_ratio", ["policy"])
-        bound = rows.groupby(x)["wamp_bound_ratio"].first().dropna() if "wamp_bound_ratio" in rows else []
-        if len(bound) > 0:
-            axes.plot(bound.index, bound, linestyle="--", color="gray", label="fluid bound")  # type: ignore[union-attr]
-            _legend(axes)
+        if "wamp_bound_ratio" in rows.columns:
+            bound = rows.groupby(x)["wamp_bound_ratio"].first().dropna()
+            if not bound.empty:
+                style: Any = {"linestyle": "--", "color": "gray", "label": "fluid bound"}
+                axes.plot(bound.index.to_numpy(), bound.to_numpy(), **style)
+                _legend(axes)
         axes.set(xlabel=words, ylabel="Wamp", ylim=(0, None))
         axes.set_title(title, fontsize="medium", wrap=True)
 
@@ -407,7 +409,7 @@ def _over_time(
 ) -> Callable[[Axes], None]:
     def draw(axes: Axes) -> None:
         for run, part in list(samples.groupby("run"))[:_LINES]:
-            axes.plot(part["seconds"], part[column], linewidth=1, label=names[int(run)])  # type: ignore[call-overload]
+            axes.plot(part["seconds"], part[column], linewidth=1, label=names[int(str(run))])
         axes.set(title=title, xlabel="s", ylim=(0, None))
         _legend(axes)
 
@@ -416,7 +418,7 @@ def _over_time(
 
 def _distribution(axes: Axes, latencies: DataFrame, names: list[str]) -> None:
     for run, part in list(latencies.groupby("run"))[:_LINES]:
-        axes.plot(part["latency_us"], part["share"], linewidth=1, label=names[int(run)])  # type: ignore[call-overload]
+        axes.plot(part["latency_us"], part["share"], linewidth=1, label=names[int(str(run))])
     axes.set(title="latency: share of calls at or below", xlabel="µs", ylim=(0, 1))
     axes.set_xscale("log")
     _legend(axes)

@@ -47,7 +47,7 @@ from isobath.lab._command import (
 from isobath.lab._frames import flat, frame, pandas, scalars
 
 if TYPE_CHECKING:
-    from distributed import Client, Future
+    from distributed import Client
     from pandas import DataFrame
 
 __all__ = ["SweepFailed", "Task", "read", "sweep"]
@@ -157,7 +157,7 @@ def sweep(
 def read(directory: PathLike) -> DataFrame:
     """The rows of all points that a sweep has finished, also while it runs or after it was killed."""
     pandas()
-    with Store.open(Path(directory) / _POINTS, read_only=True, **_OPTIONS) as store:
+    with Store.open(Path(directory) / _POINTS, **(_OPTIONS | {"read_only": True})) as store:
         kept = store.tree("points")
         return frame(row for value in kept.values() for row in _rows(json.loads(value)))
 
@@ -297,7 +297,7 @@ class _Work:
         self._exclusive = exclusive
         self._command = None if command is None else os.path.abspath(command)
         self._name = f"isobath-sweep-{uuid.uuid4().hex[:12]}"
-        self._running: dict[Any, tuple[bytes, Future]] = {}
+        self._running: dict[Any, tuple[bytes, Any]] = {}
         #: The machines that have an exclusive point.
         self._machines: dict[Any, str] = {}
 
@@ -337,7 +337,7 @@ class _Work:
                 addresses = [address for address, _ in machines[machine]]
                 # Elsewhere if the machine is lost: the lock of a machine is with its tasks.
                 options = {"workers": addresses, "allow_other_workers": True}
-            future: Future = self._client.submit(
+            future = self._client.submit(
                 _run,
                 self._task,
                 point,
@@ -365,7 +365,7 @@ class _Work:
             machines.setdefault(host, []).append((address, about.get("nthreads", 1)))
         return machines
 
-    def _outcome(self, future: Future) -> dict[str, Any] | str:
+    def _outcome(self, future: Any) -> dict[str, Any] | str:
         if future.status == "finished":
             outcome: dict[str, Any] = future.result()
             failure = outcome.get("failure")
@@ -379,7 +379,8 @@ class _Work:
     def _end(self) -> None:
         """Ends what is waiting or running. A worker that answers no more is left alone."""
         with contextlib.suppress(Exception):
-            self._client.cancel([future for _, future in self._running.values()], force=True)
+            cancel: Any = self._client.cancel
+            cancel([future for _, future in self._running.values()], force=True)
             self._client.run(_stop, self._name)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import hashlib
 
 from isobath._errors import InvalidArgument
 
 #: Points of each shard on the ring: shards differ by some 6% in keys.
 _POINTS = 256
-#: More shards than machines that anyone lends.
+#: More shards than clusters have machines.
 _COUNT_MAX = 4096
 
 
@@ -37,6 +38,12 @@ class Ring:
             return 0
         at = bisect.bisect_right(self._hashes, _hash(key))
         return self._shards[at % len(self._shards)]
+
+
+@functools.lru_cache(maxsize=16)
+def ring(count: int, points: int = _POINTS) -> Ring:
+    """A ring, which takes a while to make."""
+    return Ring(count, points)
 
 
 def _hash(key: bytes) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import heapq
 import logging
@@ -12,7 +13,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Coroutine, Iterable, Iterator, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit
@@ -21,7 +22,7 @@ from isobath._errors import Closed, Error, InvalidArgument, StoreInUse
 from isobath._needs import module
 from isobath._store import Options, PathLike
 from isobath.shards._errors import ShardMissing, ShardMoved
-from isobath.shards._ring import Ring
+from isobath.shards._ring import ring
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -72,6 +73,22 @@ class Move:
     worker: str
 
 
+@dataclass(eq=False)
+class _Routes:
+    """Who has the shards of a key space, as far as this process knows."""
+
+    owners: dict[int, str] = field(default_factory=dict)
+    #: Owners that are gone, until there are others.
+    lost: dict[int, str] = field(default_factory=dict)
+    looking: dict[int, asyncio.Lock] = field(default_factory=dict)
+    moves: list[Move] = field(default_factory=list)
+
+
+@functools.lru_cache(maxsize=256)
+def _routes(id: str) -> _Routes:
+    return _Routes()
+
+
 class Shards(MutableMapping[bytes, bytes]):
     """Keys and values over several stores, each of which one worker of Dask has open.
 
@@ -100,16 +117,12 @@ class Shards(MutableMapping[bytes, bytes]):
         #: The name of the tree.
         self.tree = tree
         #: The ring that assigns keys.
-        self.ring = Ring(len(self.places), points)
-        #: What happened to the shards, as far as this object has met it.
-        self.moves: list[Move] = []
+        self.ring = ring(len(self.places), points)
         #: Seconds for which calls wait for another owner after a worker was lost.
         self.patience = patience
         self._options = options
         self._client = client
-        self._owners: dict[int, str] = {}
-        self._lost: dict[int, str] = {}
-        self._looking: dict[int, asyncio.Lock] = {}
+        self._routes = _routes(id)
         self._is_closed = False
 
     # Making and opening.
@@ -126,7 +139,7 @@ class Shards(MutableMapping[bytes, bytes]):
     ) -> Shards:
         """Makes a store for each place, a path or a machine and a path."""
         shards = cls._new(places, client, tree, options, patience)
-        shards.id = uuid.uuid4().hex
+        shards._name(uuid.uuid4().hex)
         try:
             for shard in range(len(shards.places)):
                 shards._run(shards._opened(shard, creates=shards._layout(shard)))
@@ -171,7 +184,7 @@ class Shards(MutableMapping[bytes, bytes]):
             raise TypeError(f"the client is one of Dask, not {type(client).__name__}")
         if client.asynchronous:
             raise InvalidArgument("the client is asynchronous: give one that waits")
-        points = Ring(len(found)).points
+        points = ring(len(found)).points
         shards = cls("", found, points, options or Options(), tree, client, patience)
         from isobath.shards._host import Host
         from isobath.shards._tasks import Frees
@@ -179,6 +192,17 @@ class Shards(MutableMapping[bytes, bytes]):
         client.register_plugin(Host())
         client.register_plugin(Frees())
         return shards
+
+    def _name(self, id: str) -> None:
+        self.id = id
+        self._routes = _routes(id)
+        # Those of an event loop that may be gone.
+        self._routes.looking.clear()
+
+    @property
+    def moves(self) -> list[Move]:
+        """The shards that have other owners since workers died, as far as this process met it."""
+        return self._routes.moves
 
     def _layout(self, shard: int) -> dict[str, Any]:
         return {
@@ -220,10 +244,11 @@ class Shards(MutableMapping[bytes, bytes]):
                     await self._ask(worker, "close", id=layout["id"], shard=shard)
             raise
         layout = found[0][1]
-        self.id = layout["id"]
+        self._name(layout["id"])
         self.places = [found[shard][0] for shard in range(count)]
-        self.ring = Ring(count, layout["points"])
-        self._owners = {shard: worker for shard, (_, _, worker) in found.items()}
+        self.ring = ring(count, layout["points"])
+        for shard, (_, _, worker) in found.items():
+            self._routes.owners[shard] = worker
 
     def close(self) -> None:
         """Has the owners close all shards. Other objects open them again when they are used."""
@@ -257,13 +282,15 @@ class Shards(MutableMapping[bytes, bytes]):
             "options": self._options,
             "tree": self.tree,
             "patience": self.patience,
-            "owners": dict(self._owners),
+            "owners": dict(self._routes.owners),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         owners = state.pop("owners")
         Shards.__init__(self, **state)
-        self._owners = owners
+        for shard, worker in owners.items():
+            # What this process knows is newer.
+            self._routes.owners.setdefault(shard, worker)
 
     def __repr__(self) -> str:
         return f"<isobath.Shards {self.id[:8]} of {len(self.places)} stores>"
@@ -280,25 +307,25 @@ class Shards(MutableMapping[bytes, bytes]):
         async def found() -> dict[int, str]:
             return {shard: await self._owner(shard) for shard in range(len(self.places))}
 
-        known = dict(self._owners)
+        known = dict(self._routes.owners)
         return known if len(known) == len(self.places) else self._run(found())
 
     async def _owner(self, shard: int) -> str:
-        known = self._owners.get(shard)
+        known = self._routes.owners.get(shard)
         if known is not None:
             return known
-        async with self._looking.setdefault(shard, asyncio.Lock()):
-            known = self._owners.get(shard)
+        async with self._routes.looking.setdefault(shard, asyncio.Lock()):
+            known = self._routes.owners.get(shard)
             return known if known is not None else await self._opened(shard)
 
     async def _opened(self, shard: int, creates: dict[str, Any] | None = None) -> str:
         """Finds the worker that has a shard, or has one open it."""
         _, worker = await self._tried(shard, self.places[shard], creates)
-        self._owners[shard] = worker
-        lost = self._lost.pop(shard, None)
+        self._routes.owners[shard] = worker
+        lost = self._routes.lost.pop(shard, None)
         if lost is not None and lost != worker:
             move = Move(shard, self.places[shard].path, lost, worker)
-            self.moves.append(move)
+            self._routes.moves.append(move)
             sentence = f"worker {lost} is gone; {worker} has opened its shard {shard}, {move.path}"
             LOGGER.info("%s", sentence)
             warnings.warn(sentence, ShardMoved, stacklevel=2)
@@ -326,7 +353,7 @@ class Shards(MutableMapping[bytes, bytes]):
                 if place.host is None or place.host in names | {machine}:
                     fits.append(worker)
             # A worker that ends may have it open still; one that is started again may come.
-            is_waiting = shard in self._lost or not fits
+            is_waiting = shard in self._routes.lost or not fits
             for worker in sorted(fits, key=lambda one: (loads[one], _weight(one, place.path))):
                 try:
                     layout = await self._ask(
@@ -350,7 +377,7 @@ class Shards(MutableMapping[bytes, bytes]):
             await asyncio.sleep(_PAUSE)
 
     def _missing(self, shard: int, place: Place, reasons: dict[str, str]) -> ShardMissing:
-        lost = self._lost.get(shard)
+        lost = self._routes.lost.get(shard)
         where = f"{place.path} on {place.host}" if place.host else place.path
         what = f"shard {shard} ({where})" if shard >= 0 else where
         why = "; ".join(f"{worker}: {reason}" for worker, reason in reasons.items())
@@ -463,10 +490,10 @@ class Shards(MutableMapping[bytes, bytes]):
                     raise
                 reasons[worker] = str(error)
                 is_gone = not isinstance(error, _Elsewhere)
-            if self._owners.get(shard) == worker:
-                del self._owners[shard]
+            if self._routes.owners.get(shard) == worker:
+                del self._routes.owners[shard]
                 if is_gone:
-                    self._lost.setdefault(shard, worker)
+                    self._routes.lost.setdefault(shard, worker)
         raise self._missing(shard, self.places[shard], reasons)
 
     def _call(self, shard: int, operation: str, *given: Any) -> Any:
@@ -546,12 +573,15 @@ class Shards(MutableMapping[bytes, bytes]):
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
         """The values of many keys, all shards at a time."""
-        keys = [self._of(key) for key in keys]
+        found_at = [self._of(key) for key in keys]
         groups: dict[int, list[int]] = {}
-        for at, (shard, _) in enumerate(keys):
+        for at, (shard, _) in enumerate(found_at):
             groups.setdefault(shard, []).append(at)
-        calls = [(s, "get_many", ([keys[at][1] for at in group],)) for s, group in groups.items()]
-        values: list[bytes | None] = [None] * len(keys)
+        calls = [
+            (shard, "get_many", ([found_at[at][1] for at in group],))
+            for shard, group in groups.items()
+        ]
+        values: list[bytes | None] = [None] * len(found_at)
         for group, found in zip(groups.values(), self._calls(calls)):
             for at, value in zip(group, found):
                 values[at] = value

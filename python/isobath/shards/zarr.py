@@ -1,10 +1,9 @@
 """Arrays of zarr over shards, and computations of `dask.array` where the chunks lie.
 
->>> from isobath.shards.zarr import ShardedStore, array, placed
+>>> from isobath.shards.zarr import ShardedStore, array, compute
 >>> store = ShardedStore(shards)
 >>> made = zarr.create_array(store, name="t", shape=(10_000, 10_000), chunks=(500, 500), dtype="f4")
->>> with placed():
-...     mean = array(store, "t").mean().compute()
+>>> mean = compute(array(store, "t").mean())
 
 Needs `pip install isobath[dask,zarr]`.
 """
@@ -13,11 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import contextlib
 import itertools
 import math
 import uuid
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from zarr.abc.store import ByteRequest, Store
@@ -29,7 +27,7 @@ from isobath.shards._shards import Shards
 from isobath.shards._tasks import ANNOTATION
 from isobath.zarr import _below, _buffer, _bytes, _key, _slice
 
-__all__ = ["ShardedStore", "array", "placed"]
+__all__ = ["ShardedStore", "array", "compute", "persist"]
 
 
 class ShardedStore(Store):
@@ -174,8 +172,9 @@ class ShardedStore(Store):
 def array(store: ShardedStore, path: str = "") -> Any:
     """An array of zarr as one of dask, a block for each chunk (or shard of zarr).
 
-    The worker that has a chunk reads it, as long as it lives. Compute within `placed()`: otherwise
-    dask fuses reading with what follows, and forgets where it should happen.
+    The worker that has a chunk reads it, as long as it lives, if `compute` or `persist` of this
+    module run what is made of the array. Dask's own fuse reading with what follows, and forget where
+    it should happen; their results are the same.
     """
     dask_array = module("dask.array", "dask", "isobath.shards.zarr")
     graphs = module("dask.highlevelgraph", "dask", "isobath.shards.zarr")
@@ -223,9 +222,25 @@ def _read(opened: Any, where: tuple[slice, ...]) -> Any:
     return opened[where]
 
 
-@contextlib.contextmanager
-def placed() -> Iterator[None]:
-    """Computations in the block read each chunk on the worker that has it."""
+def compute(*collections: Any, **options: Any) -> Any:
+    """As `dask.compute`, and chunks are read by the workers that have them."""
     dask = module("dask", "dask", "isobath.shards.zarr")
-    with dask.config.set({"optimization.fuse.active": False}):
-        yield
+    found = dask.compute(*map(_planned, collections), optimize_graph=False, **options)
+    return found[0] if len(collections) == 1 else found
+
+
+def persist(*collections: Any, **options: Any) -> Any:
+    """As `dask.persist`, and chunks are read by the workers that have them."""
+    dask = module("dask", "dask", "isobath.shards.zarr")
+    found = dask.persist(*map(_planned, collections), optimize_graph=False, **options)
+    return found[0] if len(collections) == 1 else found
+
+
+def _planned(collection: Any) -> Any:
+    """A collection whose steps are fused, but for the reads: those would lose their places."""
+    blockwise = module("dask.blockwise", "dask", "isobath.shards.zarr")
+    core = module("dask.core", "dask", "isobath.shards.zarr")
+    keys = list(core.flatten(collection.__dask_keys__()))
+    graph = blockwise.optimize_blockwise(collection.__dask_graph__(), keys=keys)
+    rebuild, arguments = collection.__dask_postpersist__()
+    return rebuild(graph.cull(set(keys)), *arguments)
