@@ -2,9 +2,11 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
+import distributed
 import pytest
 from hypothesis import settings
 from isobath import Store, Tree
@@ -52,3 +54,22 @@ def tree(store: Store) -> Tree:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "store.iso"
+
+
+@contextmanager
+def workers(**options: Any) -> Iterator[distributed.Client]:
+    """Two workers of Dask on this machine."""
+    cluster: Any = distributed.LocalCluster
+    client: Any = distributed.Client
+    with (
+        cluster(n_workers=2, threads_per_worker=1, dashboard_address=None, **options) as made,
+        client(made) as connected,
+    ):
+        yield connected
+
+
+@pytest.fixture(scope="session")
+def client() -> Iterator[distributed.Client]:
+    """Two workers in this process."""
+    with workers(processes=False, worker_dashboard_address=None) as client:
+        yield client

@@ -14,38 +14,23 @@ from typing import Any
 import numpy
 import pytest
 import zarr
-from distributed import Client, LocalCluster, wait
+from distributed import Client
 from isobath import Closed, InvalidArgument, Store, StoreExists
 from isobath.shards import Ring, ShardMissing, ShardMoved, Shards
 from isobath.shards.zarr import ShardedStore, array, compute, persist
 from zarr.core.buffer import Buffer, cpu, default_buffer_prototype
 from zarr.testing.store import StoreTests
 
-from conftest import SMALL
+from conftest import SMALL, workers
 
 #: What these tests' shards are opened with. Commits are synced: acknowledged ones must be there.
 OPTIONS: Any = {**SMALL}
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    """Two workers in this process."""
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
-
-
-@pytest.fixture(scope="module")
 def processes() -> Iterator[Client]:
     """Two workers in processes of their own."""
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
-        Client(cluster) as client,
-    ):
+    with workers() as client:
         yield client
 
 
@@ -224,9 +209,10 @@ def test_reads_run_where_chunks_lie_and_survive_a_killed_worker(
     assert lazy.chunks == ((10,) * 6,) * 2
     # Each chunk is read by its owner.
     kept = persist(lazy)
-    wait(kept)
+    compute(kept)
     owners = shards.owners()
-    for (_, x, y), found in processes.who_has().items():
+    dask_client: Any = processes
+    for (_, x, y), found in dask_client.who_has(dask_client.futures_of(kept)).items():
         assert owners[shards.ring.shard_of(b"a/c/%d/%d" % (x, y))] in found
     del kept
     assert compute(lazy.sum(), lazy[:10].max()) == (values.sum(), values[:10].max())

@@ -6,13 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 from isobath import InvalidArgument, StoreInUse
 from isobath.lab import CommandNotFound
 from isobath.lab.sweep import SweepFailed, read, sweep
@@ -23,21 +22,9 @@ SMALL: Any = {"device": "128MiB", "writes": 2}
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    """Two workers in this process."""
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
-
-
 @needs_command
 def test_a_grid_of_simulations(client: Client, tmp_path: Path) -> None:
-    grid = {"policy": ["greedy", "mdc"], "fill": [0.6, 0.8], "seed": range(2)}
+    grid: dict[str, Any] = {"policy": ["greedy", "mdc"], "fill": [0.6, 0.8], "seed": range(2)}
     rows = sweep("sim_clean", grid, tmp_path, fixed=SMALL, client=client)
     assert len(rows) == 8
     assert rows["worker"].nunique() == 2
