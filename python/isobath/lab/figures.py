@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from isobath.lab._bench import Benchmark
     from isobath.lab._drive import Models, Profile
 
-__all__ = ["advice", "benchmark", "cleaning", "heat_map", "model", "probe", "raw"]
+__all__ = ["advice", "benchmark", "cleaning", "heat_map", "model", "predictions", "probe", "raw"]
 
 #: Inches of one chart.
 _WIDTH, _HEIGHT = 5.4, 3.6
@@ -217,6 +217,18 @@ def model(models: Models, kind: str | None = None) -> Figure:
     grid[4].set(title="predicted / measured, each without itself", xlabel="pages per second")
     _logarithmic(grid[4])
     _contours(grid[5], models, kind, samples)
+    return figure
+
+
+def predictions(models: Models, kinds: Sequence[str]) -> Figure:
+    """Points of reads and writes over the curves of several models (Figures 2 and 4 of paper 000)."""
+    names = ["concurrency", "random_share", "io_pages", "read_share", "pages_per_s"]
+    samples = pandas().DataFrame(models.profile.predictor.samples(), columns=names)
+    figure, grid = _charts(2 * len(kinds))
+    for at, axes in enumerate(grid):
+        kind, share = kinds[at // 2], 1.0 - at % 2
+        _curves(axes, models, kind, samples[samples["read_share"] == share], share)
+        axes.set(title=f"{kind}: {'reads' if share else 'writes'}")
     return figure
 
 
