@@ -22,7 +22,6 @@ import json
 import os
 import socket
 import tempfile
-import threading
 import time
 import uuid
 from collections import deque
@@ -257,7 +256,9 @@ def _connected(client: Client | str | None, workers: int | None) -> Iterator[Cli
             ) as cluster,
             distributed.Client(cluster) as made,
         ):
-            made.register_plugin(_ignores_interrupts())
+            from isobath.lab._workers import IgnoresInterrupts
+
+            made.register_plugin(IgnoresInterrupts())
             yield made
     elif isinstance(client, str):
         with distributed.Client(client) as made:
@@ -266,24 +267,6 @@ def _connected(client: Client | str | None, workers: int | None) -> Iterator[Cli
         yield client
     else:
         raise TypeError(f"the client is one of Dask or an address, not {type(client).__name__}")
-
-
-def _ignores_interrupts() -> Any:
-    """A plugin for our own workers: a terminal sends ^C to them, too, but the client ends them."""
-    plugin = module("distributed", "dask", "isobath.lab.sweep").WorkerPlugin
-
-    class IgnoresInterrupts(plugin):  # type: ignore[misc, valid-type]
-        name = "isobath-ignores-interrupts"
-
-        def setup(self, worker: Any) -> None:
-            import multiprocessing
-            import signal
-
-            is_main = threading.current_thread() is threading.main_thread()
-            if is_main and multiprocessing.parent_process() is not None:
-                signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    return IgnoresInterrupts()
 
 
 class _Work:

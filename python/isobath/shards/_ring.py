@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import functools
 import hashlib
 
 from isobath._errors import InvalidArgument
@@ -40,10 +39,19 @@ class Ring:
         return self._shards[at % len(self._shards)]
 
 
-@functools.lru_cache(maxsize=16)
+#: Rings of this process: one takes a while to make.
+_RINGS: dict[tuple[int, int], Ring] = {}
+_RINGS_MAX = 16
+
+
 def ring(count: int, points: int = _POINTS) -> Ring:
-    """A ring, which takes a while to make."""
-    return Ring(count, points)
+    """A ring that is made once."""
+    found = _RINGS.get((count, points))
+    if found is None:
+        if len(_RINGS) >= _RINGS_MAX:
+            _RINGS.clear()
+        found = _RINGS[count, points] = Ring(count, points)
+    return found
 
 
 def _hash(key: bytes) -> int:

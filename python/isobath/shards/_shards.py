@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import hashlib
 import heapq
 import logging
@@ -84,9 +83,15 @@ class _Routes:
     moves: list[Move] = field(default_factory=list)
 
 
-@functools.lru_cache(maxsize=256)
+#: By the key space's id. All objects of a process share them: an owner's death is met once.
+_ROUTES: dict[str, _Routes] = {}
+_ROUTES_MAX = 256
+
+
 def _routes(id: str) -> _Routes:
-    return _Routes()
+    if len(_ROUTES) >= _ROUTES_MAX and id not in _ROUTES:
+        _ROUTES.clear()
+    return _ROUTES.setdefault(id, _Routes())
 
 
 class Shards(MutableMapping[bytes, bytes]):
