@@ -21,7 +21,7 @@ class Small(TypedDict):
 SMALL: Small = {"pool_bytes": 8 << 20, "workers": 1}
 
 
-def _has_command() -> bool:
+def has_command() -> bool:
     """A command that is named must be there."""
     if "ISOBATH_COMMAND" in os.environ:
         return True
@@ -32,7 +32,7 @@ def _has_command() -> bool:
     return True
 
 
-needs_command = pytest.mark.skipif(not _has_command(), reason="there is no command `isobath`")
+needs_command = pytest.mark.skipif(not has_command(), reason="there is no command `isobath`")
 
 
 # For `pytest --hypothesis-profile=thorough`; zarr's state machines take "quick" otherwise.
