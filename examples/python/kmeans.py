@@ -52,14 +52,19 @@ def written(store: ShardedStore, tiles: int, block: int, clusters: int, seed: in
     dask_array: Any = dask.array
     lazy = dask_array.map_blocks(drawn, chunks=(blocks, (SIDE * SIDE,)), dtype="u1")
     into: Any = zarr.create_array(
-        store, name="tiles", shape=lazy.shape, chunks=(block, SIDE * SIDE), dtype="u1", overwrite=True
+        store,
+        name="tiles",
+        shape=lazy.shape,
+        chunks=(block, SIDE * SIDE),
+        dtype="u1",
+        overwrite=True,
     )
     # Blocks are chunks: no two workers write to one.
     dask_array.store(lazy, into, lock=False)
 
 
 def assigned(tiles: Any, centres: Any) -> Any:
-    """A block's part of an iteration: for each centre its count, the sum of its tiles, the error."""
+    """A block's part of an iteration: for each centre count, sum of its tiles, and error."""
     tiles = tiles.astype("f4")
     centres = centres.astype("f4")
     distances = (centres**2).sum(1) - 2 * tiles @ centres.T

@@ -82,7 +82,9 @@ def measured(sensor: int, hours: float, per_second: float, seed: int) -> pandas.
     """Records as a sensor might send them."""
     draw = numpy.random.default_rng([seed, sensor])
     count = int(hours * 3600 * per_second)
-    index = pandas.date_range("2026-01-01", periods=count, freq=pandas.Timedelta(1 / per_second, "s"))
+    index = pandas.date_range(
+        "2026-01-01", periods=count, freq=pandas.Timedelta(1 / per_second, "s")
+    )
     days = numpy.arange(count) / per_second / 86400
     return pandas.DataFrame(
         {
@@ -122,7 +124,9 @@ def main(arguments: list[str] | None = None) -> pandas.DataFrame:
         print(", ".join(sensors(tree)))
         # What is old goes: one range for each sensor.
         for name in sensors(tree):
-            tree.remove_range(name.encode() + b"\0", key(name, pandas.Timestamp("2026-01-01 00:30")))
+            tree.remove_range(
+                name.encode() + b"\0", key(name, pandas.Timestamp("2026-01-01 00:30"))
+            )
         return hour
 
 

@@ -29,7 +29,9 @@ def example(name: str) -> Any:
 def test_kmeans(client: Client, tmp_path: Path, shards: int) -> None:
     program = example("kmeans")
     arguments = ["--tiles", "900", "--block", "200", "--clusters", "4", "--iterations", "5"]
-    errors = program.main([str(tmp_path / "tiles.iso"), "--shards", str(shards), *arguments], client)
+    errors = program.main(
+        [str(tmp_path / "tiles.iso"), "--shards", str(shards), *arguments], client
+    )
     assert errors == sorted(errors, reverse=True) and errors[-1] < errors[0]
 
 
@@ -57,7 +59,9 @@ def test_sensors(tmp_path: Path) -> None:
 def test_a_sweep_of_cleaning_policies(client: Client, tmp_path: Path) -> None:
     program = example("cleaning_sweep")
     arguments = ["--device", "128MiB", "--writes", "2", "--fills", "2", "--skews", "2"]
-    rows = program.main([str(tmp_path / "sweep"), *arguments, "--policies", "greedy", "mdc"], client)
+    rows = program.main(
+        [str(tmp_path / "sweep"), *arguments, "--policies", "greedy", "mdc"], client
+    )
     assert len(rows) == 8
     assert (tmp_path / "sweep" / "heat-map.png").stat().st_size > 1000
     assert len(pandas.read_parquet(tmp_path / "sweep" / "results.parquet")) == 8

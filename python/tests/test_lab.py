@@ -61,7 +61,10 @@ def test_options_are_keywords() -> None:
 @needs_command
 def test_simulations() -> None:
     rows = lab.sim_clean(
-        policy=["greedy", "mdc"], workload=["uniform", "zipf:0.99"], fill=[0.6, 0.8], device="128MiB"
+        policy=["greedy", "mdc"],
+        workload=["uniform", "zipf:0.99"],
+        fill=[0.6, 0.8],
+        device="128MiB",
     )
     assert len(rows) == 8
     assert set(rows["policy"]) == {"greedy", "mdc"}
@@ -69,7 +72,9 @@ def test_simulations() -> None:
     assert (rows["wamp_steady_ratio"].notna() | rows["error"].notna()).all()
     assert drawn(figures.cleaning(rows)) == 2 + 2
     assert drawn(figures.cleaning(rows[:1])) == 3
-    assert len(figures.heat_map(rows, "fill_ratio", "workload", "wamp_steady_ratio", by="policy").axes)
+    assert len(
+        figures.heat_map(rows, "fill_ratio", "workload", "wamp_steady_ratio", by="policy").axes
+    )
     with pytest.raises(InvalidArgument, match="no column wamp_steady_ratio"):
         figures.cleaning(rows[["policy", "workload", "fill_ratio"]])
     overlay = lab.sim_overlay(design=["in-place", "overlays:0.25"], records=20_000, updates=2)
@@ -157,7 +162,12 @@ def test_predictions(profile: lab.Profile) -> None:
     with pytest.raises(InvalidArgument):
         lab.Profile("no JSON")
     assert lab.best_node_pages(1e9, 100, 100, 1) == 16
-    costs: Any = {"read_setup_us": 1, "read_transfer_us": 1, "write_setup_us": 1, "write_transfer_us": 1}
+    costs: Any = {
+        "read_setup_us": 1,
+        "read_transfer_us": 1,
+        "write_setup_us": 1,
+        "write_transfer_us": 1,
+    }
     several = lab.printed_lsm_us(fanout=4, data_bytes=1e9, file_bytes=1e7, **costs)
     one = lab.printed_lsm_us(fanout=None, data_bytes=1e9, file_bytes=1e7, **costs)
     assert one["query_us"] < several["query_us"] and one["insert_us"] > several["insert_us"]

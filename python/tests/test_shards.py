@@ -5,6 +5,7 @@ import os
 import pickle
 import shutil
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -97,7 +98,11 @@ def test_opening_again_in_any_order(client: Client, places: list[Path]) -> None:
     places[0].rename(moved)
     given = [places[2], moved, places[1]]
     with Shards.open(given, client, options=OPTIONS) as shards:
-        assert [place.path for place in shards.places] == [str(moved), str(places[1]), str(places[2])]
+        assert [place.path for place in shards.places] == [
+            str(moved),
+            str(places[1]),
+            str(places[2]),
+        ]
         assert len(shards) == 100 and all(shards[b"%d" % number] == b"v" for number in range(100))
 
 
@@ -148,8 +153,16 @@ def test_impossible_requests_say_why(client: Client, places: list[Path], tmp_pat
 def suite(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shards]:
     directory = tmp_path_factory.mktemp("shards")
     options: Any = {**OPTIONS, "durability": "none"}
-    with Shards.create([directory / "a.iso", directory / "b.iso"], client, options=options) as shards:
+    with Shards.create(
+        [directory / "a.iso", directory / "b.iso"], client, options=options
+    ) as shards:
         yield shards
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(ImportError, match=r"isobath\[dask\]"):
+        Shards.create(["a.iso"])
 
 
 class TestShardedStore(StoreTests[ShardedStore, cpu.Buffer]):

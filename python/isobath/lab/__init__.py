@@ -4,9 +4,9 @@
 >>> rows = lab.sim_clean(policy=["greedy", "mdc"], workload="zipf:0.99", device="1GiB")
 >>> rows[["policy", "wamp_steady_ratio"]]
 
-The functions run the command `isobath`: the one of `command=`, of the variable `ISOBATH_COMMAND`, or
-on PATH. Keywords are its options: `sort_buffer=[0, 16]` is `--sort-buffer 0,16`. Numbers of times are
-seconds. Needs `pip install isobath[lab]`.
+The functions run the command `isobath`: the one of `command=`, of the variable `ISOBATH_COMMAND`,
+or on PATH. Keywords are its options: `sort_buffer=[0, 16]` is `--sort-buffer 0,16`. Numbers of
+times are seconds. Needs `pip install isobath[lab]`.
 
 `isobath.lab.figures` draws, `isobath.lab.sweep` runs grids on many machines.
 """

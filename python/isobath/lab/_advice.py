@@ -31,8 +31,8 @@ class Advice:
     def predicted(self) -> DataFrame:
         """A row for each engine: rates with their interval, latencies, amplification, years."""
         rows = []
-        for name, words in _ENGINES.items():
-            row = {"engine": words} | flat(self.data[name]["predicted"])
+        for name, title in _ENGINES.items():
+            row = {"engine": title} | flat(self.data[name]["predicted"])
             low, high = row.pop("operations_per_s_range", (None, None))
             row |= {"operations_per_s_low": low, "operations_per_s_high": high}
             rows.append(row)
@@ -42,8 +42,8 @@ class Advice:
     def settings(self) -> DataFrame:
         """A row for each setting: engine, value, and why."""
         return frame(
-            {"engine": words} | reason
-            for name, words in _ENGINES.items()
+            {"engine": title} | reason
+            for name, title in _ENGINES.items()
             for reason in self.data[name]["reasons"]
         )
 

@@ -43,8 +43,8 @@ def probe(
 ) -> Profile:
     """`isobath probe`: measures the drive under a path.
 
-    `output` is the file of the profile. ^C keeps what was measured there, and `resume=True` goes on.
-    Without it the profile is in memory alone.
+    `output` is the file of the profile. ^C keeps what was measured there, and `resume=True` goes
+    on. Without it the profile is in memory alone.
     """
     pandas()
     with contextlib.ExitStack() as stack:
@@ -175,7 +175,9 @@ class Models:
     @property
     def residuals(self) -> DataFrame:
         """Each point over what the chosen model predicted before it had seen it."""
-        rows = (residual["sample"] | {"ratio": residual["ratio"]} for residual in self.data["residuals"])
+        rows = (
+            residual["sample"] | {"ratio": residual["ratio"]} for residual in self.data["residuals"]
+        )
         return frame(map(flat, rows))
 
     @property
@@ -203,7 +205,9 @@ def _errors(name: str, error: dict[str, Any] | None) -> dict[str, Any]:
     return {f"{name}_{part}": error.get(part) for part in ("median", "p90")}
 
 
-def model(profile: Profile | PathLike, *, command: PathLike | None = None, **options: Any) -> Models:
+def model(
+    profile: Profile | PathLike, *, command: PathLike | None = None, **options: Any
+) -> Models:
     """`isobath model`: fits every cost model to a profile."""
     pandas()
     with _file_of(profile) as file:
@@ -223,13 +227,16 @@ def predict(
     """What a drive does at points that were not measured: a row for each, without the command.
 
     Arguments are numbers or arrays, which are broadcast: I/Os in flight, pages of 4 KiB in each,
-    shares (0 to 1) of random ones and of reads. `kind` is a model's name, by default the chosen one.
+    shares (0 to 1) of random ones and of reads. `kind` is a model's name, else the chosen one.
     `low_pages_per_s` to `high_pages_per_s` is the interval of 90%; `caution` says what lies outside
     of the measured range.
     """
     numpy = module("numpy", "lab", "isobath.lab")
     numbers = numpy.broadcast_arrays(
-        *(numpy.asarray(one, dtype=float) for one in (concurrency, random_share, io_pages, read_share))
+        *(
+            numpy.asarray(one, dtype=float)
+            for one in (concurrency, random_share, io_pages, read_share)
+        )
     )
     columns = [array.ravel() for array in numbers]
     points = [(float(k), float(r), float(p), float(w)) for k, r, p, w in zip(*columns)]

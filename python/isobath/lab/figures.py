@@ -1,7 +1,7 @@
 """Figures of the reports' pages, as matplotlib draws them.
 
-Each function returns a `matplotlib.figure.Figure`: a notebook shows it, `figure.savefig(path)` writes
-it. Needs `pip install isobath[lab]`.
+Each function returns a `matplotlib.figure.Figure`: a notebook shows it, and its `savefig`
+writes it. Needs `pip install isobath[lab]`.
 """
 
 from __future__ import annotations
@@ -165,7 +165,9 @@ def probe(profile: Profile) -> Figure:
             grid[2].plot(sentinels["at_s"], sentinels[column], marker=".", label=label)
     grid[2].set(title="sentinels", xlabel="probing, s", ylabel="pages per second", ylim=(0, None))
     _legend(grid[2])
-    latencies = points.dropna(subset=["latency_us_p99"]) if "latency_us_p99" in points else points[:0]
+    latencies = (
+        points.dropna(subset=["latency_us_p99"]) if "latency_us_p99" in points else points[:0]
+    )
     for name, part in (
         ("reads", latencies[latencies["read_share"] >= 1]),
         ("writes", latencies[latencies["read_share"] <= 0]),
@@ -221,7 +223,7 @@ def model(models: Models, kind: str | None = None) -> Figure:
 
 
 def predictions(models: Models, kinds: Sequence[str]) -> Figure:
-    """Points of reads and writes over the curves of several models (Figures 2 and 4 of paper 000)."""
+    """Points of reads and writes over the curves of models (Figures 2 and 4 of paper 000)."""
     names = ["concurrency", "random_share", "io_pages", "read_share", "pages_per_s"]
     samples = pandas().DataFrame(models.profile.predictor.samples(), columns=names)
     figure, grid = _charts(2 * len(kinds))
@@ -284,10 +286,12 @@ _CLEANING_AXES = {
 
 
 def cleaning(rows: DataFrame) -> Figure:
-    """The page of `isobath sim clean`: Wamp over what was varied (Figures 3 to 5 of paper 003), over
-    the run, and how empty segments were when they were cleaned.
+    """The page of `isobath sim clean`: Wamp over what was varied (Figures 3 to 5 of paper 003),
+    over the run, and how empty segments were when they were cleaned.
     """
-    _check(rows, ["policy", "workload", "fill_ratio", "wamp_steady_ratio"], "the frame of `sim_clean`")
+    _check(
+        rows, ["policy", "workload", "fill_ratio", "wamp_steady_ratio"], "the frame of `sim_clean`"
+    )
     rows = rows.copy()
     # `hot-cold:0.8`: the law, and its first number.
     parts = rows["workload"].str.split(":", n=2)
@@ -412,7 +416,9 @@ def _rates(axes: Axes, runs: DataFrame, names: list[str]) -> None:
             axes.plot([max(found)] * 2, [place - 0.4, place + 0.4], color="black", linestyle=":")
     axes.set_yticks(places, labels=names, fontsize="small")
     axes.invert_yaxis()
-    axes.xaxis.set_major_formatter(module("matplotlib.ticker", "lab", "figures").EngFormatter(sep=""))
+    axes.xaxis.set_major_formatter(
+        module("matplotlib.ticker", "lab", "figures").EngFormatter(sep="")
+    )
     axes.set(title="operations per second (dotted: the drive's random reads)")
 
 
@@ -438,7 +444,13 @@ def _distribution(axes: Axes, latencies: DataFrame, names: list[str]) -> None:
 
 def _swept(runs: DataFrame, x: str) -> Callable[[Axes], None]:
     def draw(axes: Axes) -> None:
-        others = ["engine", "workload", *_BENCH_AXES, "setting_medium_profile", "setting_medium_state"]
+        others = [
+            "engine",
+            "workload",
+            *_BENCH_AXES,
+            "setting_medium_profile",
+            "setting_medium_state",
+        ]
         by = [name for name in _varying(runs, others) if name != x]
         _lines(axes, runs, x, "operations_per_s", by)
         axes.set(title="operations per second", xlabel=_BENCH_AXES[x], ylim=(0, None))
@@ -458,9 +470,7 @@ def advice(advised: Advice) -> Figure:
         "cpu_us_per_operation": "CPU per operation, µs",
         "endurance_years": "years of the drive",
     }
-    shown = [
-        name for name in charts if name in predicted.columns and predicted[name].notna().any()
-    ]
+    shown = [name for name in charts if name in predicted.columns and predicted[name].notna().any()]
     figure, grid = _charts(len(shown))
     for axes, name in zip(grid, shown):
         axes.bar(predicted["engine"], predicted[name].astype(float), color=["C0", "C1"])
@@ -477,7 +487,7 @@ def advice(advised: Advice) -> Figure:
 def heat_map(
     rows: DataFrame, x: str, y: str, value: str, *, by: str | None = None, title: str = ""
 ) -> Figure:
-    """A value over two columns: a map for each value of `by`, with the median where rows coincide."""
+    """A value over two columns, a map for each value of `by`; the median where rows coincide."""
     _check(rows, [x, y, value, *([by] if by else [])], "the frame")
     numpy = module("numpy", "lab", "isobath.lab.figures")
     groups = [(str(name), part) for name, part in rows.groupby(by)] if by else [("", rows)]
@@ -488,7 +498,9 @@ def heat_map(
         drawn = axes.imshow(
             table.to_numpy(dtype=float), origin="lower", aspect="auto", vmin=low, vmax=high
         )
-        axes.set_xticks(numpy.arange(len(table.columns)), labels=[_tick(one) for one in table.columns])
+        axes.set_xticks(
+            numpy.arange(len(table.columns)), labels=[_tick(one) for one in table.columns]
+        )
         axes.set_yticks(numpy.arange(len(table.index)), labels=[_tick(one) for one in table.index])
         axes.tick_params("x", rotation=45)
         axes.set(title=" ".join(filter(None, [title, name])), xlabel=x, ylabel=y)

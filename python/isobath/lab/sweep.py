@@ -148,13 +148,14 @@ def sweep(
     _write(results, place / _RESULTS)
     if failures and errors == "raise":
         failed = [(points[key], sentence) for key, sentence in failures.items()]
-        sentence = f"{len(failed)} of {len(points)} points failed; the first, {failed[0][0]}: {failed[0][1]}"
+        first, why = failed[0]
+        sentence = f"{len(failed)} of {len(points)} points failed; the first, {first}: {why}"
         raise SweepFailed(sentence, failed, results)
     return results
 
 
 def read(directory: PathLike) -> DataFrame:
-    """The rows of all points that a sweep has finished, also while it runs or after it was killed."""
+    """The rows of all points that a sweep has finished, while it runs or after it was killed."""
     pandas()
     with Store.open(Path(directory) / _POINTS, **(_OPTIONS | {"read_only": True})) as store:
         kept = store.tree("points")
@@ -250,7 +251,11 @@ def _connected(client: Client | str | None, workers: int | None) -> Iterator[Cli
     distributed = module("distributed", "dask", "isobath.lab.sweep")
     if client is None:
         count = workers or os.cpu_count() or 1
+        dask = module("dask", "dask", "isobath.lab.sweep")
+        # A worker has no second point waiting that another one could run.
+        one_each = {"distributed.scheduler.worker-saturation": 1.0}
         with (
+            dask.config.set(one_each),
             distributed.LocalCluster(
                 n_workers=count, threads_per_worker=1, dashboard_address=None
             ) as cluster,
@@ -288,7 +293,7 @@ class _Work:
         """The outcomes of all points as they finish: a dictionary, or why there is none."""
         distributed = module("distributed", "dask", "isobath.lab.sweep")
         waiting = deque(points.items())
-        completed = distributed.as_completed()
+        completed = distributed.as_completed(loop=self._client.loop)
         try:
             while waiting or self._running:
                 self._submit(waiting, completed)
@@ -309,8 +314,8 @@ class _Work:
             free = [machine for machine in machines if machine not in busy]
         else:
             threads = sum(count for found in machines.values() for _, count in found)
-            room = max(_AHEAD, _AHEAD_PER_THREAD * threads) - len(self._running)
-            free = [""] * room
+            ahead = max(_AHEAD, _AHEAD_PER_THREAD * threads) - len(self._running)
+            free = [""] * ahead
         for machine in free:
             if not waiting:
                 return
@@ -370,7 +375,6 @@ class _Work:
 # The work on a worker's side.
 
 
-
 def _sentence(error: BaseException | None) -> str:
     return str(error) if isinstance(error, LabError) else f"{type(error).__name__}: {error}"
 
@@ -422,7 +426,7 @@ def _address() -> str:
 
 @contextlib.contextmanager
 def _machine(name: str) -> Iterator[int]:
-    """This machine for one point alone. Its command has the lock, too, should the worker be killed."""
+    """This machine for one point alone. Its command has the lock, too: the worker may be killed."""
     path = os.path.join(tempfile.gettempdir(), f"isobath-benchmark-{os.getuid()}.lock")
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

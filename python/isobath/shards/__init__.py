@@ -6,9 +6,9 @@
 >>> shards = Shards.create([("node1", "/nvme/a.iso"), ("node2", "/nvme/a.iso")], client)
 >>> shards[b"key"] = b"value"
 
-Consistent hashing of keys says which shard a key belongs to. One worker of Dask has each shard open;
-if it dies, another one opens the file, where it can reach it. `isobath.shards.zarr.ShardedStore`
-keeps arrays there, and `isobath.shards.zarr.array` computes on them where their chunks lie.
+Consistent hashing of keys says which shard a key belongs to. One worker of Dask has each shard
+open; if it dies, another one opens the file where it can. `isobath.shards.zarr.ShardedStore` keeps
+arrays there, and `isobath.shards.zarr.array` computes on them where their chunks lie.
 Needs `pip install isobath[dask]`.
 """
 

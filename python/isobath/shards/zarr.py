@@ -139,8 +139,8 @@ class ShardedStore(Store):
         return self.list_prefix("")
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        async for key in self._each("keys", prefix.encode()):
-            yield key.decode()
+        async for key in self._each("keys", prefix.encode(errors="surrogateescape")):
+            yield key.decode(errors="surrogateescape")
 
     async def getsize_prefix(self, prefix: str) -> int:
         total = 0
@@ -163,7 +163,7 @@ class ShardedStore(Store):
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         levels = await self._everywhere("level", _below(prefix))
         for name in sorted({name for level in levels for name in level}):
-            yield name.decode()
+            yield name.decode(errors="surrogateescape")
 
 
 # Computing.
@@ -173,8 +173,8 @@ def array(store: ShardedStore, path: str = "") -> Any:
     """An array of zarr as one of dask, a block for each chunk (or shard of zarr).
 
     The worker that has a chunk reads it, as long as it lives, if `compute` or `persist` of this
-    module run what is made of the array. Dask's own fuse reading with what follows, and forget where
-    it should happen; their results are the same.
+    module run what is made of the array. Dask's own fuse reading with what follows, and lose its
+    place; their results are the same.
     """
     dask_array = module("dask.array", "dask", "isobath.shards.zarr")
     graphs = module("dask.highlevelgraph", "dask", "isobath.shards.zarr")
