@@ -126,6 +126,14 @@ def _released(shared: _Shared, process: int) -> None:
             shared.store.close()
 
 
+def keep_open(store: Store) -> None:
+    """Has a store stay open at the end of its leases: the program has the object itself."""
+    with _LOCK:
+        for shared in _SHARED.values():
+            if shared.store is store:
+                shared.is_ours = False
+
+
 def _forget() -> None:
     """Those of the parent belong to it."""
     global _LOCK
