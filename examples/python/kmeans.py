@@ -69,11 +69,10 @@ def assigned(tiles: Any, centres: Any) -> Any:
     centres = centres.astype("f4")
     distances = (centres**2).sum(1) - 2 * tiles @ centres.T
     nearest = distances.argmin(1)
-    sums = numpy.zeros((len(centres), tiles.shape[1] + 2))
-    numpy.add.at(sums[:, 0], nearest, 1)
-    numpy.add.at(sums[:, 1:-1], nearest, tiles)
-    numpy.add.at(sums[:, -1], nearest, (tiles**2).sum(1) + distances.min(1))
-    return sums[None]
+    is_in = (nearest == numpy.arange(len(centres))[:, None]).astype("f4")
+    errors = (tiles**2).sum(1) + distances.min(1)
+    parts = [is_in.sum(1, keepdims=True), is_in @ tiles, (is_in @ errors)[:, None]]
+    return numpy.concatenate(parts, axis=1, dtype="f8")[None]
 
 
 def clustered(tiles: Any, clusters: int, iterations: int, seed: int) -> tuple[Any, list[float]]:

@@ -101,8 +101,16 @@ impl Predictor {
             } = *costs;
             (operation, concurrency, setup_us, transfer_us, r_squared)
         };
-        let reads = self.report.read_lines.iter().map(|costs| row("read", costs));
-        let writes = self.report.write_lines.iter().map(|costs| row("write", costs));
+        let reads = self
+            .report
+            .read_lines
+            .iter()
+            .map(|costs| row("read", costs));
+        let writes = self
+            .report
+            .write_lines
+            .iter()
+            .map(|costs| row("write", costs));
         reads.chain(writes).collect()
     }
 
