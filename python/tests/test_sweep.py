@@ -118,9 +118,11 @@ def test_impossible_requests_say_why(client: Client, tmp_path: Path) -> None:
 
 
 SCRIPT = """
-import json, sys
+import json, signal, sys
 from isobath.lab.sweep import sweep
 if __name__ == "__main__":
+    # It is ignored in what a shell runs in the background.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     grid = {"policy": ["life-table"], "seed": range(400)}
     rows = sweep("sim_clean", grid, sys.argv[1], fixed=json.loads(sys.argv[2]), workers=2)
     print(len(rows))
