@@ -301,3 +301,22 @@ def test_a_shard_whose_file_is_gone_is_reported(processes: Client, places: list[
     assert len(shards) == 50
     _wait_for_workers(processes)
     shards.close()
+
+
+def test_a_stopped_worker_hands_its_shards_over(processes: Client, places: list[Path]) -> None:
+    _wait_for_workers(processes)
+    shards = Shards.create(places, processes, options=OPTIONS)
+    shards.put_many((b"%d" % number, b"v") for number in range(50))
+    stopped = shards.owners()[0]
+    retire: Any = processes.retire_workers
+    retire([stopped])
+    # It answers until it has closed them.
+    for _ in range(600):
+        assert len(shards) == 50
+        if stopped not in shards.owners().values():
+            break
+        time.sleep(0.05)
+    else:
+        raise AssertionError("the worker has not stopped")
+    assert len(shards) == 50
+    shards.close()

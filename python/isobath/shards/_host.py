@@ -15,7 +15,7 @@ from distributed import WorkerPlugin
 
 from isobath import _errors
 from isobath._aio import end
-from isobath._errors import Error, InvalidArgument
+from isobath._errors import Closed, Error, InvalidArgument
 from isobath._store import Options, Store
 from isobath._tree import Tree
 
@@ -125,10 +125,14 @@ class Host(WorkerPlugin):
         found = self.shards.get((id, shard))
         if found is None:
             return ("elsewhere",)
-        known = found.trees.get(tree)
-        if known is None:
-            known = await asyncio.to_thread(found.tree, tree)
-        return "done", await OPERATIONS[operation](known, *given)
+        try:
+            known = found.trees.get(tree)
+            if known is None:
+                known = await asyncio.to_thread(found.tree, tree)
+            return "done", await OPERATIONS[operation](known, *given)
+        except Closed:
+            # It was closed a moment ago: another worker opens it.
+            return ("elsewhere",)
 
 
 def _opened(

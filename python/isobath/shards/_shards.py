@@ -509,7 +509,9 @@ class Shards(MutableMapping[bytes, bytes]):
 
         found = local(self.id, shard) if operation in _AT_ONCE else None
         if found is not None:
-            return _AT_ONCE[operation](found.tree(self.tree), *given)
+            # It may be closed at this moment.
+            with contextlib.suppress(Closed):
+                return _AT_ONCE[operation](found.tree(self.tree), *given)
         return self._run(self._sent(shard, operation, *given))
 
     async def call(self, shard: int, operation: str, *given: Any) -> Any:
@@ -521,8 +523,10 @@ class Shards(MutableMapping[bytes, bytes]):
         found = local(self.id, shard)
         if found is not None:
             tree = found.trees.get(self.tree)
-            tree = tree or await asyncio.to_thread(found.tree, self.tree)
-            return await OPERATIONS[operation](tree, *given)
+            with contextlib.suppress(Closed):
+                if tree is None:
+                    tree = await asyncio.to_thread(found.tree, self.tree)
+                return await OPERATIONS[operation](tree, *given)
         work = self._sent(shard, operation, *given)
         loop = self._peer().loop.asyncio_loop
         if asyncio.get_running_loop() is loop:
