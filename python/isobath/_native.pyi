@@ -14,6 +14,9 @@ __all__ = [
     "Cursor",
     "Completions",
     "Operation",
+    "Predictor",
+    "best_node_pages",
+    "printed_lsm_us",
     "Store",
     "restore",
     "Savepoint",
@@ -83,6 +86,25 @@ class Completions:
     def fileno(self) -> int: ...
     def take(self) -> list[int]: ...
 
+@final
+class Predictor:
+    def __new__(cls, profile: str) -> Self: ...
+    def kinds(self) -> list[tuple[str, str, bool]]: ...
+    def predict(
+        self, kind: str | None, points: Sequence[tuple[float, float, float, float]]
+    ) -> list[tuple[float, float, float, float, str | None]]: ...
+    def lines(self) -> list[tuple[str, float, float, float, float]]: ...
+    def samples(self) -> list[tuple[float, float, float, float, float]]: ...
+
+def best_node_pages(
+    record_count: float, page_entries: float, setup_us: float, transfer_us: float
+) -> int: ...
+def printed_lsm_us(
+    store: tuple[float, float, float, float, float],
+    costs: tuple[float, float, float, float],
+    fanout: float | None,
+    scan_bytes: float,
+) -> tuple[float, float, float]: ...
 @final
 class Content: ...
 

@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from isobath._errors import Closed, Forked
 from isobath._store import Options, PathLike, Store, opened
+
+
+class Gate:
+    """Lets any number of changes through, or one that no other may be beside."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside = 0
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """A change beside others."""
+        with self._changed:
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside -= 1
+                self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """A change that waits for the others; those that come wait for it."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._inside == 0)
+            yield
 
 
 @dataclass(eq=False)
@@ -18,6 +47,7 @@ class _Shared:
     users: int
     #: Whether the last user closes it: not what the program has opened itself.
     is_ours: bool
+    gate: Gate = field(default_factory=Gate)
 
 
 _SHARED: dict[tuple[str, bool], _Shared] = {}
@@ -49,6 +79,11 @@ class Lease:
         if not self._end.alive or self._shared.store.closed:
             raise Closed("the store is closed")
         return self._shared.store
+
+    @property
+    def gate(self) -> Gate:
+        """Where changes pass that removing a tree must not be beside."""
+        return self._shared.gate
 
     def close(self) -> None:
         """Ends the use. Ending it again does nothing."""
@@ -89,6 +124,14 @@ def _released(shared: _Shared, process: int) -> None:
             del _SHARED[place]
         if shared.is_ours:
             shared.store.close()
+
+
+def keep_open(store: Store) -> None:
+    """Has a store stay open at the end of its leases: the program has the object itself."""
+    with _LOCK:
+        for shared in _SHARED.values():
+            if shared.store is store:
+                shared.is_ours = False
 
 
 def _forget() -> None:

@@ -380,6 +380,10 @@ def _reopened(kind: type[Store], paths: list[str], options: Options) -> Store:
         for store in opened():
             same = [os.fspath(path) for path in store.paths] == paths
             if same and not store.closed and store.read_only == reads:
+                # What else uses it must not close it now.
+                from isobath._shared import keep_open
+
+                keep_open(store)
                 return store
         return kind.open(paths, **options)
 

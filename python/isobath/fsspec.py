@@ -20,8 +20,8 @@ from fsspec.core import has_magic  # type: ignore[import-untyped, unused-ignore]
 from fsspec.utils import other_paths  # type: ignore[import-untyped, unused-ignore]
 
 from isobath._errors import InvalidArgument, NoSuchTree, ReadOnly, StoreNotFound
-from isobath._shared import Lease
-from isobath._store import Options, Store
+from isobath._shared import Gate, Lease
+from isobath._store import Options, Store, Transaction
 from isobath._streams import ValueReader
 from isobath._tree import Tree
 
@@ -29,6 +29,8 @@ __all__ = ["IsobathFileSystem"]
 
 #: Names of files that become stores when something is written into them.
 _EXTENSIONS = (".iso", ".isobath")
+#: Bytes of files that move by one transaction.
+_MOVED_AT_ONCE = 16 << 20
 #: Bytes of a value that is copied in memory.
 _COPIED_AT_ONCE = 1 << 20
 
@@ -65,12 +67,21 @@ class IsobathFileSystem(AbstractFileSystem):  # type: ignore[misc, unused-ignore
         return os.path.normpath(os.path.join(os.getcwd(), path)) if path else "/"
 
     def close(self) -> None:
-        """Ends the use of all stores. Later calls open them again."""
-        with self._opening:
-            leases = list(self._leases.values())
-            self._leases.clear()
-        for lease in leases:
-            lease.close()
+        """Ends the use of all stores. Later calls open them again.
+
+        fsspec makes an object for each thread that asks for this file system; they all end.
+        """
+        cached = list(type(self)._cache.values())
+        if not any(one is self for one in cached):
+            cached = [self]
+        for system in cached:
+            if system.storage_options != self.storage_options:
+                continue
+            with system._opening:
+                leases = list(system._leases.values())
+                system._leases.clear()
+            for lease in leases:
+                lease.close()
 
     # Places.
 
@@ -100,6 +111,16 @@ class IsobathFileSystem(AbstractFileSystem):  # type: ignore[misc, unused-ignore
                     lease = self._leases[file] = Lease(file, self._options, creates=creates)
         return lease.store
 
+    def _gate(self, path: str, *, creates: bool = False) -> Gate:
+        """Where changes of a path's store pass."""
+        if creates:
+            self._check_writable()
+        file, name, key = self._split(path)
+        if creates and not (name and key):
+            raise IsADirectoryError(errno.EISDIR, "a file needs a tree and a key", path)
+        self._store(file, creates=creates)
+        return self._leases[file].gate
+
     def _tree(self, path: str, *, creates: bool = False) -> tuple[Tree | None, str]:
         """The tree of a path, if it is there, and the key."""
         if creates:
@@ -122,7 +143,7 @@ class IsobathFileSystem(AbstractFileSystem):  # type: ignore[misc, unused-ignore
         tree, key = self._tree(path)
         if tree is None or not key:
             raise _missing(path) if tree is None else _is_directory(path)
-        return tree, key.encode()
+        return tree, _bytes(key)
 
     # Looking around.
 
@@ -136,7 +157,7 @@ class IsobathFileSystem(AbstractFileSystem):  # type: ignore[misc, unused-ignore
             raise _missing(path)
         if not key:
             return _directory(path)
-        first = key.encode()
+        first = _bytes(key)
         for _, size in tree.sizes(first, first + b"\0"):
             return _file(path, size)
         for _ in tree.keys(prefix=first + b"/"):
@@ -153,11 +174,13 @@ class IsobathFileSystem(AbstractFileSystem):  # type: ignore[misc, unused-ignore
         if not name:
             if not os.path.exists(file):
                 raise _missing(path)
-            return [_directory(f"{path}/{tree}") for tree in self._store(file).trees()]
+            # A path has no place for other names.
+            trees = [tree for tree in self._store(file).trees() if _is_name(tree)]
+            return [_directory(f"{path}/{tree}") for tree in trees]
         tree, _ = self._tree(path)
         if tree is None:
             raise _missing(path)
-        entries = list(_level(tree, path, f"{key}/".encode() if key else b""))
+        entries = list(_level(tree, path, _bytes(f"{key}/") if key else b""))
         if not entries and key:
             return [self.info(path)]
         return entries
@@ -171,14 +194,17 @@ class IsobathFileSystem(AbstractFileSystem):  # type: ignore[misc, unused-ignore
         **kwargs: Any,
     ) -> Any:
         path = self._strip_protocol(path)
-        tree, key = self._tree(path)
+        try:
+            tree, key = self._tree(path)
+        except FileNotFoundError:
+            return {} if detail else []
         if maxdepth is not None or tree is None:
             return super().find(path, maxdepth, withdirs, detail, **kwargs)
         found: dict[str, dict[str, Any]] = {}
         # One pass over the keys.
-        prefix = f"{key}/".encode() if key else b""
+        prefix = _bytes(f"{key}/") if key else b""
         for below, size in tree.sizes(prefix=prefix):
-            name = f"{path}/{below[len(prefix):].decode()}"
+            name = f"{path}/{_text(below[len(prefix):])}"
             found[name] = _file(name, size)
             parent = self._parent(name)
             while withdirs and len(parent) > len(path) and parent not in found:
@@ -210,12 +236,13 @@ class IsobathFileSystem(AbstractFileSystem):  # type: ignore[misc, unused-ignore
             super().pipe_file(path, value, mode, **kwargs)
             return
         path = self._strip_protocol(path)
-        tree, key = self._tree(path, creates=True)
-        assert tree is not None
-        if mode != "create":
-            tree[key.encode()] = value
-        elif not tree.compare_and_swap(key.encode(), None, value):
-            raise _exists(path)
+        with self._gate(path, creates=True).together():
+            tree, key = self._tree(path, creates=True)
+            assert tree is not None
+            if mode != "create":
+                tree[_bytes(key)] = value
+            elif not tree.compare_and_swap(_bytes(key), None, value):
+                raise _exists(path)
 
     def _open(
         self,
@@ -239,7 +266,7 @@ class IsobathFileSystem(AbstractFileSystem):  # type: ignore[misc, unused-ignore
             raise _exists(path)
         into, name = self._tree(path, creates=True)
         assert into is not None
-        return WritingFile(into, name.encode(), path, mode, autocommit)
+        return WritingFile(into, _bytes(name), path, mode, autocommit, self._gate(path))
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
         self._check_writable()
@@ -247,19 +274,20 @@ class IsobathFileSystem(AbstractFileSystem):  # type: ignore[misc, unused-ignore
         if self.isdir(path1):
             return
         source, key = self._found(path1)
-        target, name = self._tree(path2, creates=True)
-        assert target is not None
-        try:
-            # A snapshot: the source may change during that.
-            with source.store.snapshot() as snapshot:
-                seen = snapshot[source]
-                if seen.size(key) <= _COPIED_AT_ONCE:
-                    target[name.encode()] = seen[key]
-                    return
-                with seen.open(key) as reader, target.open(name.encode(), "wb") as writer:
-                    shutil.copyfileobj(reader, writer, _COPIED_AT_ONCE)
-        except KeyError:
-            raise _missing(path1) from None
+        with self._gate(path2, creates=True).together():
+            target, name = self._tree(path2, creates=True)
+            assert target is not None
+            try:
+                # A snapshot: the source may change during that.
+                with source.store.snapshot() as snapshot:
+                    seen = snapshot[source]
+                    if seen.size(key) <= _COPIED_AT_ONCE:
+                        target[_bytes(name)] = seen[key]
+                        return
+                    with seen.open(key) as reader, target.open(_bytes(name), "wb") as writer:
+                        shutil.copyfileobj(reader, writer, _COPIED_AT_ONCE)
+            except KeyError:
+                raise _missing(path1) from None
 
     # Directories, and removing.
 
@@ -289,10 +317,12 @@ class IsobathFileSystem(AbstractFileSystem):  # type: ignore[misc, unused-ignore
         tree, key = self._tree(path)
         if tree is None:
             raise _missing(path)
-        if any(True for _ in tree.keys(prefix=f"{key}/".encode() if key else None)):
-            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
-        if not key:
-            tree.store.drop_tree(tree.name)
+        # No file may come between looking and removing.
+        with self._gate(path).alone():
+            if any(True for _ in tree.keys(prefix=_bytes(f"{key}/") if key else None)):
+                raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+            if not key:
+                tree.store.drop_tree(tree.name)
 
     def _rm(self, path: str) -> None:
         self._check_writable()
@@ -335,7 +365,7 @@ class IsobathFileSystem(AbstractFileSystem):  # type: ignore[misc, unused-ignore
         if tree is None:
             raise _missing(path)
         if key:
-            tree.remove_range(prefix=f"{key}/".encode())
+            tree.remove_range(prefix=_bytes(f"{key}/"))
         else:
             tree.store.drop_tree(tree.name)
 
@@ -351,7 +381,8 @@ class IsobathFileSystem(AbstractFileSystem):  # type: ignore[misc, unused-ignore
     ) -> None:
         """Copies files, and then removes exactly those that were copied.
 
-        A file whose target is itself stays. A directory cannot go below itself.
+        Files of at most 16 MiB together that stay in their store move by one transaction. A
+        file whose target is itself stays. A directory cannot go below itself.
         """
         self._check_writable()
         if isinstance(path1, list) and isinstance(path2, list):
@@ -367,13 +398,48 @@ class IsobathFileSystem(AbstractFileSystem):  # type: ignore[misc, unused-ignore
             pairs = self._targets(path1, path2, recursive, maxdepth)
         pairs = [(self._place(source), self._place(target)) for source, target in pairs]
         pairs = [(source, target) for source, target in pairs if source != target]
-        for source, target in _in_order(pairs):
-            self.cp_file(source, target)
-        targets = {target for _, target in pairs}
-        for source in {source for source, _ in pairs} - targets:
-            self._rm(source)
+        ordered = list(_in_order(pairs))
+        if not self._moved_at_once(ordered):
+            for source, target in ordered:
+                self.cp_file(source, target)
+            targets = {target for _, target in pairs}
+            for source in {source for source, _ in pairs} - targets:
+                self._rm(source)
         if pairs and recursive and isinstance(path1, (str, os.PathLike)):
             self._drop_if_empty(self._strip_protocol(path1))
+
+    def _moved_at_once(self, pairs: list[tuple[str, str]]) -> bool:
+        """Moves files within a store by one transaction, if they are small; whether it did."""
+        files = {self._split(path)[0] for pair in pairs for path in pair}
+        if len(files) != 1:
+            return False
+        sources = [(path, *self._found(path)) for path, _ in pairs]
+        total = 0
+        for path, tree, key in sources:
+            for _, size in tree.sizes(key, key + b"\0"):
+                total += size
+                break
+            else:
+                raise _missing(path)
+        if total > _MOVED_AT_ONCE:
+            return False
+        with self._gate(pairs[0][1], creates=True).together():
+            targets = [self._tree(target, creates=True) for _, target in pairs]
+            kept = {(tree.name, _bytes(key)) for tree, key in targets if tree is not None}
+
+            def move(transaction: Transaction) -> None:
+                for (path, source, key), (target, name) in zip(sources, targets):
+                    value = transaction[source].get(key)
+                    if value is None:
+                        raise _missing(path)
+                    assert target is not None
+                    transaction[target][_bytes(name)] = value
+                for _, source, key in sources:
+                    if (source.name, key) not in kept:
+                        transaction[source].discard(key)
+
+            sources[0][1].store.transact(move)
+        return True
 
     def _place(self, path: str) -> str:
         """The one spelling of a path: that with the real path of the store's file."""
@@ -471,12 +537,15 @@ class WritingFile(io.RawIOBase):
     After an exception in its `with` block the tree stays as it was.
     """
 
-    def __init__(self, tree: Tree, key: bytes, path: str, mode: str, autocommit: bool) -> None:
+    def __init__(
+        self, tree: Tree, key: bytes, path: str, mode: str, autocommit: bool, gate: Gate
+    ) -> None:
         self.path = path
         self.mode = mode
         self._tree: Tree | None = tree
         self._key = key
         self._autocommit = autocommit
+        self._gate = gate
         self._size = 0
         #: A new file is collected in memory: only then its key can be checked when it appears.
         self._new = bytearray() if mode == "xb" else None
@@ -520,10 +589,11 @@ class WritingFile(io.RawIOBase):
         tree, self._tree = self._tree, None
         if tree is None:
             return
-        if self._new is None:
-            self._writer.finish()
-        elif not tree.compare_and_swap(self._key, None, self._new):
-            raise _exists(self.path)
+        with self._gate.together():
+            if self._new is None:
+                self._writer.finish()
+            elif not tree.compare_and_swap(self._key, None, self._new):
+                raise _exists(self.path)
 
     def discard(self) -> None:
         """Leaves the tree as it was."""
@@ -578,7 +648,7 @@ def _level(tree: Tree, path: str, prefix: bytes) -> Iterator[dict[str, Any]]:
     while True:
         for key, size in tree.sizes(start, prefix=prefix):
             name, slash, _ = key[len(prefix) :].partition(b"/")
-            entry = f"{path}/{name.decode()}"
+            entry = f"{path}/{_text(name)}"
             if slash:
                 yield _directory(entry)
                 # Behind all keys of the directory: "0" comes after "/".
@@ -588,6 +658,20 @@ def _level(tree: Tree, path: str, prefix: bytes) -> Iterator[dict[str, Any]]:
                 yield _file(entry, size)
         else:
             return
+
+
+def _is_name(tree: str) -> bool:
+    """Whether a tree's name is that of a directory."""
+    return "/" not in tree and tree not in (".", "..")
+
+
+def _text(key: bytes) -> str:
+    """A part of a key as one of a path. Keys of other programs need not be text."""
+    return key.decode(errors="surrogateescape")
+
+
+def _bytes(path: str) -> bytes:
+    return path.encode(errors="surrogateescape")
 
 
 def _file(name: str, size: int) -> dict[str, Any]:

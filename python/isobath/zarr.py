@@ -275,8 +275,8 @@ class IsobathStore(Store):
         return self.list_prefix("")
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        async for key in self._each("keys", prefix.encode()):
-            yield key.decode()
+        async for key in self._each("keys", prefix.encode(errors="surrogateescape")):
+            yield key.decode(errors="surrogateescape")
 
     async def getsize_prefix(self, prefix: str) -> int:
         total = 0
@@ -312,7 +312,7 @@ class IsobathStore(Store):
                 name, slash, _ = key[len(below) :].partition(b"/")
                 if name not in given:
                     given.add(name)
-                    yield name.decode()
+                    yield name.decode(errors="surrogateescape")
                 directory = name if slash else None
             if is_last:
                 return
@@ -327,7 +327,8 @@ class IsobathStore(Store):
 def _key(key: str) -> bytes:
     if ".." in key and ".." in key.split("/"):
         raise InvalidArgument(f"the key {key!r} has the segment '..'")
-    return key.encode()
+    # Keys that another program has stored need not be text.
+    return key.encode(errors="surrogateescape")
 
 
 def _below(prefix: str) -> bytes:

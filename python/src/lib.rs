@@ -9,6 +9,7 @@ mod benchmarks;
 mod bytes;
 mod cursor;
 mod errors;
+mod model;
 mod operation;
 mod options;
 mod source;
@@ -27,6 +28,8 @@ mod _native {
     use crate::benchmarks::{nothing, rust_get, rust_get_many};
     #[pymodule_export]
     use crate::cursor::Cursor;
+    #[pymodule_export]
+    use crate::model::{Predictor, best_node_pages, printed_lsm_us};
     #[pymodule_export]
     use crate::operation::{Completions, Operation};
     #[pymodule_export]

@@ -1,12 +1,16 @@
 """Stores of the tests."""
 
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
+import distributed
 import pytest
 from hypothesis import settings
 from isobath import Store, Tree
+from isobath.lab import CommandNotFound, find
 
 
 class Small(TypedDict):
@@ -15,6 +19,20 @@ class Small(TypedDict):
 
 
 SMALL: Small = {"pool_bytes": 8 << 20, "workers": 1}
+
+
+def has_command() -> bool:
+    """A command that is named must be there."""
+    if "ISOBATH_COMMAND" in os.environ:
+        return True
+    try:
+        find()
+    except CommandNotFound:
+        return False
+    return True
+
+
+needs_command = pytest.mark.skipif(not has_command(), reason="there is no command `isobath`")
 
 
 # For `pytest --hypothesis-profile=thorough`; zarr's state machines take "quick" otherwise.
@@ -36,3 +54,22 @@ def tree(store: Store) -> Tree:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "store.iso"
+
+
+@contextmanager
+def workers(**options: Any) -> Iterator[distributed.Client]:
+    """Two workers of Dask on this machine."""
+    cluster: Any = distributed.LocalCluster
+    client: Any = distributed.Client
+    with (
+        cluster(n_workers=2, threads_per_worker=1, dashboard_address=None, **options) as made,
+        client(made) as connected,
+    ):
+        yield connected
+
+
+@pytest.fixture(scope="session")
+def client() -> Iterator[distributed.Client]:
+    """Two workers in this process."""
+    with workers(processes=False, worker_dashboard_address=None) as client:
+        yield client

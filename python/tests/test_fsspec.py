@@ -406,3 +406,108 @@ def test_parts_are_read_while_the_value_is_replaced(fs: IsobathFileSystem, root:
     finally:
         is_over.set()
         writer.join()
+
+
+def test_keys_that_are_no_text(fs: IsobathFileSystem, root: str) -> None:
+    with Store.create(root, **QUICK) as store:
+        tree = store.create_tree("t")
+        tree.update({b"d/\xff\xfe": b"raw", b"d/a": b"a"})
+        store.create_tree("a/b")
+    (odd,) = (name for name in fs.find(f"{root}/t") if not name.endswith("/a"))
+    assert fs.cat(odd) == b"raw" and fs.size(odd) == 3
+    assert len(fs.glob(f"{root}/t/d/*")) == 2
+    assert len(fs.find(root)) == 2 and fs.ls(root, detail=False) == [f"{root}/t"]
+    fs.mv(odd, f"{root}/t/text")
+    assert fs.find(f"{root}/t") == [f"{root}/t/d/a", f"{root}/t/text"]
+
+
+def test_nothing_is_found_where_nothing_is(
+    fs: IsobathFileSystem, root: str, tmp_path: Path
+) -> None:
+    for path in [root, f"{root}/t", f"{tmp_path}/nothing/t"]:
+        assert fs.find(path) == [] and fs.find(path, detail=True) == {}
+        assert fs.find(path, maxdepth=1) == [] and fs.glob(f"{path}/*") == []
+    assert not Path(root).exists()
+
+
+def test_closing_closes_the_objects_of_other_threads(root: str) -> None:
+    systems: list[Any] = []
+
+    def use() -> None:
+        systems.append(fsspec.filesystem("isobath", **QUICK))
+        systems[-1].pipe(f"{root}/t/{len(systems)}", b"v")
+
+    for _ in range(2):
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join()
+    use()
+    assert systems[0] is not systems[2]
+    systems[0].close()
+    # The file is free.
+    with Store.open(root, **QUICK) as store:
+        assert len(store.tree("t")) == 3
+    assert systems[1].cat(f"{root}/t/1") == b"v"
+    systems[1].close()
+
+
+def test_a_tree_is_not_removed_beside_a_file_that_comes(fs: IsobathFileSystem, root: str) -> None:
+    written: list[str] = []
+    is_over = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not is_over.is_set():
+            path = f"{root}/t/{number}"
+            fs.pipe(path, b"v")
+            written.append(path)
+            # A tree that was removed between had no file.
+            assert fs.cat(path) == b"v"
+            fs.rm(path)
+            number += 1
+
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            write()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    removed = 0
+    while len(written) < 200 and not errors:
+        try:
+            fs.rmdir(f"{root}/t")
+            removed += 1
+        except OSError:
+            pass
+    is_over.set()
+    thread.join()
+    assert errors == []
+
+
+def test_a_move_is_seen_as_a_whole(fs: IsobathFileSystem, root: str) -> None:
+    names = [f"d/{number}" for number in range(20)]
+    fs.pipe({f"{root}/t/{name}": name.encode() for name in names})
+    store = fs._store(root)
+    counts = set()
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not is_over.is_set():
+            with store.snapshot() as snapshot:
+                counts.add(len(snapshot[store.tree("t")]))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        for _ in range(20):
+            fs.mv(f"{root}/t/d", f"{root}/t/e", recursive=True)
+            fs.mv(f"{root}/t/e", f"{root}/t/d", recursive=True)
+    finally:
+        is_over.set()
+        thread.join()
+    assert counts == {20}
+    assert sorted(_all(fs, f"{root}/t")) == sorted(names)

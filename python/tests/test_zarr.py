@@ -145,6 +145,14 @@ def test_two_stores_of_a_process_share_one(file: Path, tmp_path: Path) -> None:
         assert not own.closed
 
 
+def test_an_unpickled_store_outlives_the_leases(file: Path) -> None:
+    leased = IsobathStore(file, options=QUICK)
+    own = pickle.loads(pickle.dumps(leased.tree().store))
+    leased.close()
+    assert own.trees() == ["zarr"]
+    own.close()
+
+
 def _written(store: IsobathStore) -> int:
     array: Any = zarr.open_array(store, path="a", mode="r")
     return int(array[:].sum())
