@@ -118,9 +118,7 @@ impl Work<'_> {
                     return Ok(None);
                 }
                 // Writers wait for that, and this may take long.
-                if self.merging.is_to_be_sealed(overlaid) {
-                    self.seal(overlaid)?;
-                }
+                self.seal_due(Some(overlaid))?;
             }
         }
         // Values belong to the tree whose overlays these are.

@@ -49,11 +49,15 @@ impl Merging {
             work.wait()?;
         }
         let mut patience = Patience::default();
+        // What goes on for long ends.
+        let mut pause = None;
         while let Some(overlaid) = overlays.of(tree.id) {
             if let Some(_busy) = overlaid.begin_work() {
+                drop(pause);
                 work.merge_and_end(&overlaid)?;
                 break;
             }
+            pause.get_or_insert_with(|| self.begin_pause());
             local.parts.shared.writable()?;
             patience.wait(&local.worker);
         }

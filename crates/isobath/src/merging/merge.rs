@@ -23,6 +23,7 @@ use crate::levels::Parts;
 use crate::log::ReservationClass;
 use crate::log::record::Kind;
 use crate::overlay::{Levels, Overlaid, Position, Run};
+use crate::page::PAGE_SIZE;
 use crate::shared::Counters;
 use crate::txn::catalog_change;
 use crate::types::{OVERLAID, UNLISTED_RUN};
@@ -82,10 +83,9 @@ impl Work<'_> {
         from: &[u8],
     ) -> Result<Option<Vec<u8>>, Error> {
         let ctx = TaskContext { local: self.local };
-        let overlays = &self.local.pool.overlays;
-        let most = match overlays.is_small() {
+        let most = match self.local.pool.overlays.is_small() {
             true => SMALL_RECORDS,
-            false if overlays.is_short() => RECORDS_IF_FULL,
+            false if self.is_nearly_full() => RECORDS_IF_FULL,
             false => RECORDS,
         };
         // Each may be in a leaf of its own.
@@ -105,6 +105,14 @@ impl Work<'_> {
         }
         parts.pass();
         Ok(next)
+    }
+
+    /// Whether the volume may have no space for a merge beside what it replaces.
+    fn is_nearly_full(&self) -> bool {
+        let pagestore = &self.local.parts.pagestore;
+        let used = pagestore.allocated_bytes() + (RECORDS * PAGE_SIZE) as u64;
+        let limit = pagestore.limit_bytes();
+        self.local.pool.overlays.is_short() || limit.is_some_and(|limit| used > limit / 10 * 8)
     }
 
     /// Pages that the record of one merge can name.

@@ -18,6 +18,7 @@ pub(crate) use listing::{decode, list_unlisted, unlisted};
 
 use std::cell::Cell;
 use std::ops::Bound;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::btree::{Cursor, Direction, MaxPages, Tree, ValueKind};
@@ -193,14 +194,19 @@ impl Merging {
     ///
     /// [`Error::Poisoned`].
     pub(crate) fn pause(&self, local: &TaskWorker) -> Result<Pause<'_>, Error> {
-        self.pauses.fetch_add(1, Ordering::SeqCst);
-        let pause = Pause(&self.pauses);
+        let pause = self.begin_pause();
         let mut patience = Patience::default();
         while self.is_working.load(Ordering::SeqCst) {
             local.parts.shared.writable()?;
             patience.wait(&local.worker);
         }
         Ok(pause)
+    }
+
+    /// Has the task begin nothing, and end what goes on for long, until what this returns is dropped.
+    fn begin_pause(&self) -> Pause<'_> {
+        self.pauses.fetch_add(1, Ordering::SeqCst);
+        Pause(&self.pauses)
     }
 
     /// Frees the runs that no reader has any more.
@@ -258,19 +264,29 @@ impl Merging {
             && (overlays.has_candidate()
                 || self.retired.lock().iter().any(trim::Retired::is_free)
                 || overlays.all().iter().any(|overlaid| {
-                    self.is_to_be_sealed(overlaid)
-                        || self.is_to_be_combined(overlaid)
-                        || self.is_to_be_merged(overlaid)
-                        || lacks_filter(overlaid)
-                        || self.is_to_be_looked_at(overlaid)
+                    // Of one that a task works on already, that task does it.
+                    !overlaid.is_busy() && self.is_due_for(overlaid)
                 }))
+    }
+
+    fn is_due_for(&self, overlaid: &Overlaid) -> bool {
+        self.is_to_be_sealed(overlaid)
+            || self.is_to_be_combined(overlaid)
+            || self.is_to_be_merged(overlaid)
+            || is_to_be_measured(overlaid)
+            || lacks_filter(overlaid)
+            || self.is_to_be_looked_at(overlaid)
     }
 
     /// Whether the task has nothing to do, and has left nothing half-way.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn is_at_rest(&self) -> bool {
         let is_working = self.is_working.load(Ordering::SeqCst);
-        !is_working && !self.is_due() && self.retired.lock().is_empty()
+        let overlaid = self.lower.buffer.pool.overlays.all();
+        !is_working
+            && !self.is_due()
+            && self.retired.lock().is_empty()
+            && !overlaid.iter().any(|overlaid| overlaid.is_busy())
     }
 
     fn is_to_be_sealed(&self, overlaid: &Overlaid) -> bool {
@@ -344,7 +360,16 @@ fn limit_memory(local: &TaskWorker) {
 /// A run of the tree has no filter.
 fn lacks_filter(overlaid: &Overlaid) -> bool {
     let levels = overlaid.levels();
-    levels.runs.iter().any(|run| run.filter.get().is_none())
+    let has_none = levels.runs.iter().any(|run| run.filter.get().is_none());
+    has_none && !overlaid.merge_failed.load(Ordering::SeqCst)
+}
+
+/// How large the base is was not found since the store was opened: what may be to be merged follows
+/// from that.
+fn is_to_be_measured(overlaid: &Overlaid) -> bool {
+    overlaid.base_records.load(Ordering::Relaxed) == 0
+        && !overlaid.levels().runs.is_empty()
+        && !overlaid.merge_failed.load(Ordering::SeqCst)
 }
 
 impl Work<'_> {
@@ -358,53 +383,73 @@ impl Work<'_> {
     /// Does some of the work that is due, the most urgent first.
     fn some(&self) -> Result<(), Error> {
         let overlays = &self.local.pool.overlays;
+        let mut first_error = None;
         for overlaid in overlays.all() {
-            let Some(_busy) = overlaid.begin_work() else {
-                continue;
-            };
-            if overlays.state(overlaid.tree.id) != Some(overlaid.serial) {
-                continue;
-            }
-            if self.merging.is_to_be_sealed(&overlaid) {
-                let sealed = self.seal(&overlaid);
-                sealed.inspect_err(|error| {
-                    *overlaid.failed.lock() = Some(error.clone());
-                })?;
-                overlaid.merge_failed.store(false, Ordering::SeqCst);
-                self.begin_trim(&overlaid);
-            }
-            if self.merging.is_to_be_combined(&overlaid) {
-                match self.combine(&overlaid) {
-                    // Merging all frees space; this takes some first.
-                    Err(Error::VolumeFull { .. }) => overlays.set_short(true),
-                    combined => {
-                        combined
-                            .inspect_err(|error| overlaid.note_failed_merge(error, overlays))?;
-                    }
-                }
-            } else if self.merging.is_to_be_merged(&overlaid) {
-                self.measure(&overlaid)?;
-                let merged = self.merge(&overlaid);
-                merged.inspect_err(|error| overlaid.note_failed_merge(error, overlays))?;
-                if overlaid.levels().position.key.is_empty() {
-                    self.begin_trim(&overlaid);
-                }
-            } else if lacks_filter(&overlaid) {
-                self.build_filter(&overlaid)?;
-            }
-            // Until that has ended changes read what they replace, which costs more than merges.
-            if self.merging.is_to_be_looked_at(&overlaid) {
-                self.look_for_large(&overlaid)?;
+            if let Some(_busy) = overlaid.begin_work()
+                && overlays.state(overlaid.tree.id) == Some(overlaid.serial)
+                && let Err(error) = self.some_of(&overlaid)
+            {
+                first_error.get_or_insert(error);
             }
         }
-        self.free_retired()?;
+        if let Err(error) = self.free_retired() {
+            first_error.get_or_insert(error);
+        }
         if overlays.is_short() && overlays.can_free_nothing() {
-            overlays.set_short(false);
+            overlays.set_lacks_space(false);
+        }
+        if let Some(error) = first_error {
+            return Err(error);
         }
         match overlays.next_candidate() {
             Some((tree, _beginning)) => self.begin(tree),
             None => Ok(()),
         }
+    }
+
+    /// Does some of the work that is due for a tree, with which the caller is busy.
+    fn some_of(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
+        let overlays = &self.local.pool.overlays;
+        if self.merging.is_to_be_sealed(overlaid) {
+            let sealed = self.seal(overlaid);
+            sealed.inspect_err(|error| *overlaid.failed.lock() = Some(error.clone()))?;
+            overlaid.merge_failed.store(false, Ordering::SeqCst);
+            self.begin_trim(overlaid);
+        }
+        self.merge_some(overlaid)
+            .inspect_err(|error| overlaid.note_failed_merge(error, overlays))?;
+        // Until that has ended changes read what they replace, which costs more than merges.
+        if self.merging.is_to_be_looked_at(overlaid) {
+            self.look_for_large(overlaid)?;
+        }
+        Ok(())
+    }
+
+    fn merge_some(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
+        if is_to_be_measured(overlaid) {
+            self.measure(overlaid)?;
+        }
+        let mut is_combined = self.merging.is_to_be_combined(overlaid);
+        if is_combined {
+            match self.combine(overlaid) {
+                // Merging all frees space; this takes some first.
+                Err(Error::VolumeFull { .. }) => {
+                    self.local.pool.overlays.set_lacks_space(true);
+                    is_combined = false;
+                }
+                combined => combined?,
+            }
+        }
+        if !is_combined && self.merging.is_to_be_merged(overlaid) {
+            self.measure(overlaid)?;
+            self.merge(overlaid)?;
+            if overlaid.levels().position.key.is_empty() {
+                self.begin_trim(overlaid);
+            }
+        } else if lacks_filter(overlaid) {
+            self.build_filter(overlaid)?;
+        }
+        Ok(())
     }
 
     /// Gives `tree` overlays if it does not fit into the pool.
@@ -453,6 +498,7 @@ impl Work<'_> {
         let sample = overlaid.tree.sample(&ctx, SAMPLED)?;
         let records = (sample.records.round() as u64).max(1);
         overlaid.base_records.store(records, Ordering::Relaxed);
+        overlaid.set_pace(&self.local.pool.overlays);
         Ok(())
     }
 

@@ -86,6 +86,28 @@ impl Work<'_> {
         Ok(())
     }
 
+    /// Seals what is due, between steps of other work: of `own`, with which the caller is busy, and
+    /// of trees with which no task is.
+    pub(super) fn seal_due(&self, own: Option<&Arc<Overlaid>>) -> Result<(), Error> {
+        let overlays = &self.local.pool.overlays;
+        if self.merging.is_paused() {
+            return Ok(());
+        }
+        for overlaid in overlays.all() {
+            let is_own = own.is_some_and(|own| Arc::ptr_eq(own, &overlaid));
+            if !self.merging.is_to_be_sealed(&overlaid) {
+                continue;
+            }
+            let busy = overlaid.begin_work();
+            let has_some = overlays.state(overlaid.tree.id) == Some(overlaid.serial);
+            if is_own || busy.is_some() && has_some {
+                let sealed = self.seal(&overlaid);
+                sealed.inspect_err(|error| *overlaid.failed.lock() = Some(error.clone()))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Builds a run of a memory that no commit changes.
     fn build(&self, overlaid: &Arc<Overlaid>, memory: &Memory) -> Result<Run, Error> {
         let tree = self.create_run()?;
@@ -167,11 +189,16 @@ impl Work<'_> {
 
     /// A task for about so many pages, which takes them beyond what user data may take where it has
     /// to: what is in memory has to find space, and merges free what they replace. So that it does
-    /// not go far beyond, what is dead already is freed before.
+    /// not go far beyond, what is dead already is freed before, and all is merged from then on.
     pub(super) fn beyond_limit(&self, pages: usize) -> Result<ReservedTask<'_>, Error> {
         let pagestore = &self.local.parts.pagestore;
         if !pagestore.has_room_for((pages * PAGE_SIZE) as u64) {
             pagestore.wait_for_pending_frees(&self.local.worker)?;
+            match pagestore.reserve_pages(&self.local.worker, pages as u64) {
+                Ok(()) => pagestore.release_pages(pages as u64),
+                Err(Error::VolumeFull { .. }) => self.local.pool.overlays.set_lacks_space(true),
+                Err(error) => return Err(error),
+            }
         }
         ReservedTask::reserve_from(self.local, 0, true, 0)
     }
@@ -190,6 +217,8 @@ impl Work<'_> {
         // Large values belong to the tree whose run it was.
         while !run.free_some(&ctx, FREE_STEP, &mut |_| Ok(()))? {
             self.local.worker.yield_now();
+            // Its writers are told.
+            let _ = self.seal_due(None);
         }
         let key = listing::key(UNLISTED_RUN, run.id);
         self.commit(&[catalog_change(&key, None)], Some(run))

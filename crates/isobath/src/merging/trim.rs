@@ -54,6 +54,7 @@ impl Work<'_> {
             number,
             what,
         };
+        self.local.pool.overlays.note_retired();
         self.merging.retired.lock().push(retired);
     }
 
@@ -76,11 +77,19 @@ impl Work<'_> {
         };
         // What others have added since is newer.
         self.merging.retired.lock().splice(0..0, left);
-        free.into_iter().try_for_each(|retired| match retired.what {
-            // What fails here is freed by the next opening.
-            Freed::Runs(runs) => runs.into_iter().try_for_each(|run| self.free_run(run)),
-            Freed::Trimmed => self.trim(&retired.overlaid),
-        })
+        let mut first_error = None;
+        for retired in free {
+            let done = match retired.what {
+                // What fails here is freed by the next opening.
+                Freed::Runs(runs) => runs.into_iter().try_for_each(|run| self.free_run(run)),
+                Freed::Trimmed => self.trim(&retired.overlaid),
+            };
+            self.local.pool.overlays.note_freed();
+            if let Err(error) = done {
+                first_error.get_or_insert(error);
+            }
+        }
+        first_error.map_or(Ok(()), Err)
     }
 
     /// Begins to trim what merges have passed since the last trim, if none is going on. The caller
@@ -119,25 +128,23 @@ impl Work<'_> {
 
     /// Frees what the trim of `overlaid` says. What fails is tried again when the next one begins.
     fn trim(&self, overlaid: &Overlaid) -> Result<(), Error> {
+        let trim = overlaid.trims.lock().current.clone();
+        let trimmed = trim.map_or(Ok(()), |trim| self.trim_runs(overlaid, &trim));
+        let mut trims = overlaid.trims.lock();
+        // The next one waits for readers of its own.
+        trims.is_queued = false;
+        trimmed.map(|()| trims.current = None)
+    }
+
+    fn trim_runs(&self, overlaid: &Overlaid, trim: &Trim) -> Result<(), Error> {
         let levels = overlaid.levels();
-        let trim = {
-            let mut trims = overlaid.trims.lock();
-            trims.is_queued = false;
-            trims.current.clone()
-        };
-        let Some(trim) = trim else {
-            return Ok(());
-        };
         let mut runs: Vec<_> = levels.runs.iter().rev().map(|run| run.tree).collect();
         if canary::is_on(Canary::TrimNewestFirst) {
             runs.reverse();
         }
         runs.retain(|run| trim.runs.contains(&run.id));
-        for run in runs {
-            self.trim_run(run, &trim)?;
-        }
-        overlaid.trims.lock().current = None;
-        Ok(())
+        runs.into_iter()
+            .try_for_each(|run| self.trim_run(run, trim))
     }
 
     fn trim_run(&self, run: Tree, trim: &Trim) -> Result<(), Error> {

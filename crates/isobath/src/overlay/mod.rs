@@ -51,8 +51,8 @@ const SEALED_AT: u64 = 11;
 const LOG_SHARE: u64 = 4;
 /// And from which on writers wait for that.
 const LOG_LIMIT_SHARE: u64 = 2;
-/// Runs from which on merges go on until some are gone, and those from which on writers wait for
-/// that. What is in memory then is sealed nevertheless, so that it lets go of the log.
+/// Runs from which on two of them become one, and those from which on merges go on and writers wait
+/// for that. What is in memory then is sealed nevertheless, so that it lets go of the log.
 const MAX_RUNS: usize = 12;
 const SMALL_MAX_RUNS: usize = 3;
 const LIMIT_SHARE: usize = 2;
@@ -235,11 +235,14 @@ impl Overlaid {
     /// Whether so many records are to be merged that merges go on.
     pub(crate) fn has_backlog(&self, overlays: &Overlays) -> bool {
         let levels = self.levels();
-        if overlays.is_short() && !levels.runs.is_empty() {
+        let runs = levels.runs.len();
+        // They are combined before, if that is possible.
+        if overlays.is_short() && runs > 0 || runs >= overlays.limit_runs() {
             return true;
         }
+        let unmerged = levels.unmerged();
         let limits = self.max_unmerged(overlays);
-        levels.runs.len() > 1 && limits.is_some_and(|(from, _)| levels.unmerged() > from)
+        limits.is_some_and(|(from, limit)| unmerged > if runs > 1 { from } else { limit })
     }
 
     /// Records that may be to be merged before merges go on, and before writers wait. Unknown
@@ -253,6 +256,17 @@ impl Overlaid {
             .min(filtered * (MERGE_LIMIT * 100 / MERGED_AT))
             / 100;
         (base > 0).then(|| (most(MERGED_AT), limit))
+    }
+
+    /// All that has failed is tried again.
+    pub(crate) fn forget_failures(&self) {
+        *self.failed.lock() = None;
+        self.merge_failed.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether a task seals, merges or leaves.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed)
     }
 
     /// Has commits come as what is to be merged demands. Called when that has changed.
@@ -325,8 +339,12 @@ pub(crate) struct Overlays {
     memory_bytes: AtomicU64,
     /// Everything is small, for simulations.
     is_small: AtomicBool,
-    /// The volume is full: all that frees space is due.
-    is_short: AtomicBool,
+    /// Writers that wait for space in a full volume, and whether the work on overlays lacks some:
+    /// all that frees space is due.
+    waiting: AtomicU64,
+    lacks_space: AtomicBool,
+    /// Runs, and parts of them, that are about to be freed.
+    retired: AtomicU64,
     candidates: Arc<Mutex<Candidates>>,
 }
 
@@ -356,6 +374,15 @@ impl Drop for KeptOut {
                 candidates.kept_out.remove(&self.tree);
             }
         }
+    }
+}
+
+/// Until this is dropped a writer waits for space.
+pub(crate) struct WaitsForSpace<'o>(&'o Overlays);
+
+impl Drop for WaitsForSpace<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -396,7 +423,7 @@ impl Overlays {
         self.is_small.load(Ordering::Relaxed)
     }
 
-    /// Runs of a tree from which on merges go on until some are gone.
+    /// Runs of a tree from which on two of them become one.
     pub(crate) fn max_runs(&self) -> usize {
         match self.is_small() {
             true => SMALL_MAX_RUNS,
@@ -404,7 +431,7 @@ impl Overlays {
         }
     }
 
-    /// Runs of a tree from which on its writers wait for merges.
+    /// Runs of a tree from which on merges go on and its writers wait for that.
     pub(crate) fn limit_runs(&self) -> usize {
         LIMIT_SHARE * self.max_runs()
     }
@@ -485,15 +512,36 @@ impl Overlays {
         Lsn(floors.min().unwrap_or(u64::MAX))
     }
 
-    /// Says whether the volume is full. Then all is sealed and merged: what was removed or replaced
-    /// takes space until that.
-    pub(crate) fn set_short(&self, is_short: bool) {
-        self.is_short.store(is_short, Ordering::SeqCst);
+    /// A writer waits for space until what this returns is dropped. Meanwhile all is sealed and
+    /// merged: what was removed or replaced takes space until that.
+    pub(crate) fn wait_for_space(&self) -> WaitsForSpace<'_> {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        WaitsForSpace(self)
     }
 
-    /// Whether it is.
+    /// Says whether sealing or combining lacks space.
+    pub(crate) fn set_lacks_space(&self, lacks: bool) {
+        self.lacks_space.store(lacks, Ordering::SeqCst);
+    }
+
+    /// Whether all that frees space is due.
     pub(crate) fn is_short(&self) -> bool {
-        self.is_short.load(Ordering::SeqCst)
+        self.waiting.load(Ordering::SeqCst) > 0 || self.lacks_space.load(Ordering::SeqCst)
+    }
+
+    /// Something is about to be freed, once no reader has it.
+    pub(crate) fn note_retired(&self) {
+        self.retired.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// It was, or will not be.
+    pub(crate) fn note_freed(&self) {
+        self.retired.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Bytes that all memories may take, with those that are being sealed.
+    pub(crate) fn max_in_memory(&self) -> u64 {
+        2 * self.memory_bytes.load(Ordering::Relaxed)
     }
 
     /// Bytes of changes in all memories, which will be pages of runs.
@@ -507,12 +555,14 @@ impl Overlays {
 
     /// Whether sealing and merging will free nothing: there is nothing, or they have failed.
     pub(crate) fn can_free_nothing(&self) -> bool {
-        self.all().iter().all(|overlaid| {
-            let levels = overlaid.levels();
-            let is_empty = levels.runs.is_empty() && levels.memory_bytes() == 0;
-            let has_failed = overlaid.failed.lock().is_some();
-            is_empty || has_failed || overlaid.merge_failed.load(Ordering::SeqCst)
-        })
+        let is_freed = self.retired.load(Ordering::SeqCst) == 0;
+        is_freed
+            && self.all().iter().all(|overlaid| {
+                let levels = overlaid.levels();
+                let is_empty = levels.runs.is_empty() && levels.memory_bytes() == 0;
+                let has_failed = overlaid.failed.lock().is_some();
+                is_empty || has_failed || overlaid.merge_failed.load(Ordering::SeqCst)
+            })
     }
 
     /// Whether `tree` has overlays.

@@ -236,7 +236,7 @@ impl PageStore {
     }
 
     /// Whether the volume should grow instead of being cleaned: live data fills it beyond the fill
-    /// factor, and no segment is nearly empty. Merges of overlays leave such ones.
+    /// factor.
     pub(crate) fn prefers_growth(&self, space: &SegmentAllocator) -> bool {
         if self.growth_was_refused() {
             return false;
@@ -255,7 +255,6 @@ impl PageStore {
         };
         let room = total.saturating_sub(slack);
         live as f64 > self.lower.shared.config.fill_factor * room as f64
-            && !space.has_nearly_empty()
     }
 
     /// Where the volume cannot grow in place of what readers may need, frees what was retained for the longest time;

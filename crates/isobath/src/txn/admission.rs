@@ -60,23 +60,36 @@ fn wait_a_little(local: &TaskWorker, patience: &mut Patience) -> Result<(), Erro
 /// In a full volume all is sealed and merged, and what is removed or replaced goes with that.
 fn wait_for_space(local: &TaskWorker, changes: &[Change<'_>]) -> Result<(), Error> {
     let (overlays, pagestore) = (&local.pool.overlays, &local.parts.pagestore);
+    let own = changes.iter().map(Change::bytes).sum::<u64>();
+    // As all is most of the time.
+    if pagestore.has_room_for(own + overlays.max_in_memory()) {
+        return Ok(());
+    }
     let mut patience = Patience::default();
+    let (mut waits, mut is_last) = (None, false);
     loop {
-        let own = changes.iter().map(Change::bytes).sum::<u64>();
         let bytes = own + overlays.bytes_in_memory();
         if pagestore.has_room_for(bytes) {
-            overlays.set_short(false);
             return Ok(());
         }
         let pages = bytes.div_ceil(PAGE_SIZE as u64);
         match pagestore.reserve_pages(&local.worker, pages) {
-            Ok(()) => pagestore.release_pages(pages),
-            Err(full @ Error::VolumeFull { .. }) => {
-                if overlays.can_free_nothing() {
-                    overlays.set_short(false);
-                    return Err(full);
-                }
-                overlays.set_short(true);
+            Ok(()) => {
+                pagestore.release_pages(pages);
+                return Ok(());
+            }
+            Err(full @ Error::VolumeFull { .. }) if is_last => {
+                let overlaid = overlays.all();
+                overlaid.iter().for_each(|tree| tree.forget_failures());
+                return Err(full);
+            }
+            Err(Error::VolumeFull { .. }) if overlays.can_free_nothing() => {
+                // What was freed at last may wait for the log.
+                pagestore.wait_for_pending_frees(&local.worker)?;
+                is_last = true;
+            }
+            Err(Error::VolumeFull { .. }) => {
+                waits.get_or_insert_with(|| overlays.wait_for_space());
                 wait_a_little(local, &mut patience)?;
             }
             Err(error) => return Err(error),

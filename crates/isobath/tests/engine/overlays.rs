@@ -372,6 +372,34 @@ fn readers_beside_writers_miss_nothing() {
     store.close().unwrap();
 }
 
+/// A store that was closed goes on merging once it is open again.
+#[test]
+fn runs_are_merged_after_a_reopening() {
+    small(16 << 10);
+    let options = options(0);
+    let volume = Volume::in_memory(0, None);
+    let mut model = Model::new();
+    let mut random = Random::new(5);
+    for session in 0..4 {
+        let store = match session {
+            0 => Store::create_on_volume(volume.clone(), &options).unwrap(),
+            _ => Store::open_on_volume(volume.clone(), &options).unwrap(),
+        };
+        let tree = store.open_or_create_tree("t").unwrap();
+        for round in 0..4000 {
+            let name = key(random.below(KEYS));
+            tree.insert(&name, value_of(round)).unwrap();
+            model.insert(name.to_vec(), value_of(round));
+        }
+        let stats = store.stats();
+        assert!(stats.merged_runs > 3, "session {session}: {stats}");
+        assert!(stats.combined_runs > 3, "session {session}: {stats}");
+        assert_sound(&store, Some(model.len() as u64));
+        drop(tree);
+        store.close().unwrap();
+    }
+}
+
 /// A volume that changes fill says so, takes removals, and changes again once these have freed
 /// space; what it has acknowledged is there after it was closed, without a log too.
 #[test]

@@ -236,18 +236,20 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
                 self.share(level, child.lower, child.id)?;
                 continue;
             }
+            let is_unread = edits.is_removed.is_none() && !has_change && !stops;
+            if level == 0 && is_unread && edits.removed.covers_range(&child.lower, upper) {
+                // The open leaf goes on behind it.
+                self.replace(child.id)?;
+                self.open_leaf(&child.lower);
+                self.was_touched = false;
+                continue;
+            }
             if level == 0 && self.was_touched && position % READ_AHEAD == 0 {
                 let ahead = step.ahead(self.tree, position);
                 let ahead = ahead.map_err(|why| corrupt(self.ctx, id, why))?;
                 self.ctx.read_ahead(&ahead);
             }
             self.replace(child.id)?;
-            let is_unread = edits.is_removed.is_none() && !has_change && !stops;
-            if level == 0 && is_unread && edits.removed.covers_range(&child.lower, upper) {
-                // The open leaf goes on behind it.
-                self.open_leaf(&child.lower);
-                continue;
-            }
             let (image, _) = self.read(child.id, Some(level))?;
             if level == 0 {
                 self.was_touched = true;

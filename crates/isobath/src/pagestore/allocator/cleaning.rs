@@ -46,9 +46,6 @@ pub(crate) enum CleaningEnd {
     Bad,
 }
 
-/// A segment of which less than one part in this many is live is nearly empty.
-const NEARLY_EMPTY: u32 = 4;
-
 impl SegmentAllocator {
     /// Whether `segment` is sealed, and no write into it or read of it is under way.
     #[cfg(any(test, feature = "simulation"))]
@@ -101,14 +98,6 @@ impl SegmentAllocator {
             .filter(|segment| self.table.state(*segment) == SegmentState::Sealed);
         let emptiest = sealed.min_by_key(|segment| self.table.live_bytes(*segment))?;
         (self.table.live_bytes(emptiest) < self.table.segment_bytes()).then_some(emptiest)
-    }
-
-    /// Whether cleaning some segment moves next to nothing.
-    pub(crate) fn has_nearly_empty(&self) -> bool {
-        let emptiest = self.emptiest();
-        emptiest.is_some_and(|segment| {
-            self.table.live_bytes(segment) < self.table.segment_bytes() / NEARLY_EMPTY
-        })
     }
 
     /// Whether a segment is free beyond those that the victims under way may still need, one each.
