@@ -7,6 +7,21 @@ use crate::page::{PageId, get_u32};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct TreeId(pub(crate) u32);
 
+/// Runs of overlays have numbers from here on, others lower ones: their pages say so.
+const FIRST_RUN: u32 = 1 << 31;
+
+impl TreeId {
+    /// The number of a run, of one that no tree has.
+    pub(crate) fn of_run(self) -> TreeId {
+        TreeId(self.0 | FIRST_RUN)
+    }
+
+    /// Whether it is a run's, as this release makes them.
+    pub(crate) fn is_run(self) -> bool {
+        self.0 >= FIRST_RUN
+    }
+}
+
 /// A tree's root and id. The tree itself has no state in memory: any number of these may exist for
 /// one tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

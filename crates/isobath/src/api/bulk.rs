@@ -200,7 +200,12 @@ fn begin<'c>(
         true => Ok(None),
         false => close_to_others(local, tree).map(Some),
     };
-    Loader::new(ctx, tree.tree, btree::FILL_PERCENT, alone)
+    // Of a tree that gets overlays merges alone change leaves.
+    let fill_percent = match local.parts.shared.config.overlays {
+        true => 100,
+        false => btree::FILL_PERCENT,
+    };
+    Loader::new(ctx, tree.tree, fill_percent, alone)
 }
 
 /// Ends a load that is not to appear.

@@ -303,6 +303,7 @@ fn place_and_write(
     let parts = &local.parts;
     let requests = ids.iter().zip(lengths).map(|(&page, &bytes)| Request {
         page,
+        is_run: false,
         write: PageWrite {
             token: 0,
             bytes,

@@ -1,11 +1,11 @@
-//! Combining: two runs, one as old as the other's neighbour, become one, so that readers have few
+//! Combining: some runs of which each is next to the other become one, so that readers have few
 //! runs to look at, and a tree that is much larger than its memory has a share of its records in
 //! runs before they are merged.
 //!
-//! The new run has all records of both, the newer of each key, those that merges have passed as
+//! The new run has all records of theirs, the newest of each key, those that merges have passed as
 //! well: once the store is opened again nothing says that they do not count, and an older run may
-//! say what was true before. So it counts as sealed where the newer one was. What only the older
-//! one had merged by then, the base has as it is in the new run.
+//! say what was true before. So it counts as sealed where the newest one was. What only older ones
+//! had merged by then, the base has as it is in the new run.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -26,27 +26,29 @@ use crate::types::{OVERLAID, UNLISTED_RUN};
 const RECORDS_PER_TURN: u64 = 256;
 
 impl Work<'_> {
-    /// Combines the two neighbours with the fewest records. The caller is busy with `overlaid`,
-    /// which has two runs, and of which nothing is trimmed.
+    /// Combines the neighbours with the fewest records. The caller is busy with `overlaid`, which
+    /// has two runs, and of which nothing is trimmed.
     pub(super) fn combine(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
         let levels = overlaid.levels();
-        let pairs = levels.runs.windows(2).enumerate();
-        let records = |pair: &[Arc<Run>]| pair.iter().map(|run| run.records).sum::<u64>();
-        let Some((at, pair)) = pairs.min_by_key(|(_, pair)| records(pair)) else {
+        let count = self.local.pool.overlays.combined_runs();
+        let neighbours = levels.runs.windows(count.min(levels.runs.len()).max(2));
+        let records = |runs: &[Arc<Run>]| runs.iter().map(|run| run.records).sum::<u64>();
+        let fewest = neighbours.enumerate().min_by_key(|(_, runs)| records(runs));
+        let Some((at, old @ [newest, .., oldest])) = fewest else {
             return Ok(());
         };
-        let (newer, older) = (&pair[0], &pair[1]);
         let tree = self.create_run()?;
-        let mut filter = Filter::new(records(pair));
-        // At this position nothing of either is merged.
-        let both = Levels {
-            position: Arc::new(older.start.clone()),
-            ..levels.with_runs(match canary::is_on(Canary::CombineOlderFirst) {
-                true => vec![Arc::clone(older), Arc::clone(newer)],
-                false => pair.to_vec(),
-            })
+        let mut filter = Filter::new(records(old));
+        let mut copied = old.to_vec();
+        if canary::is_on(Canary::CombineOlderFirst) {
+            copied.reverse();
+        }
+        // At this position nothing of them is merged.
+        let copied = Levels {
+            position: Arc::new(oldest.start.clone()),
+            ..levels.with_runs(copied)
         };
-        let copied = match self.copy_runs(overlaid, tree, &both, &mut filter) {
+        let copied = match self.copy_runs(overlaid, tree, &copied, &mut filter) {
             Ok(Some(copied)) => copied,
             Ok(None) => {
                 self.give_up(tree);
@@ -57,38 +59,32 @@ impl Work<'_> {
                 return Err(error);
             }
         };
-        let run = Run::new(tree, copied, newer.start.clone());
+        let run = Run::new(tree, copied, newest.start.clone());
         // It is the first one.
         let _ = run.filter.set(filter);
         // Others may have been sealed since, which are newer.
         let mut runs = overlaid.levels().runs.clone();
         let at = at + runs.len() - levels.runs.len();
-        runs.splice(at..at + 2, [Arc::new(run)]);
-        let keys = [
-            listing::key(UNLISTED_RUN, newer.tree.id),
-            listing::key(UNLISTED_RUN, older.tree.id),
-            listing::key(UNLISTED_RUN, tree.id),
-            listing::key(OVERLAID, overlaid.tree.id),
+        runs.splice(at..at + old.len(), [Arc::new(run)]);
+        let listed = listing::key(OVERLAID, overlaid.tree.id);
+        let entry = listing::encode(overlaid, &runs);
+        let built = listing::key(UNLISTED_RUN, tree.id);
+        let is_listed = [
+            catalog_change(&listed, Some(&entry)),
+            catalog_change(&built, None),
         ];
-        let (entry, freed) = (
-            listing::encode(overlaid, &runs),
-            [newer, older].map(|run| listing::encode_unlisted(run.tree)),
-        );
-        let changes = [
-            catalog_change(&keys[0], Some(&freed[0])),
-            catalog_change(&keys[1], Some(&freed[1])),
-            catalog_change(&keys[2], None),
-            catalog_change(&keys[3], Some(&entry)),
-        ];
-        if let Err(error) = self.commit(&changes, None) {
+        if let Err(error) = self.unlist(old, is_listed) {
             self.give_up(tree);
             return Err(error);
         }
         let number = overlaid.change(|levels| Some(levels.with_runs(runs)));
-        let freed = vec![newer.tree, older.tree];
+        let freed = old.iter().map(|run| run.tree).collect();
         self.retire_at(overlaid, number, Freed::Runs(freed));
         overlaid.set_pace(&self.local.pool.overlays);
-        Counters::add(&self.local.parts.shared.counters.combined_runs, 2);
+        Counters::add(
+            &self.local.parts.shared.counters.combined_runs,
+            old.len() as u64,
+        );
         Ok(())
     }
 

@@ -34,8 +34,8 @@ const RECORDS_IF_FULL: usize = 512;
 const SMALL_RECORDS: usize = 24;
 /// Pages that a merge passes between two looks at other tasks.
 const PAGES_PER_TURN: u32 = 16;
-/// Of a page, what merges fill, in percent.
-const FILL_PERCENT: usize = 94;
+/// Of a page, what merges fill, in percent: no change comes to a leaf but by the next merge.
+const FILL_PERCENT: usize = 100;
 
 impl Work<'_> {
     /// Merges the next records of the runs of `overlaid`, with which the caller is busy; `false` if
@@ -211,7 +211,7 @@ impl Work<'_> {
         }
         let listed = listing::key(OVERLAID, overlaid.tree.id);
         let entry = listing::encode(overlaid, &runs);
-        self.unlist(&retired, catalog_change(&listed, Some(&entry)))?;
+        self.unlist(&retired, [catalog_change(&listed, Some(&entry))])?;
         let number = overlaid.change(|levels| Some(levels.with_runs(runs)));
         let counters = &self.local.parts.shared.counters;
         Counters::add(&counters.merged_runs, retired.len() as u64);
@@ -220,11 +220,11 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Commits `change`, which takes runs from a tree, and lists them as runs that are being freed.
-    pub(super) fn unlist(
+    /// Commits `changes`, which take runs from a tree, and lists these as runs that are being freed.
+    pub(super) fn unlist<'c>(
         &self,
         runs: &[Arc<Run>],
-        change: crate::txn::commit::Change<'_>,
+        changes: impl IntoIterator<Item = crate::txn::commit::Change<'c>>,
     ) -> Result<(), Error> {
         let entry = |run: &Arc<Run>| {
             let key = listing::key(UNLISTED_RUN, run.tree.id);
@@ -234,7 +234,9 @@ impl Work<'_> {
         let listed = entries
             .iter()
             .map(|(key, value)| catalog_change(key, Some(value)));
-        let changes: Vec<_> = std::iter::once(change).chain(listed).collect();
-        self.commit(&changes, None)
+        let mut all = Vec::with_capacity(runs.len() + 2);
+        changes.into_iter().for_each(|change| all.push(change));
+        all.extend(listed);
+        self.commit(&all, None)
     }
 }

@@ -136,7 +136,8 @@ impl Work<'_> {
         let parts = &self.local.parts;
         let id = (self.transactions)
             .next_tree_id(self.local)
-            .map_err(TransactionError::of_own_work)?;
+            .map_err(TransactionError::of_own_work)?
+            .of_run();
         let token = parts.log.stamp(self.local.worker.index).0;
         let tree = Tree::create(&ctx, id, Some(token))?;
         let (key, value) = (

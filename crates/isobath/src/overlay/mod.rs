@@ -51,18 +51,20 @@ const SEALED_AT: u64 = 11;
 const LOG_SHARE: u64 = 4;
 /// And from which on writers wait for that.
 const LOG_LIMIT_SHARE: u64 = 2;
-/// Runs from which on two of them become one, and those from which on merges go on and writers wait
+/// Runs from which on some of them become one, how many, and those from which on merges go on and writers wait
 /// for that. What is in memory then is sealed nevertheless, so that it lets go of the log.
 const MAX_RUNS: usize = 12;
 const SMALL_MAX_RUNS: usize = 3;
+const COMBINED_RUNS: usize = 4;
+const SMALL_COMBINED_RUNS: usize = 2;
 const LIMIT_SHARE: usize = 2;
 /// Runs that a tree can have.
 pub(crate) const MAX_TREE_RUNS: usize = 28;
 const _: () = assert!(LIMIT_SHARE * MAX_RUNS + 2 <= MAX_TREE_RUNS);
 /// Share of the base's records that are to be merged from which on merges go on, and that with
 /// which writers wait, in hundredths.
-const MERGED_AT: u64 = 25;
-const MERGE_LIMIT: u64 = 35;
+const MERGED_AT: u64 = 12;
+const MERGE_LIMIT: u64 = 18;
 /// Part of a memory's bytes that filters may take beside it: one in this many.
 const FILTER_SHARE: u64 = 4;
 /// Changes of a tree after which it is asked whether it is to have overlays.
@@ -423,11 +425,19 @@ impl Overlays {
         self.is_small.load(Ordering::Relaxed)
     }
 
-    /// Runs of a tree from which on two of them become one.
+    /// Runs of a tree from which on some of them become one.
     pub(crate) fn max_runs(&self) -> usize {
         match self.is_small() {
             true => SMALL_MAX_RUNS,
             false => MAX_RUNS,
+        }
+    }
+
+    /// How many become one.
+    pub(crate) fn combined_runs(&self) -> usize {
+        match self.is_small() {
+            true => SMALL_COMBINED_RUNS,
+            false => COMBINED_RUNS,
         }
     }
 

@@ -11,9 +11,11 @@ mod retained;
 mod stored;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::Range;
 
 use isobath_flash::policy::{
-    Cause, CleaningPolicy, History, PageWrite, SegmentId, SegmentState, SegmentTable, StreamId,
+    Cause, CleaningPolicy, History, PageWrite, SegmentId, SegmentState, SegmentTable, Selector,
+    StreamId,
 };
 
 use super::history::PageHistories;
@@ -41,6 +43,9 @@ pub(crate) struct Request {
     /// The policy's view; `token` is the caller's index.
     pub(crate) write: PageWrite,
     pub(crate) page: PageId,
+    /// A run of overlays has the page. These go to segments of their own: they die in the order of
+    /// their keys, all of a run's together, as merges pass them.
+    pub(crate) is_run: bool,
 }
 
 /// A page or chunk that got a place.
@@ -154,6 +159,7 @@ pub(crate) struct SegmentAllocator {
     cleaning: u32,
     /// Whether cleaning gains space.
     progress: CleaningProgress,
+    by_live: Selector,
     /// Segments that the cleaner could not empty, because something in them is corrupt.
     bad: BTreeSet<u32>,
     /// Bytes of the device's logical block. What is written together lies without gaps;
@@ -181,7 +187,7 @@ impl SegmentAllocator {
         system: u32,
         policy: Box<dyn CleaningPolicy>,
     ) -> SegmentAllocator {
-        let streams = usize::from(policy.streams()) * 2;
+        let streams = usize::from(policy.streams()) * 2 + 1;
         let mut space = SegmentAllocator {
             table: SegmentTable::new(system, sizes.bytes).keeping(policy.history_kind()),
             sizes,
@@ -206,6 +212,7 @@ impl SegmentAllocator {
             waste: vec![0; system as usize],
             cleaning: 0,
             progress: CleaningProgress::default(),
+            by_live: Selector::new(),
             bad: BTreeSet::new(),
             block,
             unsummarized: HashMap::new(),
@@ -439,7 +446,8 @@ impl SegmentAllocator {
             self.summaries[open.segment as usize] = offset;
             let waste = offset.saturating_sub(open.cursor) / PAGE_SIZE as u32;
             let full = full || canary::is_on(Canary::CountUnusedAsLive);
-            if full && slot >= usize::from(self.policy.streams()) && waste > 0 {
+            let of_chunks = self.chunk_slots().contains(&slot);
+            if full && of_chunks && waste > 0 {
                 self.set_waste(open.segment, waste * PAGE_SIZE as u32);
             }
             closing.push(SealedSegment {

@@ -39,6 +39,7 @@ fn write_with(
 ) -> Option<Address> {
     let request = Request {
         page: PageId(page),
+        is_run: false,
         write: PageWrite {
             token: 0,
             bytes: PAGE_SIZE as u32,
@@ -77,7 +78,7 @@ fn move_all(space: &mut SegmentAllocator, seqs: &ReservedWords, addresses: &mut 
 
 /// A victim to clean.
 fn begin(space: &mut SegmentAllocator) -> u32 {
-    match space.begin_cleaning() {
+    match space.begin_cleaning(false) {
         Victim::Segment(segment) => segment,
         other => panic!("{other:?}"),
     }
@@ -85,7 +86,7 @@ fn begin(space: &mut SegmentAllocator) -> u32 {
 
 /// How many victims are cleaned at a time if no task ends.
 fn victims(space: &mut SegmentAllocator) -> u32 {
-    let next = || match space.begin_cleaning() {
+    let next = || match space.begin_cleaning(false) {
         Victim::Segment(segment) => Some(segment),
         Victim::Wait | Victim::None => None,
     };
@@ -142,7 +143,7 @@ fn checkpoint_beside_victims() -> (usize, usize, bool) {
         space.invalidate(*address);
     });
     let chosen: Vec<u32> = (0..space.reserve()).map(|_| begin(&mut space)).collect();
-    assert_eq!(space.begin_cleaning(), Victim::Wait);
+    assert_eq!(space.begin_cleaning(false), Victim::Wait);
     let take =
         |space: &mut SegmentAllocator| std::iter::from_fn(|| space.take_for_checkpoint()).count();
     let before = take(&mut space);
@@ -199,7 +200,7 @@ fn cleaning_ends_where_it_has_moved_everything_for_nothing() {
     }
     move_all(&mut space, &seqs, &mut addresses);
     assert!(space.cleaning_makes_no_progress());
-    assert_eq!(space.begin_cleaning(), Victim::None);
+    assert_eq!(space.begin_cleaning(false), Victim::None);
 
     // A page elsewhere becomes obsolete: that may be enough.
     space.invalidate(addresses.swap_remove(0));
@@ -247,7 +248,7 @@ fn before_cleaning_ends_the_emptiest_segment_is_tried() {
     let mut chosen = Vec::new();
     // Bound: all of them.
     for _ in 0..space.segments() {
-        match space.begin_cleaning() {
+        match space.begin_cleaning(false) {
             Victim::Segment(victim) => {
                 chosen.push(victim);
                 space.end_cleaning(victim, CleaningEnd::Bad);
@@ -316,6 +317,7 @@ fn write_chunk(
 ) -> Address {
     let request = Request {
         page: PageId(page),
+        is_run: false,
         write: PageWrite {
             token: 0,
             bytes: length,
@@ -397,7 +399,7 @@ fn a_segment_that_was_emptied_but_is_needed_still_is_no_bad_one() {
     let addresses = fill(&mut space, &seqs, &mut 1);
     let victim = begin(&mut space);
     space.retain_obsolete();
-    assert_eq!(space.begin_cleaning(), Victim::Wait);
+    assert_eq!(space.begin_cleaning(false), Victim::Wait);
     for address in addresses.iter().filter(|a| a.segment() == victim) {
         write(&mut space, &seqs, 1, Cause::Relocated).unwrap();
         space.invalidate(*address);
@@ -417,6 +419,7 @@ fn named_summary() -> (u32, u32, u32) {
     for page in 1..=SEGMENT_BYTES / PAGE_SIZE as u32 {
         let request = Request {
             page: PageId(u64::from(page)),
+            is_run: false,
             write: PageWrite {
                 token: 0,
                 bytes: PAGE_SIZE as u32,

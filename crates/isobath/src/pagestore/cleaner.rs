@@ -56,7 +56,11 @@ impl PageStore {
                 }
                 continue;
             }
-            let victim = self.space.lock().begin_cleaning();
+            let victim = {
+                let mut space = self.space.lock();
+                let is_full = self.is_beyond_fill(&space);
+                space.begin_cleaning(is_full)
+            };
             match victim {
                 Victim::Segment(segment) => self.clean(worker, segment),
                 Victim::Wait => worker.yield_now(),
@@ -86,7 +90,7 @@ impl PageStore {
             // Growing would take the fence away behind which compaction empties the tail, and make a
             // store longer that is being closed. A writer that finds no segment has the volume grow
             // nevertheless.
-            let grow = !self.shrinking.is_running() && self.prefers_growth(&space);
+            let grow = !self.shrinking.is_running() && self.prefers_growth(&mut space);
             drop(space);
             let has_grown = grow && self.grow_beyond(worker, segments).is_ok();
             if !has_grown && !self.overrun_readers_for_space() {
@@ -329,6 +333,7 @@ impl PageStore {
             let history = space.policy.survived(inherited, now);
             batch.requests.push(Request {
                 page: survivor.page,
+                is_run: false,
                 write: PageWrite {
                     token: token as u64,
                     bytes: survivor.address.length(),

@@ -21,9 +21,11 @@ use crate::trace;
 const FIRST_SEGMENTS: u32 = 24;
 /// Segments of one that grows.
 const FIRST_GROWING: u32 = 15;
-/// Share of the volume that live pages may fill at the very most, in percent.
-/// The rest lets the cleaner find segments with obsolete pages in them.
-pub(crate) const FULL_PERCENT: u64 = 92;
+/// Share of a volume with a limit that live pages may fill at the very most, in percent. The rest
+/// lets the cleaner find segments with obsolete pages in them.
+const FULL_PERCENT: u64 = 92;
+/// And of one that grows, whose cleaner grows it before that ([`PageStore::prefers_growth`]).
+const PACKED_PERCENT: u64 = 97;
 /// Segments that the volume grows by at least.
 const MIN_GROW: u32 = 8;
 /// Bytes up to which it grows by a quarter, and those that it grows by at most.
@@ -104,16 +106,24 @@ impl Growth {
         }
     }
 
+    /// Share of the segments that are for pages that live ones may fill, in percent.
+    pub(crate) fn full_percent(&self) -> u64 {
+        match self.is_limited() {
+            true => FULL_PERCENT,
+            false => PACKED_PERCENT,
+        }
+    }
+
     /// Segments by which a volume grows that uses `segments`, of some `bytes` bytes each: a
-    /// sixteenth; without a limit a quarter of a short one, since each step costs flushes.
+    /// sixteenth; without a limit a 32nd, and a quarter of a short one, since each step costs
+    /// flushes.
     fn step_of(&self, segments: u32, bytes: u64) -> u32 {
         let most = |limit: u64| u32::try_from(limit / bytes.max(1)).unwrap_or(u32::MAX);
-        let short = match self.is_limited() {
-            true => 0,
-            false => (segments / 4).min(most(QUARTER_BYTES)),
+        let step = match self.is_limited() {
+            true => segments / 16,
+            false => (segments / 32).max((segments / 4).min(most(QUARTER_BYTES))),
         };
-        let step = (segments / 16).max(short).min(most(MAX_GROW_BYTES));
-        step.max(MIN_GROW)
+        step.min(most(MAX_GROW_BYTES)).max(MIN_GROW)
     }
 
     /// Whether a cleaner is to have the volume grow ahead of need.
@@ -155,7 +165,7 @@ impl PageStore {
         if self.growth.refused_at.load(Ordering::Relaxed) == NEVER {
             return None;
         }
-        let room = (self.capacity_bytes() * 100 / FULL_PERCENT).max(1);
+        let room = (self.capacity_bytes() * 100 / self.growth.full_percent()).max(1);
         let free = room.saturating_sub(self.allocated_bytes());
         let pages = u64::from(self.lower.shared.config.sizes.bytes) / PAGE_SIZE as u64;
         Some(pages * free / room)
@@ -169,7 +179,7 @@ impl PageStore {
     /// Segments by which a volume of `before` segments grows, and those that `bytes` more bytes need.
     fn next_step(&self, before: u32, bytes: u64) -> (u32, u32) {
         let segment_bytes = u64::from(self.lower.shared.config.sizes.bytes);
-        let needed = (bytes * 100 / FULL_PERCENT).div_ceil(segment_bytes) as u32 + 1;
+        let needed = (bytes * 100 / self.growth.full_percent()).div_ceil(segment_bytes) as u32 + 1;
         let step = self.growth.step_of(before, segment_bytes).max(needed);
         match self.growth_is_flushed_often() {
             true => {
@@ -236,14 +246,16 @@ impl PageStore {
     }
 
     /// Whether the volume should grow instead of being cleaned: live data fills it beyond the fill
-    /// factor.
-    pub(crate) fn prefers_growth(&self, space: &SegmentAllocator) -> bool {
+    /// factor, and no segment is nearly empty.
+    pub(crate) fn prefers_growth(&self, space: &mut SegmentAllocator) -> bool {
         if self.growth_was_refused() {
             return false;
         }
-        if space.grows_for_readers() {
-            return true;
-        }
+        space.grows_for_readers() || self.is_beyond_fill(space) && !space.has_nearly_empty()
+    }
+
+    /// Whether live data fills the volume beyond the fill factor.
+    pub(crate) fn is_beyond_fill(&self, space: &SegmentAllocator) -> bool {
         let room = u64::from(space.segments() - space.system_segments());
         let total = room * u64::from(space.segment_bytes());
         // Not what the space counts: that has pages twice while they are moved.

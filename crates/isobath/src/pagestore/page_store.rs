@@ -6,7 +6,7 @@ use isobath_flash::policy::{SegmentId, SegmentState};
 use isobath_io::Volume;
 
 use super::chunk_frees::ChunkFrees;
-use super::growth::{FULL_PERCENT, Growth};
+use super::growth::Growth;
 use super::pending_frees::PendingFrees;
 use super::provisional::Provisional;
 use super::resize::Resizing;
@@ -144,7 +144,7 @@ impl PageStore {
         let spare = self.growth.spare_of(segments);
         let kept = 1 + log + checkpoints + space.reserve() + space.streams() + spare;
         let usable = u64::from(segments.saturating_sub(kept));
-        let bytes = usable * page_payload(space.segment_bytes()) * FULL_PERCENT / 100;
+        let bytes = usable * page_payload(space.segment_bytes()) * self.growth.full_percent() / 100;
         self.capacity_bytes.store(bytes, Ordering::Release);
         let payload = page_payload(space.segment_bytes());
         self.growth.set_capacity(bytes, segments, payload);

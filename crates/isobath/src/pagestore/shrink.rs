@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::error::StorageError;
 use crate::log::MIN_AREA_BYTES;
-use crate::pagestore::growth::{FULL_PERCENT, first_segments};
+use crate::pagestore::growth::first_segments;
 use crate::pagestore::{PageStore, SegmentAllocator, page_payload};
 use crate::runtime::{Worker, clock};
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -17,9 +17,6 @@ pub(crate) const POLL: Duration = Duration::from_millis(1);
 pub(crate) const MAX_IDLE_LOOKS: u32 = 3_000;
 /// Free segments beyond those that are given back, before the tail is emptied.
 const MARGIN: u32 = 2;
-/// How full the segments of a volume without a limit become, in percent: the last few percent would
-/// cost moving everything.
-const PACKED_PERCENT: u64 = 97;
 
 /// Beside so much data it is not worth the wait to move some when a store is closed.
 pub(crate) const MOVED_BYTES: u64 = 192 << 20;
@@ -131,15 +128,10 @@ impl PageStore {
             let kept = system + shares.reserve + shares.open + spare;
             let usable = u64::from(segments.saturating_sub(kept));
             let room = u64::from(segments.saturating_sub(system)) * segment;
-            let holds = match is_limited {
-                true => {
-                    usable * payload * FULL_PERCENT / 100 >= reserved
-                        && self.lower.shared.config.fill_factor * room as f64 >= live as f64
-                }
-                // The next writes make the volume grow again.
-                false => usable * payload * PACKED_PERCENT / 100 >= reserved,
-            };
-            if holds {
+            let has_room = usable * payload * self.growth.full_percent() / 100 >= reserved;
+            // The next writes make one without a limit grow again.
+            let is_cleanable = || self.lower.shared.config.fill_factor * room as f64 >= live as f64;
+            if has_room && (!is_limited || is_cleanable()) {
                 break;
             }
             segments += 1;

@@ -9,13 +9,14 @@ use crate::canary::{self, Canary};
 use crate::error::StorageError;
 use crate::log::record::{Copied, MAPPED_BYTES, MAPPING_BYTES, Mapped};
 use crate::log::{LogReservation, ReservationClass};
-use crate::page::{self, Lsn, PAGE_SIZE, PageId};
+use crate::page::{self, Lsn, PAGE_SIZE, PageId, offset};
 use crate::pagestore::{
     Content, NoSegment, PageStore, Placement, Request, SealedSegment, summaries,
 };
 use crate::runtime::Worker;
 use crate::shared::{Address, Counters};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::types::TreeId;
 
 /// Pages that a writer takes at a time.
 pub(crate) const BATCH: usize = STAGING_BYTES / PAGE_SIZE;
@@ -164,6 +165,7 @@ impl PageStore {
             }
             batch.requests.push(Request {
                 page: header.page(),
+                is_run: false,
                 write: PageWrite {
                     token: u64::from(frame),
                     bytes: PAGE_SIZE as u32,
@@ -235,8 +237,11 @@ impl PageStore {
         }
         space.policy.order(&mut batch.writes, now);
         for (request, &write) in batch.requests.iter_mut().zip(&batch.writes) {
+            let frame = write.token as FrameId;
             *request = Request {
-                page: frames.header(write.token as FrameId).page(),
+                page: frames.header(frame).page(),
+                // A frame that changes hands is not written.
+                is_run: TreeId(frames.words(frame).u64_at(offset::TREE_ID) as u32).is_run(),
                 write,
             };
         }
@@ -549,7 +554,7 @@ impl PageStore {
         if space.spare_segments() > 0 {
             return Ok(());
         }
-        let (grow, segments) = (self.prefers_growth(&space), space.segments());
+        let (grow, segments) = (self.prefers_growth(&mut space), space.segments());
         drop(space);
         let grown = grow
             && self

@@ -46,6 +46,9 @@ pub(crate) enum CleaningEnd {
     Bad,
 }
 
+/// A segment of which at most one part in this many is live is nearly empty.
+const NEARLY_EMPTY: u32 = 4;
+
 impl SegmentAllocator {
     /// Whether `segment` is sealed, and no write into it or read of it is under way.
     #[cfg(any(test, feature = "simulation"))]
@@ -63,7 +66,10 @@ impl SegmentAllocator {
     /// space to the end. The reserve includes a checkpoint's share: a checkpoint that comes
     /// during that waits for them ([`SegmentAllocator::has_space_for_checkpoint`]), and no other
     /// victim is chosen until it has space.
-    pub(crate) fn begin_cleaning(&mut self) -> Victim {
+    ///
+    /// If the volume `is_full` beyond its fill factor, what is nearly empty comes first, though the
+    /// policy may expect that the rest of it is soon obsolete, too.
+    pub(crate) fn begin_cleaning(&mut self, is_full: bool) -> Victim {
         let none = match self.keeps_dead || self.cleaning > 0 {
             true => Victim::Wait,
             false => Victim::None,
@@ -74,6 +80,9 @@ impl SegmentAllocator {
         }
         let mut victims = Vec::with_capacity(1);
         victims.extend(self.fenced_victim());
+        if victims.is_empty() && is_full {
+            victims.extend(self.nearly_empty());
+        }
         if victims.is_empty() && self.progress.moved_bytes > self.live_bytes {
             // The policy's choice has moved everything once and gained nothing, as one may that
             // looks near the last write only: what is emptiest decides before cleaning ends.
@@ -91,13 +100,24 @@ impl SegmentAllocator {
         Victim::Segment(victim.0)
     }
 
+    /// Whether cleaning some segment moves next to nothing, as of those that merges of overlays
+    /// leave.
+    pub(crate) fn has_nearly_empty(&mut self) -> bool {
+        self.nearly_empty().is_some()
+    }
+
+    fn nearly_empty(&mut self) -> Option<SegmentId> {
+        let most = self.table.segment_bytes() / NEARLY_EMPTY;
+        let emptiest = self.emptiest()?;
+        (self.table.live_bytes(emptiest) <= most).then_some(emptiest)
+    }
+
     /// The sealed segment with the least live bytes, if it has any obsolete ones.
-    fn emptiest(&self) -> Option<SegmentId> {
-        let sealed = (0..self.table.len())
-            .map(SegmentId)
-            .filter(|segment| self.table.state(*segment) == SegmentState::Sealed);
-        let emptiest = sealed.min_by_key(|segment| self.table.live_bytes(*segment))?;
-        (self.table.live_bytes(emptiest) < self.table.segment_bytes()).then_some(emptiest)
+    fn emptiest(&mut self) -> Option<SegmentId> {
+        let (table, mut emptiest) = (&self.table, Vec::with_capacity(1));
+        let live = |segment| table.live_bytes(segment);
+        self.by_live.select(table, 1, &mut emptiest, live);
+        emptiest.first().copied()
     }
 
     /// Whether a segment is free beyond those that the victims under way may still need, one each.

@@ -25,8 +25,9 @@ impl SegmentAllocator {
             );
             let stream = self.policy.place(&request.write, self.now);
             let slot = match content {
+                Content::Pages if request.is_run => self.chunk_slots().end,
                 Content::Pages => stream.index(),
-                Content::Chunks => stream.index() + usize::from(self.policy.streams()),
+                Content::Chunks => stream.index() + self.chunk_slots().start,
             };
             let address = self.append((slot, stream), request, behind, seqs, closing)?;
             behind = Some(address.segment());
@@ -122,11 +123,11 @@ impl SegmentAllocator {
             _ if user && scarce => return Err(NoSegment),
             _ => {}
         }
-        let streams = usize::from(self.policy.streams());
-        let alike = if slot < streams {
-            0..streams
-        } else {
-            streams..2 * streams
+        let chunks = self.chunk_slots();
+        let alike = match chunks.contains(&slot) {
+            true => chunks,
+            // Where no more can be open pages of runs go to others.
+            false => 0..chunks.start,
         };
         let has_room = |open: &OpenSegment| self.has_room(open, request.write.bytes);
         Ok(alike
@@ -140,6 +141,12 @@ impl SegmentAllocator {
     fn has_room(&self, open: &OpenSegment, length: u32) -> bool {
         let end = open.cursor.next_multiple_of(self.block) + length.next_multiple_of(self.block);
         end + summary::size(open.entries.len() + 1) <= self.sizes.bytes
+    }
+
+    /// The slots of streams of chunks: behind those of pages, before the one of runs.
+    pub(super) fn chunk_slots(&self) -> Range<usize> {
+        let streams = usize::from(self.policy.streams());
+        streams..2 * streams
     }
 
     fn opened(&self) -> u32 {
