@@ -200,7 +200,7 @@ fn begin<'c>(
         true => Ok(None),
         false => close_to_others(local, tree).map(Some),
     };
-    // Of a tree that gets overlays merges alone change leaves.
+    // Merges alone change leaves of large trees then; those of small ones split as they grow.
     let fill_percent = match local.parts.shared.config.overlays {
         true => 100,
         false => btree::FILL_PERCENT,

@@ -245,6 +245,8 @@ impl PageStore {
                 write,
             };
         }
+        // What goes to one segment lies side by side.
+        batch.requests.sort_by_key(|request| request.is_run);
     }
 
     /// Copies the placed frames into staging, writes them, and installs their

@@ -109,13 +109,18 @@ impl SegmentAllocator {
     fn nearly_empty(&mut self) -> Option<SegmentId> {
         let most = self.table.segment_bytes() / NEARLY_EMPTY;
         let emptiest = self.emptiest()?;
-        (self.table.live_bytes(emptiest) <= most).then_some(emptiest)
+        let is_free_then = !self.keeps_dead && self.busy[emptiest.0 as usize] == 0;
+        (is_free_then && self.table.live_bytes(emptiest) <= most).then_some(emptiest)
     }
 
     /// The sealed segment with the least live bytes, if it has any obsolete ones.
     fn emptiest(&mut self) -> Option<SegmentId> {
-        let (table, mut emptiest) = (&self.table, Vec::with_capacity(1));
-        let live = |segment| table.live_bytes(segment);
+        let (table, busy, mut emptiest) = (&self.table, &self.busy, Vec::with_capacity(1));
+        // Of what is read or kept for others nothing becomes free.
+        let live = |segment: SegmentId| match busy[segment.0 as usize] {
+            0 => table.live_bytes(segment),
+            _ => u32::MAX,
+        };
         self.by_live.select(table, 1, &mut emptiest, live);
         emptiest.first().copied()
     }
