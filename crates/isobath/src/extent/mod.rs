@@ -572,6 +572,21 @@ pub(crate) fn free_provisional(local: &TaskWorker) {
     }
 }
 
+/// The bytes of the value; `None` if it is gone, whatever has its chunks' ids now.
+pub(crate) fn read_if_there(
+    local: &TaskWorker,
+    extent: Extent,
+) -> Result<Option<Vec<u8>>, StorageError> {
+    let mut bytes = Vec::new();
+    let is_other = |corruption: &PageCorruption| matches!(corruption, PageCorruption::WrongKind { .. });
+    match read_all(local, extent, &mut bytes) {
+        Ok(()) => Ok(Some(bytes)),
+        Err(StorageError::Structure { .. }) => Ok(None),
+        Err(StorageError::CorruptPage { corruption, .. }) if is_other(&corruption) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Appends the whole value to `into`.
 pub(crate) fn read_all(
     local: &TaskWorker,
