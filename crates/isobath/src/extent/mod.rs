@@ -347,12 +347,17 @@ fn verify_chunk(
             }
         })
         .map_err(|corruption| {
+            // The id's own page, of this use of the segment: no writer has used the place again.
+            let is_place_sound = matches!(corruption, PageCorruption::WrongKind { .. });
             let error = StorageError::CorruptPage {
                 page: id.0,
                 offset: parts.shared.offset_of(address),
                 corruption,
             };
-            parts.opening.judge_read(id, address, error)
+            match is_place_sound {
+                true => error,
+                false => parts.opening.judge_read(id, address, error),
+            }
         })?;
     if get_u64(image, offset::LSN) != stamp.0 {
         return Err(gone(id));
