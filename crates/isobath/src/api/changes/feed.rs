@@ -2,6 +2,7 @@
 //! beside it.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -49,11 +50,15 @@ impl std::fmt::Debug for State {
 }
 
 impl State {
-    pub(super) fn records(&self, tree: &str, from: &[u8]) -> Result<TransactionRange<'_>, Error> {
+    pub(super) fn records(
+        &self,
+        tree: &str,
+        lower: Bound<Vec<u8>>,
+    ) -> Result<TransactionRange<'_>, Error> {
         let tree = self.trees.get(tree).ok_or_else(|| Error::NoSuchTree {
             name: tree.to_owned(),
         })?;
-        self.snapshot.range(tree, from.to_vec()..)
+        self.snapshot.range(tree, (lower, Bound::Unbounded))
     }
 }
 

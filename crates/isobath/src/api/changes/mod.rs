@@ -20,6 +20,7 @@ mod group;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -116,12 +117,37 @@ impl Committed {
     /// [`Error::TreeDropped`] and [`Error::ReaderOverrun`] open the stream again, at the position
     /// before this one.
     pub fn records(&self, tree: &str) -> Result<TransactionRange<'_>, Error> {
+        self.records_within(tree, None)
+    }
+
+    /// As [`Committed::records`], of the records behind the key `last` alone.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Committed::records`].
+    pub fn records_behind(
+        &self,
+        tree: &str,
+        last: impl AsRef<[u8]>,
+    ) -> Result<TransactionRange<'_>, Error> {
+        self.records_within(tree, Some(last.as_ref()))
+    }
+
+    fn records_within(
+        &self,
+        tree: &str,
+        last: Option<&[u8]>,
+    ) -> Result<TransactionRange<'_>, Error> {
         let from = self.changes.iter().find_map(|change| match change {
             Change::Replace { tree: name, from } if &**name == tree => Some(&from[..]),
             _ => None,
         });
+        let lower = match (from, last) {
+            (Some(from), Some(last)) if last >= from => Bound::Excluded(last.to_vec()),
+            (from, _) => Bound::Included(from.unwrap_or_default().to_vec()),
+        };
         match (&self.state, from) {
-            (Some(state), Some(from)) => state.records(tree, from),
+            (Some(state), Some(_)) => state.records(tree, lower),
             _ => Err(Error::NoSuchTree {
                 name: tree.to_owned(),
             }),
