@@ -167,6 +167,12 @@ impl ChangesStop {
     pub fn stop(&self) {
         self.0.store(true, Ordering::SeqCst);
     }
+
+    /// Whether it was stopped.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
 }
 
 /// The committed changes of a store, in order: from [`Store::changes`] and
@@ -317,7 +323,7 @@ impl Changes {
             }
             self.feed.check_open()?;
             let left = timeout.saturating_sub(clock::now() - began);
-            if left.is_zero() || self.stop.0.load(Ordering::SeqCst) {
+            if left.is_zero() || self.stop.is_stopped() {
                 return Ok(None);
             }
             self.rest(left);
