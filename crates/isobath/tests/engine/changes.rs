@@ -3,6 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,30 +12,38 @@ use std::time::{Duration, Instant};
 
 use crate::common::{LOG, Model, Random, image, key, parameter, tiny, value};
 use isobath::{
-    BackupOptions, Change, Changes, Committed, Durability, Error, LogPosition, Options, Store,
+    BackupOptions, Change, Changes, Committed, Durability, Error, LogPosition, Options, Record, Store,
     TransactionOptions, Volume, WriteBatch,
 };
 use isobath_io::{FaultDevice, FaultPlan};
 
-/// Records of all trees.
+/// Records of all trees: of each value its [`digest`], since many states are kept.
 type Trees = BTreeMap<String, Model>;
 
 const NOW: Duration = Duration::ZERO;
 const SOON: Duration = Duration::from_secs(30);
 /// Keys of each tree.
-const KEYS: u64 = 300;
+const KEYS: u64 = 150;
 
 fn options() -> Options {
     let options = tiny(2, 6).log_bytes(LOG).volume_limit_bytes(None);
     options.transaction_bytes(64 << 10)
 }
 
+fn digest(value: &[u8]) -> Vec<u8> {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish().to_le_bytes().to_vec()
+}
+
+fn digests(records: impl Iterator<Item = Result<Record, Error>>) -> Result<Model, Error> {
+    let digested = records.map(|record| record.map(|(key, value)| (key, digest(&value))));
+    digested.collect()
+}
+
 fn all_of(store: &Store) -> Trees {
     let trees = store.trees().unwrap();
-    let records = |name: &str| {
-        let tree = store.tree(name).unwrap();
-        tree.iter().collect::<Result<Model, Error>>().unwrap()
-    };
+    let records = |name: &str| digests(store.tree(name).unwrap().iter()).unwrap();
     let named = trees.into_iter().map(|tree| tree.name);
     named.map(|name| (name.clone(), records(&name))).collect()
 }
@@ -47,7 +56,7 @@ fn apply(committed: &Committed, to: &mut Trees) -> Result<(), Error> {
         match change {
             Change::Put { tree, key, value } => {
                 let tree = to.entry(tree.to_string()).or_default();
-                tree.insert(key.clone(), value.clone());
+                tree.insert(key.clone(), digest(value));
             }
             Change::Remove { tree, key } => {
                 to.entry(tree.to_string()).or_default().remove(key);
@@ -55,7 +64,7 @@ fn apply(committed: &Committed, to: &mut Trees) -> Result<(), Error> {
             Change::Create { tree } => drop(to.entry(tree.to_string()).or_default()),
             Change::Drop { tree } => drop(to.remove(&**tree)),
             Change::Replace { tree, from } => {
-                let records = committed.records(tree)?.collect::<Result<Model, _>>()?;
+                let records = digests(committed.records(tree)?)?;
                 let model = to.entry(tree.to_string()).or_default();
                 model.split_off(from);
                 model.extend(records);
@@ -162,14 +171,15 @@ impl Work {
                     Ok::<(), Error>(())
                 };
                 store.transact(TransactionOptions::new(), write).unwrap();
-                model.extend(records);
+                let digested = records.iter().map(|(key, value)| (key.clone(), digest(value)));
+                model.extend(digested);
             }
             2 => {
                 let last = model.last_key_value().map(|(key, _)| key.clone());
                 let behind = last.map_or_else(Vec::new, |last| [&last[..], &[0]].concat());
                 let record = (behind, self.value());
                 tree.bulk_load([record.clone()]).unwrap();
-                model.extend([record]);
+                model.insert(record.0, digest(&record.1));
             }
             3 => {
                 let mut transaction = store.begin().unwrap();
@@ -184,7 +194,7 @@ impl Work {
                 for _ in 0..self.random.below(8) + 1 {
                     let (key, value) = (self.key(), self.value());
                     batch.insert(&tree, &key, &value);
-                    model.insert(key, value);
+                    model.insert(key, digest(&value));
                 }
                 store.write(&batch).unwrap();
             }
@@ -196,7 +206,7 @@ impl Work {
             _ => {
                 let (key, value) = (self.key(), self.value());
                 tree.insert(&key, &value).unwrap();
-                model.insert(key, value);
+                model.insert(key, digest(&value));
             }
         }
         self.states.push(state);
