@@ -255,6 +255,8 @@ canaries! {
     StreamOutOfOrder,
     /// A stream of changes gives out large values that are gone, as whatever is left of them.
     StreamGoneValues,
+    /// A stream of changes reads trees from a snapshot that lacks changes which it has left out.
+    StreamOldState,
 }
 
 #[cfg(any(test, feature = "simulation"))]

@@ -426,4 +426,6 @@ pub(super) const ROWS: &[Row] = &[
         campaign(&[]).shape(Shape::Streamed).quick()),
     row(Canary::StreamGoneValues, "0106", "A large value that is gone is not given out.",
         campaign(&[]).shape(Shape::Streamed)),
+    row(Canary::StreamOldState, "0106", "A snapshot from which a stream reads has all changes that the stream leaves out.",
+        campaign(&[]).shape(Shape::Streamed)),
 ];

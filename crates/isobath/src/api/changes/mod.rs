@@ -477,7 +477,7 @@ impl Changes {
             return Ok(());
         };
         let group = self.group.get_or_insert_default();
-        if group.is_replaced(id, operation.key) {
+        if group.leaves_out(id, operation.key, lsn) {
             return Ok(());
         }
         let value = match operation.value {
