@@ -228,7 +228,10 @@ impl Run {
             return Ok(());
         }
         match self.copy.difference(&there) {
-            Some(difference) => Err(Failure::of(difference)),
+            Some(difference) => {
+                let stream = looks.open.as_ref();
+                Err(Failure::of(format!("{difference}; {stream:?}")))
+            }
             None => Ok(()),
         }
     }

@@ -37,6 +37,18 @@ pub(super) struct Group {
     pub(super) state: Option<State>,
 }
 
+impl std::fmt::Debug for Group {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Group")
+            .field("changes", &self.changes.len())
+            .field("missing", &self.missing.len())
+            .field("replaced", &self.replaced)
+            .field("last_replaced", &self.last_replaced)
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Group {
     /// All records of all trees.
     pub(super) fn of_all(names: &Names) -> Group {

@@ -196,6 +196,8 @@ impl fmt::Debug for Changes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Changes")
             .field("position", &self.position)
+            .field("read_to", &self.feed.at)
+            .field("group", &self.group)
             .finish_non_exhaustive()
     }
 }
