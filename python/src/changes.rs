@@ -88,7 +88,10 @@ impl Changes {
         loop {
             let left = timeout.map_or(INTERVAL, |timeout| timeout.saturating_sub(began.elapsed()));
             let wait = left.min(INTERVAL);
-            let changes = self.changes.get().ok_or(Failure::Engine(isobath::Error::Closed))?;
+            let changes = self
+                .changes
+                .get()
+                .ok_or(Failure::Engine(isobath::Error::Closed))?;
             let next = py.detach(|| changes.lock().next_within(wait));
             if let Some(committed) = next.map_err(Failure::from)? {
                 return Ok(Some(Committed::new(committed)));
@@ -103,7 +106,10 @@ impl Changes {
     /// The position behind what was given out.
     #[getter]
     fn position(&self, py: Python<'_>) -> PyResult<String> {
-        let changes = self.changes.get().ok_or(Failure::Engine(isobath::Error::Closed))?;
+        let changes = self
+            .changes
+            .get()
+            .ok_or(Failure::Engine(isobath::Error::Closed))?;
         Ok(py.detach(|| changes.lock().position()).to_string())
     }
 
@@ -161,7 +167,9 @@ impl Committed {
     ) -> PyResult<Bound<'py, PyList>> {
         let committed = Arc::clone(&self.committed);
         let records = run(py, Progress::new(None), false, move |_| {
-            let committed = committed.get().ok_or(Failure::Engine(isobath::Error::Closed))?;
+            let committed = committed
+                .get()
+                .ok_or(Failure::Engine(isobath::Error::Closed))?;
             let committed = committed.lock();
             let range = match last {
                 None => committed.records(&tree)?,

@@ -444,7 +444,9 @@ pub enum Error {
         oldest: u64,
     },
     /// The store keeps no log, from which its changes could be read.
-    #[error("a store without a log has no stream of changes: create it with a log (`Options::log_bytes`)")]
+    #[error(
+        "a store without a log has no stream of changes: create it with a log (`Options::log_bytes`)"
+    )]
     ChangesNeedLog,
     /// A position in the log of another store.
     #[error(

@@ -218,11 +218,11 @@ mod txn;
 mod types;
 
 pub use api::{
-    Change, Changes, ChangesStop, CheckReport, Committed, Compaction, CompareAndSwapError, EncodeKey, ExtractIf, Isolation, Key, Loader,
-    Options, Part, Progress, Range, RangeStream, Savepoint, Snapshot, Stat, StatKind, Stats, Store,
-    StoreInfo, StoreState, Transaction, TransactionExtractIf, TransactionOptions, TransactionRange,
-    TransactionWriter, Tree, TreeInfo, TreeStats, TypedRange, TypedTree, Value, ValueReader,
-    ValueWriter, WriteBatch,
+    Change, Changes, ChangesStop, CheckReport, Committed, Compaction, CompareAndSwapError,
+    EncodeKey, ExtractIf, Isolation, Key, Loader, Options, Part, Progress, Range, RangeStream,
+    Savepoint, Snapshot, Stat, StatKind, Stats, Store, StoreInfo, StoreState, Transaction,
+    TransactionExtractIf, TransactionOptions, TransactionRange, TransactionWriter, Tree, TreeInfo,
+    TreeStats, TypedRange, TypedTree, Value, ValueReader, ValueWriter, WriteBatch,
 };
 pub use backup::{BackupOptions, BackupReport, RestoreReport, Watch};
 pub use bounds::{KeyRange, prefix_range};

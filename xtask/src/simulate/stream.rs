@@ -127,7 +127,8 @@ impl Copy {
             match change {
                 Change::Put { tree, key, value } => {
                     if version_of(value).is_none() {
-                        let what = format!("the stream gives {key:?} of {tree} what was never written");
+                        let what =
+                            format!("the stream gives {key:?} of {tree} what was never written");
                         return Err(Stopped::Wrong(what));
                     }
                     let tree = self.trees.entry(tree.to_string()).or_default();

@@ -236,7 +236,10 @@ impl isobath_changes {
                 return Ok(Some(change_of(ISOBATH_CHANGE_WHOLE, "", &[], &[])));
             }
         }
-        let before = self.next.checked_sub(2).and_then(|at| committed.changes.get(at));
+        let before = self
+            .next
+            .checked_sub(2)
+            .and_then(|at| committed.changes.get(at));
         if let Some(Change::Replace { tree, .. }) = before {
             if self.records.is_empty() {
                 let records = match &self.last {
@@ -267,9 +270,7 @@ impl isobath_changes {
             Change::Put { tree, key, value } => {
                 Some(change_of(ISOBATH_CHANGE_PUT, tree, key, value))
             }
-            Change::Remove { tree, key } => {
-                Some(change_of(ISOBATH_CHANGE_REMOVE, tree, key, &[]))
-            }
+            Change::Remove { tree, key } => Some(change_of(ISOBATH_CHANGE_REMOVE, tree, key, &[])),
             Change::Create { tree } => Some(change_of(ISOBATH_CHANGE_CREATE, tree, &[], &[])),
             Change::Drop { tree } => Some(change_of(ISOBATH_CHANGE_DROP, tree, &[], &[])),
             Change::Replace { tree, from } => {

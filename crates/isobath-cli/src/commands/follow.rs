@@ -337,11 +337,7 @@ impl Copy {
 
 /// The transaction `first` and those behind it that are there already. One that has trees read from
 /// a state of the source stays alone: what comes before may concern the same records.
-fn gather(
-    first: Committed,
-    changes: &mut Changes,
-    held: &mut Option<Committed>,
-) -> Vec<Committed> {
+fn gather(first: Committed, changes: &mut Changes, held: &mut Option<Committed>) -> Vec<Committed> {
     let is_alone = |committed: &Committed| {
         let mut changes = committed.changes.iter();
         committed.is_whole || changes.any(|change| matches!(change, Change::Replace { .. }))

@@ -49,7 +49,11 @@ fn work(store: &Store, round: u64) {
         let key = (round * 17 + n) % 500;
         let write = |transaction: &mut Transaction| {
             transaction.insert(&tree, key.to_be_bytes(), round.to_string())?;
-            transaction.insert(&tree, [&b"twin"[..], &key.to_be_bytes()].concat(), round.to_string())
+            transaction.insert(
+                &tree,
+                [&b"twin"[..], &key.to_be_bytes()].concat(),
+                round.to_string(),
+            )
         };
         store.transact(TransactionOptions::new(), write).unwrap();
     }
@@ -137,7 +141,10 @@ fn a_follower_ends_in_order_when_it_is_interrupted() {
     assert_eq!(ended.code(), Some(130));
     // It was closed.
     place.run(&["recover", "copy.iso"]).ok();
-    assert_eq!(all_of(&place.path("copy.iso")), all_of(&place.path("source.iso")));
+    assert_eq!(
+        all_of(&place.path("copy.iso")),
+        all_of(&place.path("source.iso"))
+    );
     store.close().unwrap();
 }
 
@@ -147,14 +154,24 @@ fn a_restored_backup_follows_from_its_position() {
     let source = place.path("source.iso");
     let store = Store::create(&source, &options()).unwrap();
     work(&store, 1);
-    let backup = place.run(&["backup", "source.iso", "b", "--json"]).ok().json();
+    let backup = place
+        .run(&["backup", "source.iso", "b", "--json"])
+        .ok()
+        .json();
     let position = backup[0]["position"].as_str().unwrap();
     work(&store, 2);
     place.run(&["restore", "b", "copy.iso"]).ok();
     place
         .run(&["follow", "source.iso", "copy.iso", "--once"])
         .fails(2, "--from");
-    let follow = ["follow", "source.iso", "copy.iso", "--once", "--from", position];
+    let follow = [
+        "follow",
+        "source.iso",
+        "copy.iso",
+        "--once",
+        "--from",
+        position,
+    ];
     let told = place.run(&follow).ok();
     assert!(told.text().contains("none of it copied anew"), "{told:?}");
     assert_eq!(all_of(&place.path("copy.iso")), all_of(&source));
@@ -163,7 +180,14 @@ fn a_restored_backup_follows_from_its_position() {
     place.run(&follow).ok();
     assert_eq!(all_of(&place.path("copy.iso")), all_of(&source));
     place
-        .run(&["follow", "source.iso", "new.iso", "--once", "--from", position])
+        .run(&[
+            "follow",
+            "source.iso",
+            "new.iso",
+            "--once",
+            "--from",
+            position,
+        ])
         .fails(2, "does not exist");
     place
         .run(&["follow", "source.iso", "copy.iso", "--from", "12"])
@@ -191,7 +215,8 @@ fn a_follower_that_has_fallen_behind_compares_everything() {
     place.run(&follow).ok();
     let tree = store.tree("main").unwrap();
     for n in 0..8_000u64 {
-        tree.insert((n % 700).to_be_bytes(), vec![n as u8; 1000]).unwrap();
+        tree.insert((n % 700).to_be_bytes(), vec![n as u8; 1000])
+            .unwrap();
     }
     store.open_or_create_tree("new").unwrap();
     if store.tree("t0").is_ok() {

@@ -136,9 +136,7 @@ fn make(
     };
     let map = loop {
         let (mut map, is_last) = taking.round(&pass, &mut known, report.rounds)?;
-        if is_last
-            && let Some((bytes, end)) = taking.end_rounds(&pass, &mut map, report.rounds)?
-        {
+        if is_last && let Some((bytes, end)) = taking.end_rounds(&pass, &mut map, report.rounds)? {
             report.log_bytes = bytes;
             report.position = end.map(|end| LogPosition {
                 store: pass.store_id,

@@ -583,7 +583,8 @@ pub(crate) fn read_if_there(
     extent: Extent,
 ) -> Result<Option<Vec<u8>>, StorageError> {
     let mut bytes = Vec::new();
-    let is_other = |corruption: &PageCorruption| matches!(corruption, PageCorruption::WrongKind { .. });
+    let is_other =
+        |corruption: &PageCorruption| matches!(corruption, PageCorruption::WrongKind { .. });
     match read_all(local, extent, &mut bytes) {
         Ok(()) => Ok(Some(bytes)),
         Err(StorageError::Structure { .. }) => Ok(None),

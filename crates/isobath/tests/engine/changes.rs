@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::{LOG, Model, Random, image, key, parameter, tiny, value};
 use isobath::{
-    BackupOptions, Change, Changes, Committed, Durability, Error, LogPosition, Options, Record, Store,
-    TransactionOptions, Volume, WriteBatch,
+    BackupOptions, Change, Changes, Committed, Durability, Error, LogPosition, Options, Record,
+    Store, TransactionOptions, Volume, WriteBatch,
 };
 use isobath_io::{FaultDevice, FaultPlan};
 
@@ -171,7 +171,9 @@ impl Work {
                     Ok::<(), Error>(())
                 };
                 store.transact(TransactionOptions::new(), write).unwrap();
-                let digested = records.iter().map(|(key, value)| (key.clone(), digest(value)));
+                let digested = records
+                    .iter()
+                    .map(|(key, value)| (key.clone(), digest(value)));
                 model.extend(digested);
             }
             2 => {
@@ -271,7 +273,11 @@ fn random_work(seed: u64, options: &Options) {
     };
     follower.follow(&mut changes, &work.states).unwrap();
     assert_eq!(follower.copy, all_of(&store), "seed {seed}");
-    assert!(follower.committed > 50, "seed {seed}: {}", follower.committed);
+    assert!(
+        follower.committed > 50,
+        "seed {seed}: {}",
+        follower.committed
+    );
     assert!(overruns < 4, "seed {seed}: {overruns} overruns");
     store.close().unwrap();
 }
@@ -376,7 +382,10 @@ fn a_stream_that_falls_behind_the_log_says_so_and_never_slows_the_writer() {
         tree.insert(key(n % 500), value(n, 1000)).unwrap();
     }
     let overrun = |error: &Error| match error {
-        Error::ChangesOverrun { from: asked, oldest } => {
+        Error::ChangesOverrun {
+            from: asked,
+            oldest,
+        } => {
             assert!(*asked == from.lsn() && oldest > asked, "{error}");
             assert!(error.to_string().contains("copy the store anew"), "{error}");
         }
@@ -479,7 +488,12 @@ fn a_stream_waits_and_can_be_stopped() {
     let tree = store.create_tree("t").unwrap();
     let mut changes = store.changes(Some(store.log_position().unwrap())).unwrap();
     let began = Instant::now();
-    assert!(changes.next_within(Duration::from_millis(50)).unwrap().is_none());
+    assert!(
+        changes
+            .next_within(Duration::from_millis(50))
+            .unwrap()
+            .is_none()
+    );
     assert!(began.elapsed() >= Duration::from_millis(50));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -536,12 +550,18 @@ fn streams_say_what_they_cannot_be_of() {
     };
     for bad in [moved(8), moved(1 << 30), in_a_record] {
         for refused in [store.changes(Some(bad)), beside(&path, Some(bad))] {
-            assert!(matches!(refused, Err(Error::BadOption { .. })), "{refused:?}");
+            assert!(
+                matches!(refused, Err(Error::BadOption { .. })),
+                "{refused:?}"
+            );
         }
     }
     let other = Store::in_memory(&options()).unwrap();
     let refused = other.changes(Some(end)).unwrap_err();
-    assert!(matches!(refused, Error::PositionOfOtherStore { .. }), "{refused}");
+    assert!(
+        matches!(refused, Error::PositionOfOtherStore { .. }),
+        "{refused}"
+    );
     drop(tree);
     store.close().unwrap();
     let reader = Store::open(&path, &options().read_only(true)).unwrap();
@@ -550,7 +570,10 @@ fn streams_say_what_they_cannot_be_of() {
     let unlogged = options().log_bytes(0).durability(Durability::None);
     let unlogged = Store::in_memory(&unlogged).unwrap();
     assert!(matches!(unlogged.changes(None), Err(Error::ChangesNeedLog)));
-    assert!(matches!(unlogged.log_position(), Err(Error::ChangesNeedLog)));
+    assert!(matches!(
+        unlogged.log_position(),
+        Err(Error::ChangesNeedLog)
+    ));
 }
 
 #[test]
@@ -567,6 +590,9 @@ fn another_store_in_the_place_of_the_first_one_is_refused() {
     let ended = changes.next_within(SOON);
     assert!(ended.is_err(), "{ended:?}");
     let refused = beside(&path, Some(from)).unwrap_err();
-    assert!(matches!(refused, Error::PositionOfOtherStore { .. }), "{refused}");
+    assert!(
+        matches!(refused, Error::PositionOfOtherStore { .. }),
+        "{refused}"
+    );
     store.close().unwrap();
 }

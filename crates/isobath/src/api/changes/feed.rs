@@ -241,7 +241,8 @@ impl Feed {
             true => (from, 0),
             false => (log_start, superblock.log_epoch),
         };
-        self.pass(from, |_| {})?;
+        // What is durable by `from` may not have been visible when the catalog was read.
+        self.pass(from, |body| note_structure(body, names))?;
         if self.at != from {
             let has_moved = self.superblock()?.log_start != superblock.log_start;
             return match has_moved {
@@ -518,6 +519,22 @@ impl Feed {
 fn reached(store: &Store) -> Result<Lsn, Error> {
     let reached = store.runtime().engine()?.opening.reached();
     Ok(reached.ok_or(StorageError::Closed)?)
+}
+
+/// Names the trees that exist after a commit.
+fn note_structure(body: &Body<'_>, names: &mut Names) {
+    let Body::Commit { operations, .. } = body else {
+        return;
+    };
+    let in_catalog = operations.iter().filter(|each| each.tree == CATALOG);
+    for (key, value) in in_catalog.filter_map(|each| Some((each.key, each.value?))) {
+        if let Some(id) = dropped_by(key) {
+            names.remove(&id);
+        } else if let Some((name, tree)) = catalog::named_by(key, value.bytes) {
+            let name = String::from_utf8_lossy(name).into();
+            names.insert(tree.id, (name, tree.root));
+        }
+    }
 }
 
 /// Names the trees that a commit drops: no state since then has them.

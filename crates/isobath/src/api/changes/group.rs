@@ -50,9 +50,12 @@ impl std::fmt::Debug for Group {
 }
 
 impl Group {
-    /// All records of all trees.
-    pub(super) fn of_all(names: &Names) -> Group {
+    /// All records of all trees. The snapshot has to have what is before `at`, which may be durable
+    /// and not visible yet.
+    pub(super) fn of_all(names: &Names, at: Lsn) -> Group {
+        let is_kept = !canary::is_on(Canary::StreamOldState);
         Group {
+            last_replaced: Lsn(if is_kept { at.0 - 1 } else { 0 }),
             replaced: names.keys().map(|&id| (id, Vec::new())).collect(),
             is_whole: true,
             ..Group::default()
@@ -96,13 +99,7 @@ impl Group {
     }
 
     /// `value` is `None` if it is gone.
-    pub(super) fn put(
-        &mut self,
-        id: TreeId,
-        tree: &Arc<str>,
-        key: &[u8],
-        value: Option<Vec<u8>>,
-    ) {
+    pub(super) fn put(&mut self, id: TreeId, tree: &Arc<str>, key: &[u8], value: Option<Vec<u8>>) {
         self.supersede(id, key);
         if value.is_none() && !canary::is_on(Canary::StreamGoneValues) {
             self.missing.insert((id, key.to_vec()), self.changes.len());
@@ -139,7 +136,10 @@ impl Group {
             _ => false,
         };
         for slot in &mut self.changes {
-            if slot.as_ref().is_some_and(|(of, change)| *of == id && is_theirs(change)) {
+            if slot
+                .as_ref()
+                .is_some_and(|(of, change)| *of == id && is_theirs(change))
+            {
                 *slot = None;
             }
         }
@@ -172,7 +172,10 @@ impl Group {
 
     /// Whether all is known, once the log was read up to `next`.
     pub(super) fn is_complete(&self, next: Lsn) -> bool {
-        let is_read = self.state.as_ref().is_none_or(|state| state.reached <= next);
+        let is_read = self
+            .state
+            .as_ref()
+            .is_none_or(|state| state.reached <= next);
         self.missing.is_empty() && !self.needs_state() && is_read
     }
 

@@ -262,7 +262,7 @@ impl Store {
 
 impl Changes {
     fn new(feed: Feed, names: Names, is_whole: bool) -> Changes {
-        let group = is_whole.then(|| Group::of_all(&names));
+        let group = is_whole.then(|| Group::of_all(&names, feed.at));
         Changes {
             position: feed.at,
             feed,
@@ -344,7 +344,12 @@ impl Changes {
                 local.map(|local| local.worker.sleep_until(clock::now() + pause))
             })
         };
-        if self.feed.engine().and_then(|engine| in_task(&engine)).is_none() {
+        if self
+            .feed
+            .engine()
+            .and_then(|engine| in_task(&engine))
+            .is_none()
+        {
             #[allow(clippy::disallowed_methods, reason = "outside tasks, as documented")]
             std::thread::sleep(pause);
         }
@@ -399,7 +404,9 @@ impl Changes {
             store: self.feed.store_id,
             lsn: next.0,
         };
-        match group.close(&self.names, |state, name, id| self.feed.tree(state, name, id)) {
+        match group.close(&self.names, |state, name, id| {
+            self.feed.tree(state, name, id)
+        }) {
             Ok(Ok((changes, is_whole, state))) => {
                 let done = Committed {
                     position,
@@ -468,7 +475,9 @@ impl Changes {
         } else if let Some((name, tree)) = named_by(operation.key, value.bytes) {
             let name: Arc<str> = String::from_utf8_lossy(name).into();
             self.names.insert(tree.id, (Arc::clone(&name), tree.root));
-            self.group.get_or_insert_default().create_tree(tree.id, name);
+            self.group
+                .get_or_insert_default()
+                .create_tree(tree.id, name);
         }
     }
 
