@@ -292,7 +292,9 @@ impl Changes {
     }
 
     /// The next transaction, once it is durable; `None` after `timeout`, or once the stream was
-    /// stopped. Waits in a task as tasks do.
+    /// stopped. Waits in a task as tasks do, but reading the log blocks its thread. Commits of a
+    /// store that does not make them durable ([`Durability::None`](crate::Durability::None)) come
+    /// once its log is written for other reasons, such as a checkpoint.
     ///
     /// # Errors
     ///
