@@ -102,6 +102,14 @@ impl Copy {
                 );
                 return Err(Stopped::Wrong(what));
             }
+            if std::env::var_os("STREAM_DEBUG").is_some() {
+                for change in &committed.changes {
+                    let text = format!("{change:?}");
+                    if !text.starts_with("Put") && !text.starts_with("Remove") || text.contains("53, 45, 45]") {
+                        eprintln!("{} {}", committed.position, &text[..text.len().min(150)]);
+                    }
+                }
+            }
             self.apply(&committed)?;
             self.position = Some(committed.position);
         }
@@ -230,8 +238,12 @@ impl Run {
         }
         match self.copy.difference(&there) {
             Some(difference) => {
-                let stream = looks.open.as_ref();
-                Err(Failure::of(format!("{difference}; {stream:?}")))
+                let stream = format!("{:?}", looks.open);
+                let durable = simulation.store().log_position();
+                let overruns = self.report.overruns;
+                Err(Failure::of(format!(
+                    "{difference}; {stream}, durable {durable:?}, {overruns} overruns"
+                )))
             }
             None => Ok(()),
         }

@@ -137,6 +137,8 @@ impl Feed {
     ) -> Result<(Feed, Names), Error> {
         let engine = logging(store)?;
         let runtime = Arc::clone(store.runtime());
+        // Before the names: what is made and dropped from then on is behind its log's start.
+        let superblock = recovery::read_superblock(&engine.shared.volume()?, store.paths())?;
         let names = names_of(&runtime)?;
         // Behind the drop of each tree that is not listed any more.
         runtime.run(Urgency::Ordinary, |local: &WorkerState| {
@@ -147,7 +149,6 @@ impl Feed {
             runtime,
             store: store.downgrade(),
         };
-        let superblock = recovery::read_superblock(&volume, store.paths())?;
         Feed::at_position(source, volume, &superblock, from, end, names)
     }
 
@@ -208,20 +209,24 @@ impl Feed {
             at: from,
             epoch: 0,
         };
-        for _ in 0..ATTEMPTS {
-            if feed.find(from, end, &mut names)? {
-                return Ok((feed, names));
-            }
-        }
-        Err(overrun(from, feed.superblock()?.log_start))
+        feed.find(superblock, from, end, &mut names)?;
+        Ok((feed, names))
     }
 
-    /// Goes to `from`; `false` if the writer has overtaken that.
-    fn find(&mut self, from: Lsn, end: Lsn, names: &mut Names) -> Result<bool, Error> {
-        let superblock = self.superblock()?;
-        let area = log_area(&superblock).ok_or(Error::ChangesNeedLog)?;
-        self.area = Arc::new(area);
-        self.newest = Arc::clone(&self.area);
+    /// Goes to `from`. `superblock` is older than `names`.
+    fn find(
+        &mut self,
+        superblock: &Superblock,
+        from: Lsn,
+        end: Lsn,
+        names: &mut Names,
+    ) -> Result<(), Error> {
+        let log_start = Lsn(superblock.log_start);
+        let newest = Arc::new(log_area(&self.superblock()?).ok_or(Error::ChangesNeedLog)?);
+        self.newest = Arc::clone(&newest);
+        if newest.base() <= from.min(log_start).0 {
+            self.area = newest;
+        }
         if from.0 < self.area.base() {
             return Err(overrun(from, superblock.log_start));
         }
@@ -236,7 +241,6 @@ impl Feed {
             return Err(no_position());
         }
         // From the place of a superblock on, the epochs say what is older than a crash.
-        let log_start = Lsn(superblock.log_start);
         (self.at, self.epoch) = match from < log_start {
             true => (from, 0),
             false => (log_start, superblock.log_epoch),
@@ -244,9 +248,10 @@ impl Feed {
         // What is durable by `from` may not have been visible when the catalog was read.
         self.pass(from, |body| note_structure(body, names))?;
         if self.at != from {
-            let has_moved = self.superblock()?.log_start != superblock.log_start;
-            return match has_moved {
-                true => Ok(false),
+            // A writer may have used the log's space again in the meantime.
+            let log_start = self.superblock()?.log_start;
+            return match log_start > self.at.0 || self.area != self.newest {
+                true => Err(overrun(from, log_start)),
                 false => Err(no_position()),
             };
         }
@@ -263,7 +268,7 @@ impl Feed {
             })?;
         }
         (self.at, self.epoch) = found;
-        Ok(true)
+        Ok(())
     }
 
     /// Reads up to `end`, or to where there is no record.
