@@ -124,7 +124,7 @@ impl LogPosition {
 /// As the store's identity in 32 hexadecimal digits, a hyphen, and the LSN.
 impl fmt::Display for LogPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let store = u128::from_be_bytes(self.store);
+        let store = u128::from_le_bytes(self.store);
         write!(f, "{store:032x}-{}", self.lsn)
     }
 }
@@ -138,7 +138,7 @@ impl FromStr for LogPosition {
             let is_hex = store.len() == 32 && store.bytes().all(|byte| byte.is_ascii_hexdigit());
             let store = u128::from_str_radix(store, 16).ok().filter(|_| is_hex)?;
             Some(LogPosition {
-                store: store.to_be_bytes(),
+                store: store.to_le_bytes(),
                 lsn: lsn.parse().ok()?,
             })
         };

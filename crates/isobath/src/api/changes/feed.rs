@@ -71,7 +71,7 @@ enum Source {
     /// A store that another process may write.
     Beside {
         paths: Vec<PathBuf>,
-        options: Options,
+        options: Box<Options>,
         /// Opened for the values of a batch: where they are.
         reader: Option<(Store, Lsn)>,
         /// Its writer has closed it, and all of its log was read.
@@ -170,7 +170,7 @@ impl Feed {
         store.close()?;
         let source = Source::Beside {
             paths,
-            options,
+            options: Box::new(options),
             reader: None,
             is_closed: false,
         };

@@ -435,7 +435,7 @@ impl Changes {
     fn take(&mut self, lsn: Lsn, body: &Body<'_>) -> Result<(), Error> {
         match body {
             Body::Commit { operations, .. } => {
-                let skips = canary::is_on(Canary::StreamSkips) && lsn.0 % 5 == 0;
+                let skips = canary::is_on(Canary::StreamSkips) && lsn.0.is_multiple_of(5);
                 let wanted = operations.len() - usize::from(skips && operations.len() > 1);
                 for operation in &operations[..wanted] {
                     match operation.tree.id == CATALOG.id {
