@@ -102,18 +102,13 @@ impl Copy {
                 );
                 return Err(Stopped::Wrong(what));
             }
-            if std::env::var_os("STREAM_DEBUG").is_some() {
-                for change in &committed.changes {
-                    let text = format!("{change:?}");
-                    if !text.starts_with("Put") && !text.starts_with("Remove") || text.contains("53, 45, 45]") {
-                        eprintln!("{} {}", committed.position, &text[..text.len().min(150)]);
-                    }
-                }
-            }
             self.apply(&committed)?;
             self.position = Some(committed.position);
         }
-        self.position = Some(changes.position());
+        // Not before the stream has given out what is before that.
+        if self.position.is_some() {
+            self.position = Some(changes.position());
+        }
         looks.open = Some(changes);
         Ok(())
     }

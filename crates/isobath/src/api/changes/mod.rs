@@ -276,7 +276,8 @@ impl Changes {
 
     /// Everything before this was given out, or concerns no tree. An application that notes its
     /// position notes this one when nothing was changed for long, too: the log goes on for other
-    /// reasons.
+    /// reasons. A stream that was opened without a position counts only from its first transaction on,
+    /// which has everything before.
     #[must_use]
     pub fn position(&self) -> LogPosition {
         LogPosition {
