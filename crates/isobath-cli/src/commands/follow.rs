@@ -214,6 +214,8 @@ impl Copy {
             other => other?,
         };
         let mut held = None;
+        // Without a position the first transaction has everything; before it there is nothing to note.
+        let mut has_begun = from.is_some();
         loop {
             interrupt::check()?;
             let next = match held.take() {
@@ -223,13 +225,16 @@ impl Copy {
             let next = match next {
                 Err(Error::ChangesOverrun { .. }) => return Ok(Ended::Behind),
                 Err(error) if is_overtaken(&error) => return Ok(Ended::Overtaken),
-                Err(Error::Closed) => {
+                Err(Error::Closed) if has_begun => {
                     self.note_position(changes.position(), 0)?;
                     return Ok(Ended::Closed);
                 }
                 other => other?,
             };
             let Some(first) = next else {
+                if !has_begun {
+                    continue;
+                }
                 let least = if args.once { 0 } else { NOTE_EVERY };
                 self.note_position(changes.position(), least)?;
                 if args.once {
@@ -242,6 +247,7 @@ impl Copy {
                 Err(error) if is_overtaken(&error) => return Ok(Ended::Overtaken),
                 other => other?,
             }
+            has_begun = true;
             told.transactions += batch.len() as u64;
             for committed in &batch {
                 told.changes += committed.changes.len() as u64;
