@@ -12,7 +12,7 @@ use crate::clients::data::version_of;
 use crate::random::Random;
 
 /// Steps between two looks, at most.
-const WITHIN: u64 = 3000;
+const WITHIN: u64 = 300;
 /// Times that a stream is opened again because of what its state was overtaken by.
 const MAX_ATTEMPTS: usize = 20;
 

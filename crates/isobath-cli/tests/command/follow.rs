@@ -48,24 +48,24 @@ fn work(store: &Store, round: u64) {
     for n in 0..40 {
         let key = (round * 17 + n) % 500;
         let write = |transaction: &mut Transaction| {
-            transaction.insert(&tree, key.to_be_bytes(), round.to_string())?;
+            transaction.insert(&tree, key.to_le_bytes(), round.to_string())?;
             transaction.insert(
                 &tree,
-                [&b"twin"[..], &key.to_be_bytes()].concat(),
+                [&b"twin"[..], &key.to_le_bytes()].concat(),
                 round.to_string(),
             )
         };
         store.transact(TransactionOptions::new(), write).unwrap();
     }
     tree.insert("large", vec![round as u8; 30_000]).unwrap();
-    tree.remove(((round * 31) % 500).to_be_bytes()).unwrap();
-    if round % 5 == 0 {
+    tree.remove(((round * 31) % 500).to_le_bytes()).unwrap();
+    if round.is_multiple_of(5) {
         let name = format!("t{}", round % 3);
         match store.tree(&name) {
             Ok(_) => store.drop_tree(&name).unwrap(),
             Err(_) => {
                 let loaded = store.create_tree(&name).unwrap();
-                let records = (0..300u64).map(|n| (n.to_be_bytes(), round.to_string()));
+                let records = (0..300u64).map(|n| (n.to_le_bytes(), round.to_string()));
                 loaded.bulk_load(records).unwrap();
             }
         }
@@ -93,8 +93,8 @@ fn a_follower_that_is_killed_at_any_moment_goes_on() {
             };
             if let Ok(tree) = copy.tree("main") {
                 for n in 0..500u64 {
-                    let twin = [&b"twin"[..], &n.to_be_bytes()].concat();
-                    let (one, other) = (tree.get(n.to_be_bytes()), tree.get(twin));
+                    let twin = [&b"twin"[..], &n.to_le_bytes()].concat();
+                    let (one, other) = (tree.get(n.to_le_bytes()), tree.get(twin));
                     let (one, other) = (one.unwrap(), other.unwrap());
                     assert!(one.is_none() || one == other, "{n}: {one:?} and {other:?}");
                 }
@@ -215,7 +215,7 @@ fn a_follower_that_has_fallen_behind_compares_everything() {
     place.run(&follow).ok();
     let tree = store.tree("main").unwrap();
     for n in 0..8_000u64 {
-        tree.insert((n % 700).to_be_bytes(), vec![n as u8; 1000])
+        tree.insert((n % 700).to_le_bytes(), vec![n as u8; 1000])
             .unwrap();
     }
     store.open_or_create_tree("new").unwrap();
