@@ -245,8 +245,6 @@ canaries! {
     TrimNewestFirst,
     /// Of two runs that become one the older one's records count.
     CombineOlderFirst,
-    /// A stream of changes gives out what is written to the log and not flushed.
-    StreamEarly,
     /// A stream of changes leaves out the last change of some transactions.
     StreamSkips,
     /// A stream of changes does not say that some transactions were given out.

@@ -416,8 +416,6 @@ pub(super) const ROWS: &[Row] = &[
         campaign(POWER).shape(Shape::Overlaid)),
     row(Canary::CombineOlderFirst, "0105", "Where two runs become one the newer one counts.",
         campaign(&[]).shape(Shape::Overlaid)),
-    row(Canary::StreamEarly, "0106", "A stream gives out what is durable only.",
-        campaign(POWER).shape(Shape::Streamed)),
     row(Canary::StreamSkips, "0106", "A stream gives out all changes of a transaction.",
         campaign(&[]).shape(Shape::Streamed).quick()),
     row(Canary::StreamTwice, "0106", "A stream goes on behind what it has given out.",

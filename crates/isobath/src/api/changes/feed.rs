@@ -14,7 +14,6 @@ use crate::api::store::WeakStore;
 use crate::api::transaction::{Snapshot, TransactionRange};
 use crate::api::tree::Tree;
 use crate::btree::TreeId;
-use crate::canary::{self, Canary};
 use crate::checkpoint::{self, Superblock, log_area};
 use crate::engine::{Engine, Runtime, WorkerState};
 use crate::error::{Error, StorageError};
@@ -331,10 +330,7 @@ impl Feed {
             Source::Own { runtime, .. } => {
                 runtime.check_open()?;
                 let log = &runtime.engine()?.log;
-                let end = match canary::is_on(Canary::StreamEarly) {
-                    true => log.contiguous_lsn(),
-                    false => log.durable(),
-                };
+                let end = log.durable();
                 if end <= self.at {
                     return Ok(self.at);
                 }

@@ -379,7 +379,7 @@ impl Changes {
         }
         self.feed.at = log.position();
         self.feed.epoch = log.end().open_epoch;
-        if self.feed.at < end && !is_full && !canary::is_on(Canary::StreamEarly) {
+        if self.feed.at < end && !is_full {
             self.feed.judge_end(self.feed.at, end)?;
         }
         if let Some(group) = &mut self.group
