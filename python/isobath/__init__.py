@@ -8,8 +8,10 @@
 b'Analytical Engine'
 """
 
+from isobath._changes import Change, Changes, Committed
 from isobath._errors import (
     BackupError,
+    ChangesOverrun,
     Closed,
     Conflict,
     Corruption,
@@ -46,8 +48,12 @@ __all__ = [
     "MAX_KEY_BYTES",
     "MAX_VALUE_BYTES",
     "BackupError",
+    "Change",
+    "Changes",
+    "ChangesOverrun",
     "CheckReport",
     "Closed",
+    "Committed",
     "Compaction",
     "Conflict",
     "Corruption",

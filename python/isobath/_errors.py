@@ -88,6 +88,10 @@ class ReaderOverrun(Error):
     """The writer has used space again that this older view of the store needs."""
 
 
+class ChangesOverrun(Error):
+    """The log no longer has what a stream of changes needs: copy the store anew."""
+
+
 class BackupError(Error):
     """A backup cannot be made, or a backup file is not what it should be."""
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack
 
 from isobath import _native
 from isobath._aio import end
+from isobath._changes import Changes
 from isobath._errors import Error, Forked, SnapshotTooOld
 from isobath._stats import CheckReport, Compaction, Stats
 from isobath._tree import Tree
@@ -290,6 +291,31 @@ class Store(_native.Store):
         such as that of ^C, there is no file.
         """
         return self.backed_up(to, since, overwrite, progress)
+
+    def log_position(self) -> str:
+        """The position in the log behind all that is durable, as text.
+
+        Changes from a position before a backup began can be applied to what is restored from it.
+        """
+        return super().log_position()
+
+    def changes(self, position: str | None = None) -> Changes:
+        """The changes that are committed from `position` on, as an iterator that waits.
+
+        Without a position it begins with all trees as they are now. Raises `ChangesOverrun` where
+        the log no longer has them.
+        """
+        return Changes(_native.Changes(self, [], position, {}))
+
+    @staticmethod
+    def changes_beside(
+        path: PathLike | Sequence[PathLike],
+        position: str | None = None,
+        **options: Unpack[Options],
+    ) -> Changes:
+        """As `changes`, of a store that another process may write, until that closes it."""
+        paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+        return Changes(_native.Changes(None, paths, position, dict(options)))
 
     @classmethod
     def restore(

@@ -81,6 +81,8 @@ fn class_of(error: &Error) -> &'static str {
         Error::TooManySavepoints { .. } => "TransactionError",
         Error::ValueReplaced => "ValueReplaced",
         Error::ReaderOverrun { .. } => "ReaderOverrun",
+        Error::ChangesOverrun { .. } => "ChangesOverrun",
+        Error::PositionOfOtherStore { .. } => "InvalidArgument",
         Error::NotAStore { .. } | Error::NotALog { .. } => "NotAStore",
         Error::NewerFormat { .. } | Error::OlderFormat { .. } | Error::UnknownLogRecord { .. } => {
             "UnsupportedFormat"

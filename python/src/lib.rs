@@ -7,6 +7,7 @@
 #[cfg(feature = "benchmarks")]
 mod benchmarks;
 mod bytes;
+mod changes;
 mod cursor;
 mod errors;
 mod model;
@@ -26,6 +27,8 @@ mod _native {
     #[cfg(feature = "benchmarks")]
     #[pymodule_export]
     use crate::benchmarks::{nothing, rust_get, rust_get_many};
+    #[pymodule_export]
+    use crate::changes::{Changes, Committed};
     #[pymodule_export]
     use crate::cursor::Cursor;
     #[pymodule_export]

@@ -138,6 +138,13 @@ impl Store {
         Ok(report.file_bytes)
     }
 
+    /// The position in the log behind all that is durable.
+    fn log_position(&self, py: Python<'_>) -> PyResult<String> {
+        let store = self.open()?;
+        let position = py.detach(|| store.log_position()).map_err(Failure::from)?;
+        Ok(position.to_string())
+    }
+
     fn numbers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.open()?.stats();
         let dict = PyDict::new(py);

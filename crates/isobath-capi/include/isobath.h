@@ -82,6 +82,22 @@ typedef enum isobath_status {
   ISOBATH_REPLACED = 27,
 } isobath_status;
 
+// The kind of a change.
+typedef enum isobath_change_kind {
+  // The key has the value from now on.
+  ISOBATH_CHANGE_PUT = 0,
+  // The key has no value any more.
+  ISOBATH_CHANGE_REMOVE = 1,
+  // The tree was created, without records.
+  ISOBATH_CHANGE_CREATE = 2,
+  // The tree was dropped.
+  ISOBATH_CHANGE_DROP = 3,
+  // The tree has no records from the key on, but those that follow, each as a put.
+  ISOBATH_CHANGE_REPLACE = 4,
+  // First of all: the store has no trees but those that follow.
+  ISOBATH_CHANGE_WHOLE = 5,
+} isobath_change_kind;
+
 // When commits are acknowledged.
 typedef enum isobath_durability {
   // Once they are on the drive, its volatile cache included.
@@ -116,6 +132,9 @@ typedef enum isobath_operation {
 
 // Changes of any trees of one store. One thread at a time.
 typedef struct isobath_batch isobath_batch;
+
+// The committed changes of a store, in order. One thread at a time, but for isobath_changes_stop.
+typedef struct isobath_changes isobath_changes;
 
 // Records in key order. One thread at a time.
 typedef struct isobath_iterator isobath_iterator;
@@ -260,6 +279,18 @@ typedef struct isobath_queue_counters {
   // Bytes of values that were moved.
   uint64_t bytes;
 } isobath_queue_counters;
+
+// One change. What it points at is the stream's, valid until the next call.
+typedef struct isobath_change {
+  // What was changed.
+  enum isobath_change_kind kind;
+  // The tree's name, in UTF-8, without a zero at its end.
+  struct isobath_slice tree;
+  // The key.
+  struct isobath_slice key;
+  // The value of a put.
+  struct isobath_slice value;
+} isobath_change;
 
 // What compaction has gained, in bytes.
 typedef struct isobath_compaction {
@@ -753,6 +784,44 @@ enum isobath_status isobath_queue_get_counters(const struct isobath_queue *queue
 // Waits for requests in flight, calls the remaining callbacks, forgets other completions, and
 // frees the queue. NULL does nothing. No other thread may use the queue any more.
 void isobath_queue_free(struct isobath_queue *queue);
+
+// Writes the position in the log behind all that is durable into `text`, which has `length` bytes
+// (64 suffice), as text with a zero at its end. Changes from a position before a backup began can
+// be applied to what is restored from that. Any thread.
+enum isobath_status isobath_log_position(const struct isobath_store *store, char *text, size_t length);
+
+// The changes that are committed from the position `from` on; where that is NULL all trees as they
+// are now, then the changes. ISOBATH_OTHER where the log no longer has what is asked for; the
+// message says so. Freed by isobath_changes_free. Any thread.
+enum isobath_status isobath_changes_open(const struct isobath_store *store,
+                                         const char *from,
+                                         struct isobath_changes **out);
+
+// As isobath_changes_open, of a store that another process may write. Once that has closed it, the
+// stream ends with ISOBATH_CLOSED. `options` may be NULL. Any thread.
+enum isobath_status isobath_changes_open_beside(const char *const *paths,
+                                                size_t path_count,
+                                                const struct isobath_options *options,
+                                                const char *from,
+                                                struct isobath_changes **out);
+
+// Goes to the next transaction, whatever is left of the one before; ISOBATH_NOT_FOUND if there is
+// none after `timeout_ms` milliseconds, or the stream was stopped. One thread at a time.
+enum isobath_status isobath_changes_next(struct isobath_changes *changes, uint64_t timeout_ms);
+
+// The next change of the transaction; ISOBATH_NOT_FOUND behind the last one. One thread at a time.
+enum isobath_status isobath_changes_change(struct isobath_changes *changes, struct isobath_change *change);
+
+// Writes the position behind the transaction that was given out last into `text`, as
+// isobath_log_position. One thread at a time.
+enum isobath_status isobath_changes_position(const struct isobath_changes *changes, char *text, size_t length);
+
+// Ends the waiting of isobath_changes_next, now and from now on. Any thread, while another one
+// waits.
+enum isobath_status isobath_changes_stop(const struct isobath_changes *changes);
+
+// Frees a stream. NULL does nothing. One thread at a time.
+void isobath_changes_free(struct isobath_changes *changes);
 
 // Writes a checkpoint now: recovery has to read only later records. Any thread.
 enum isobath_status isobath_checkpoint(const struct isobath_store *store);

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-const MODULES: [&str; 11] = [
+const MODULES: [&str; 12] = [
     "status",
     "bytes",
     "options",
@@ -15,6 +15,7 @@ const MODULES: [&str; 11] = [
     "iterator",
     "value",
     "queue",
+    "changes",
     "admin",
 ];
 

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Parameters that may be NULL, by what the header says.
-const OPTIONAL: [&str; 27] = [
+const OPTIONAL: [&str; 30] = [
     // "`options` may be NULL."
     "isobath_store_create options",
     "isobath_store_open options",
@@ -24,6 +24,10 @@ const OPTIONAL: [&str; 27] = [
     "isobath_transaction_begin options",
     "isobath_transact options",
     "isobath_restore options",
+    "isobath_changes_open_beside options",
+    // "Where that is NULL all trees as they are now."
+    "isobath_changes_open from",
+    "isobath_changes_open_beside from",
     // Arguments of a callback are the program's.
     "isobath_trees argument",
     "isobath_update argument",
@@ -116,6 +120,7 @@ fn right(kind: &str, name: &str) -> String {
         "writer",
         "reader",
         "queue",
+        "changes",
     ];
     for object in objects {
         let plain = format!("struct isobath_{object} *");
@@ -201,6 +206,8 @@ int main(void) {
   check(isobath_reader_new(tree, "key", 3, &reader));
   isobath_queue *queue;
   check(isobath_queue_new(store, 1, 1, false, &queue));
+  isobath_changes *changes;
+  check(isobath_changes_open(store, NULL, &changes));
   isobath_request request = {.operation = ISOBATH_OP_GET, .tree = tree, .key = "key", .key_length = 3};
 "#;
 
@@ -219,6 +226,7 @@ const END: &str = r#"
   isobath_bytes value;
   check(isobath_get(tree, "key", 3, &value));
   isobath_bytes_free(value);
+  isobath_changes_free(changes);
   isobath_queue_free(queue);
   isobath_reader_free(reader);
   isobath_writer_free(writer);

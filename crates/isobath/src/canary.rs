@@ -245,6 +245,16 @@ canaries! {
     TrimNewestFirst,
     /// Of two runs that become one the older one's records count.
     CombineOlderFirst,
+    /// A stream of changes leaves out the last change of some transactions.
+    StreamSkips,
+    /// A stream of changes does not say that some transactions were given out.
+    StreamTwice,
+    /// A stream of changes gives out what it has read together in the wrong order.
+    StreamOutOfOrder,
+    /// A stream of changes gives out large values that are gone, as whatever is left of them.
+    StreamGoneValues,
+    /// A stream of changes reads trees from a snapshot that lacks changes which it has left out.
+    StreamOldState,
 }
 
 #[cfg(any(test, feature = "simulation"))]

@@ -433,6 +433,31 @@ pub enum Error {
         "a store without a log cannot be backed up while it is open for writing: close it and open it for reading, or export it"
     )]
     BackupNeedsLog,
+    /// A stream of changes has fallen behind: the log has used the space again of what it needs.
+    #[error(
+        "the log has no longer what was committed behind position {from}; it begins at {oldest}: copy the store anew, and read the stream more often or give the store a larger log"
+    )]
+    ChangesOverrun {
+        /// The position (LSN) asked for, or reached.
+        from: u64,
+        /// The oldest position that the log keeps for certain.
+        oldest: u64,
+    },
+    /// The store keeps no log, from which its changes could be read.
+    #[error(
+        "a store without a log has no stream of changes: create it with a log (`Options::log_bytes`)"
+    )]
+    ChangesNeedLog,
+    /// A position in the log of another store.
+    #[error(
+        "position {position} is not one of this store, whose log is at {store}: the store was replaced by another one; copy it anew"
+    )]
+    PositionOfOtherStore {
+        /// The position given.
+        position: String,
+        /// The end of this store's log.
+        store: String,
+    },
     /// The store keeps no log ([`crate::Options::log_bytes`] 0), without which this cannot be done
     /// while it is open.
     #[error(

@@ -218,11 +218,11 @@ mod txn;
 mod types;
 
 pub use api::{
-    CheckReport, Compaction, CompareAndSwapError, EncodeKey, ExtractIf, Isolation, Key, Loader,
-    Options, Part, Progress, Range, RangeStream, Savepoint, Snapshot, Stat, StatKind, Stats, Store,
-    StoreInfo, StoreState, Transaction, TransactionExtractIf, TransactionOptions, TransactionRange,
-    TransactionWriter, Tree, TreeInfo, TreeStats, TypedRange, TypedTree, Value, ValueReader,
-    ValueWriter, WriteBatch,
+    Change, Changes, ChangesStop, CheckReport, Committed, Compaction, CompareAndSwapError,
+    EncodeKey, ExtractIf, Isolation, Key, Loader, Options, Part, Progress, Range, RangeStream,
+    Savepoint, Snapshot, Stat, StatKind, Stats, Store, StoreInfo, StoreState, Transaction,
+    TransactionExtractIf, TransactionOptions, TransactionRange, TransactionWriter, Tree, TreeInfo,
+    TreeStats, TypedRange, TypedTree, Value, ValueReader, ValueWriter, WriteBatch,
 };
 pub use backup::{BackupOptions, BackupReport, RestoreReport, Watch};
 pub use bounds::{KeyRange, prefix_range};
@@ -247,6 +247,8 @@ pub use shared::Durability;
 pub use sim::{How, Place, Simulation, Stuck, Switch, Switches, Who};
 #[cfg(any(test, feature = "simulation"))]
 pub use small::Small;
+
+pub use types::LogPosition;
 
 /// A key and its value.
 pub type Record = (Vec<u8>, Vec<u8>);

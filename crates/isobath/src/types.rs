@@ -1,6 +1,10 @@
 //! Names of trees, records and values, shared by the log, which writes them down, and the tree,
 //! which holds them.
 
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::OpenError;
 use crate::page::{PageId, get_u32};
 
 /// The number that names a tree in its pages and in the log; never reused.
@@ -110,3 +114,54 @@ pub(crate) const OVERLAID: u8 = b'o';
 /// First byte of the catalog's key of a run of overlays that is being built or freed; its number
 /// follows.
 pub(crate) const UNLISTED_RUN: u8 = b'r';
+
+/// A position in the log of one store: between two transactions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LogPosition {
+    pub(crate) store: [u8; 16],
+    pub(crate) lsn: u64,
+}
+
+impl LogPosition {
+    /// The log sequence number: bytes that were logged before, since the store was created.
+    #[must_use]
+    pub fn lsn(&self) -> u64 {
+        self.lsn
+    }
+
+    /// Whether both are of one store.
+    #[must_use]
+    pub fn is_of_same_store(&self, other: &LogPosition) -> bool {
+        self.store == other.store
+    }
+}
+
+/// As the store's identity in 32 hexadecimal digits, a hyphen, and the LSN.
+impl fmt::Display for LogPosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let store = u128::from_le_bytes(self.store);
+        write!(f, "{store:032x}-{}", self.lsn)
+    }
+}
+
+impl FromStr for LogPosition {
+    type Err = OpenError;
+
+    fn from_str(text: &str) -> Result<LogPosition, OpenError> {
+        let parse = || {
+            let (store, lsn) = text.split_once('-')?;
+            let is_hex = store.len() == 32 && store.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let store = u128::from_str_radix(store, 16).ok().filter(|_| is_hex)?;
+            Some(LogPosition {
+                store: store.to_le_bytes(),
+                lsn: lsn.parse().ok()?,
+            })
+        };
+        parse().ok_or_else(|| OpenError::BadOption {
+            option: "from",
+            reason: format!(
+                "{text:?} is no position in a log; a backup's report and a follower tell theirs"
+            ),
+        })
+    }
+}

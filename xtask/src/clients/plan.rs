@@ -89,6 +89,8 @@ pub(crate) enum Shape {
     Calls,
     /// Trees with overlays, whose memories are small.
     Overlaid,
+    /// A copy that follows the store's stream of changes.
+    Streamed,
 }
 
 impl Shape {
@@ -105,6 +107,7 @@ impl Shape {
             Shape::Spilling => "spilling",
             Shape::Calls => "calls",
             Shape::Overlaid => "overlaid",
+            Shape::Streamed => "streamed",
         }
     }
 }
@@ -181,6 +184,8 @@ pub(crate) struct More {
     pub(crate) grows_log: bool,
     /// Looks at what is on the drive when the newest superblock is corrupt, per round.
     pub(crate) superblocks: u64,
+    /// A copy follows the stream of changes.
+    pub(crate) streams: bool,
 }
 
 impl Default for More {
@@ -207,6 +212,7 @@ impl Default for More {
             calls: 0,
             grows_log: false,
             superblocks: 0,
+            streams: false,
         }
     }
 }
@@ -240,6 +246,7 @@ impl More {
             calls: 0,
             grows_log: false,
             superblocks: 0,
+            streams: false,
         };
         // Behind what seeds drew before.
         more.small.spill_bytes = random.one_of(&[None, None, None, Some(0), Some(300), Some(2000)]);
@@ -362,6 +369,7 @@ impl Scenario {
             Shape::Spilling => self.spilling(),
             Shape::Calls => self.calling(),
             Shape::Overlaid => self.overlaid(),
+            Shape::Streamed => self.streamed(),
         }
     }
 
@@ -458,6 +466,25 @@ impl Scenario {
         self.more.slow = 10;
         self.latency_us = 0..=200;
         self.more.small.words_per_page = None;
+        self
+    }
+
+    fn streamed(mut self) -> Scenario {
+        self.actors = self.actors.max(4);
+        self.operations = self.operations.min(400);
+        self.rounds = self.rounds.max(2);
+        self.large_values = true;
+        self.drops = true;
+        // Where reading or writing fails, so does a stream.
+        (self.faults.io, self.faults.corruption) = (None, None);
+        self.log = true;
+        self = self.with_more();
+        if self.seed.is_multiple_of(4) {
+            self = self.overlaid();
+        }
+        self.more.beside = 0;
+        self.more.backups = 0;
+        self.more.streams = true;
         self
     }
 

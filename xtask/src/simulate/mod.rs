@@ -8,6 +8,7 @@ mod every_place;
 mod exhaustive;
 mod reopen;
 mod run;
+mod stream;
 mod superblocks;
 mod switching;
 mod watch;
@@ -397,6 +398,8 @@ impl Totals {
         sum.beside += report.beside;
         sum.compared += report.compared;
         sum.backups += report.backups;
+        sum.looks += report.looks;
+        sum.overruns += report.overruns;
         sum.superblocks += report.superblocks;
         sum.refused += report.refused;
         sum.unreadable += report.unreadable;
@@ -419,7 +422,7 @@ impl Totals {
             "{} operations, {} I/Os, {} power cuts and {} more during recovery, {} checks, \
              {} runs ended by detected corruption, {} records unreadable, {} switches, \
              {} stores opened beside, {} of them compared word by word, {} without their newest superblock, \
-             {} backups restored",
+             {} backups restored, {} looks at streams of changes, {} of which had fallen behind",
             sum.operations,
             sum.ios,
             sum.crashes,
@@ -431,7 +434,9 @@ impl Totals {
             sum.beside,
             sum.compared,
             sum.superblocks,
-            sum.backups
+            sum.backups,
+            sum.looks,
+            sum.overruns
         );
         println!("expected errors: {:?}", sum.errors);
         if let [first, ..] = self.failed[..] {

@@ -9,6 +9,7 @@ use isobath_io::{Device, Fault, FaultDevice, FaultRule, LOG_OFFSET, Op, Survivor
 
 use super::backups::{Backups, Schedule};
 use super::beside::{Beside, looks_beside};
+use super::stream::{Copy, Looks};
 use super::superblocks::Superblocks;
 use super::watch::Watch;
 use crate::clients::judge::judge;
@@ -36,6 +37,9 @@ pub(crate) struct Report {
     pub(crate) checks: u64,
     /// Backups that were restored.
     pub(crate) backups: u64,
+    /// Looks at streams of changes, and times that one had fallen behind.
+    pub(crate) looks: u64,
+    pub(crate) overruns: u64,
     /// Stores on the drive that were opened beside the running one.
     pub(crate) beside: u64,
     /// Of these, compared word by word.
@@ -99,6 +103,7 @@ pub(crate) struct Run {
     /// The power goes where the device's rules say, and nowhere else.
     pub(super) cut_by_rule: bool,
     pub(super) backups: Backups,
+    pub(super) copy: Copy,
     pub(super) random: Random,
 }
 
@@ -143,6 +148,7 @@ impl Run {
             scenario,
             cut_by_rule: false,
             backups: Backups::default(),
+            copy: Copy::default(),
             random,
         }
     }
@@ -234,6 +240,12 @@ impl Run {
             between.device.add_rule(rule);
         }
         let cut = self.plan_cut(&between.device);
+        let mut looks = Looks::new(self.scenario.seed, round);
+        let streams = self.scenario.more.streams;
+        if streams {
+            self.compare_copy(&mut simulation, &between.device, &mut looks)
+                .map_err(|failure| failure.at(format!("round {round}, its copy at first")))?;
+        }
         let ended = self.start(&simulation, &recorder, between, round);
         let (ended, count) = match ended {
             Ok(started) => started,
@@ -277,6 +289,10 @@ impl Run {
                 self.back_up(&simulation, &between.device, &recorder, adds)
                     .map_err(|failure| failure.at(place("a backup")))?;
             }
+            if streams && !was_off && looks.are_due(steps) {
+                self.follow(&simulation, &between.device, &mut looks)
+                    .map_err(|failure| failure.at(place("its stream")))?;
+            }
             if is_stuck {
                 let stuck = simulation.run_until(|| false, 1);
                 let what = stuck
@@ -300,6 +316,10 @@ impl Run {
             between.device.power_off();
         } else if !self.cut_by_rule {
             between.device.clear_rules();
+            if streams {
+                self.compare_copy(&mut simulation, &between.device, &mut looks)
+                    .map_err(|failure| failure.at(format!("round {round}, its copy")))?;
+            }
             self.whole_state(&mut simulation, &recorder, between, round)?;
             if self.scenario.faults.power && self.random.chance(25) {
                 let at = Trigger::At(self.random.skewed(40) - 1);
@@ -308,6 +328,7 @@ impl Run {
                     .add_rule(FaultRule::new(Fault::PowerLoss, at));
             }
         }
+        drop(looks);
         let ended = self.close(simulation, between, round)?;
         let violations = recorder.violations();
         if !violations.is_empty() {

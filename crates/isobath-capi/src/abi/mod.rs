@@ -8,6 +8,7 @@
 pub mod admin;
 pub mod batch;
 pub mod bytes;
+pub mod changes;
 pub mod iterator;
 pub mod options;
 pub mod queue;

@@ -104,3 +104,36 @@ pub(crate) struct SalvageArgs {
     #[arg(long)]
     pub(crate) search: bool,
 }
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+COPY is a store of its own, which anyone may open for reading: it has what the source \
+had after one of its transactions. The source may be in use by the process that writes \
+it, which does not notice. The verb ends when that closes the source, with --once when \
+there is nothing new, and with Ctrl-C. Run it again, and it goes on: the copy notes how \
+far it is, in the transaction that brings it there, in the tree `.isobath-follow`.
+
+Where the source's log no longer has what the copy lacks, all of the source is compared \
+with it. Large transactions and bulk loads are not in the log by their keys: their trees \
+are compared.
+
+A copy that was restored from a backup follows from the backup's position, which \
+`isobath backup` prints.
+
+Examples:
+  isobath follow my.iso copy.iso
+  isobath follow my.iso copy.iso --once
+  isobath follow my.iso restored.iso --from POSITION")]
+pub(crate) struct FollowArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    /// The copy: a store that an earlier run has made, or a new one
+    #[arg(value_name = "COPY", value_hint = ValueHint::FilePath)]
+    pub(crate) copy: PathBuf,
+    /// The position in the source's log that the restored store COPY is at
+    #[arg(long, value_name = "POSITION")]
+    pub(crate) from: Option<String>,
+    /// End as soon as there is nothing new
+    #[arg(long)]
+    pub(crate) once: bool,
+}

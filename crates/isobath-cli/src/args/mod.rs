@@ -16,7 +16,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
 use std::path::PathBuf;
 
-pub(crate) use backup::{BackupArgs, RestoreArgs, SalvageArgs};
+pub(crate) use backup::{BackupArgs, FollowArgs, RestoreArgs, SalvageArgs};
 pub(crate) use bench::{BenchArgs, BenchVerb, ChangeArgs, Durable, QuickstartArgs};
 pub(crate) use campaign::{
     CampaignArgs, CaseArgs, CompareArgs, CostArgs, ReportArgs, RunArgs, SearchArgs, SelfTestArgs,
@@ -124,6 +124,8 @@ pub(crate) enum Verb {
     Files(FilesArgs),
     /// Copy a whole store into a backup file, or what has changed since an earlier one
     Backup(BackupArgs),
+    /// Keep a copy of a store up to date while another process writes it
+    Follow(FollowArgs),
     /// Make a store from backup files
     Restore(RestoreArgs),
     /// Copy whatever can be read out of a corrupt store into a new one

@@ -54,6 +54,7 @@ pub(crate) fn backup(
             "file_bytes": done.file_bytes,
             "store_pages": done.store_pages,
             "rounds": done.rounds,
+            "position": done.position.map(|position| position.to_string()),
             "verified": !args.no_verify,
             "seconds": seconds,
         }));
@@ -65,7 +66,11 @@ pub(crate) fn backup(
         args.file.display(),
         size(done.file_bytes),
         if args.no_verify { "" } else { ", verified" },
-    ))
+    ))?;
+    match done.position {
+        Some(position) => out.line(&format!("position in the log: {position}")),
+        None => Ok(()),
+    }
 }
 
 /// Answers whether the store is sound, as far as that was asked.

@@ -8,6 +8,7 @@ mod compare;
 mod data;
 mod drive;
 mod files;
+mod follow;
 mod info;
 mod load;
 mod measure;
@@ -53,6 +54,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Verb::Import(args) => admin::import(&args, global, &mut out)?,
         Verb::Files(args) => is_whole = files::files(&args, global, &mut out)?,
         Verb::Backup(args) => backup::backup(&args, global, &mut out)?,
+        Verb::Follow(args) => follow::follow(&args, global, &mut out)?,
         Verb::Restore(args) => is_whole = backup::restore(&args, global, &mut out)?,
         Verb::Salvage(args) => is_whole = backup::salvage(&args, global, &mut out)?,
         Verb::Raw(args) => raw::raw(&args, global, &mut out)?,

@@ -55,6 +55,11 @@ fn options(args: &StoreArgs, pool: u64) -> Options {
 /// for each tenth.
 const QUIET: Duration = Duration::from_secs(1);
 
+/// The options to read the store with.
+pub(crate) fn reading(args: &StoreArgs, pool: u64) -> Options {
+    options(args, pool).read_only(true)
+}
+
 /// Opens for reading only.
 pub(crate) fn read(args: &StoreArgs, pool: u64) -> Result<Store, Failure> {
     let began = Instant::now();

@@ -16,6 +16,7 @@ mod bad_input;
 mod book;
 mod data;
 mod first_hour;
+mod follow;
 mod help;
 mod info;
 mod interrupt;

@@ -86,6 +86,16 @@ pub(crate) fn named_by<'r>(key: &'r [u8], value: &[u8]) -> Option<(&'r [u8], Tre
     Some((name, decode(value).ok()?))
 }
 
+/// The name that a key of the catalog has; `None` for keys about something else.
+pub(crate) fn name_in(key: &[u8]) -> Option<&[u8]> {
+    key.strip_prefix(&[NAME])
+}
+
+/// The root that a record of the catalog names.
+pub(crate) fn root_in(value: &[u8]) -> Option<PageId> {
+    decode(value).ok().map(|tree| tree.root)
+}
+
 /// Makes the catalog of a new store, durably. Does nothing if there is one.
 pub(crate) fn create(local: &WorkerState) -> Result<(), StorageError> {
     let ctx = TaskContext { local };

@@ -5,6 +5,7 @@ mod backup;
 pub(crate) mod batch;
 pub(crate) mod bulk;
 pub(crate) mod catalog;
+mod changes;
 pub(crate) mod check;
 mod info;
 pub(crate) mod load;
@@ -27,6 +28,7 @@ pub(crate) mod value;
 
 pub use asynchronous::RangeStream;
 pub use batch::WriteBatch;
+pub use changes::{Change, Changes, ChangesStop, Committed};
 pub use check::CheckReport;
 pub use info::{StoreInfo, StoreState};
 pub use load::Loader;

@@ -14,6 +14,7 @@ use crate::api::store::Store;
 use crate::checkpoint::Superblock;
 use crate::engine::Engine;
 use crate::error::{Error, OpenError, StorageError};
+use crate::page::Lsn;
 use crate::shared::Counters;
 use crate::{checkpoint, recovery};
 
@@ -94,17 +95,18 @@ fn open_at(
 ) -> Result<Store, OpenError> {
     let given = options.log_path.as_deref();
     checkpoint::open_log(volume, &mut superblock, paths, given)?;
+    let closed_at = Lsn(superblock.log_start);
     if superblock.clean {
         let store = Store::open_with(volume.clone(), superblock, paths, options)?;
         let opening = &engine_of(&store)?.opening;
-        opening.reads_beside(volume.clone(), paths, false);
+        opening.reads_beside(volume.clone(), paths, None, closed_at);
         return Ok(store);
     }
     if !superblock.is_logged() {
         return Err(unlogged(volume, paths));
     }
     let overlay = recovery::overlay(volume.clone(), MEMORY_BYTES);
-    recovery::keep_log(&overlay, &superblock, paths)?;
+    let reached = recovery::keep_log(&overlay, &superblock, paths)?;
     let over = Volume::from_device(overlay);
     let replayed = replay(&over, paths, options);
     let (bytes, took) = replayed.map_err(|error| match lacks_room(&error.clone().into()) {
@@ -116,7 +118,9 @@ fn open_at(
     let superblock = recovery::read_superblock(&over, paths)?;
     let store = Store::open_with(over, superblock, paths, options)?;
     let engine = engine_of(&store)?;
-    engine.opening.reads_beside(volume.clone(), paths, true);
+    engine
+        .opening
+        .reads_beside(volume.clone(), paths, Some(reached), closed_at);
     Counters::add(&engine.shared.counters.recovered_bytes, bytes);
     Counters::add(&engine.shared.counters.recovery_ns, took);
     Ok(store)

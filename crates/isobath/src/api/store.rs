@@ -5,7 +5,7 @@ mod opening;
 use std::collections::HashMap;
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use crate::api::catalog;
 use crate::api::check::{self, CheckReport};
@@ -89,6 +89,20 @@ struct Closer {
 #[derive(Clone)]
 pub struct Store(Arc<Shared>);
 
+/// A handle that does not keep the store open.
+pub(crate) struct WeakStore(Weak<Shared>);
+
+impl WeakStore {
+    /// The store.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::Closed`] once its last handle is gone.
+    pub(crate) fn upgrade(&self) -> Result<Store, StorageError> {
+        self.0.upgrade().map(Store).ok_or(StorageError::Closed)
+    }
+}
+
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Store")
@@ -102,6 +116,10 @@ impl Store {
     /// The running engine.
     pub(crate) fn runtime(&self) -> &Arc<Runtime> {
         &self.0.runtime
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakStore {
+        WeakStore(Arc::downgrade(&self.0))
     }
 
     fn on(mut runtime: Runtime, paths: Vec<PathBuf>) -> Store {

@@ -36,6 +36,8 @@ pub(crate) use take::take;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
+use crate::types::LogPosition;
+
 /// Watches long work: called with the name of its stage, how much of it is done, and how much it
 /// is, 0 if it is unknown. The amounts are bytes of backup files while these are verified or
 /// restored, bytes of the volume while it is searched, and pages otherwise. [`ControlFlow::Break`]
@@ -94,6 +96,9 @@ pub struct BackupReport {
     pub rounds: u64,
     /// Pages and chunks that the store had.
     pub store_pages: u64,
+    /// The backup has what was committed before this position in the store's log, and nothing else:
+    /// [`Store::changes`](crate::Store::changes) goes on from there. `None` without a log.
+    pub position: Option<LogPosition>,
 }
 
 /// The backups that a store was restored from.

@@ -20,6 +20,7 @@ use crate::page::{Lsn, put_u32, put_u64};
 use crate::runtime::Urgency;
 use crate::shared::{Address, uuid};
 use crate::trace;
+use crate::types::LogPosition;
 
 /// Rounds at most: the last one keeps the log, however long it grows.
 const MAX_ROUNDS: u64 = 8;
@@ -135,8 +136,12 @@ fn make(
     };
     let map = loop {
         let (mut map, is_last) = taking.round(&pass, &mut known, report.rounds)?;
-        if is_last && let Some(bytes) = taking.end_rounds(&pass, &mut map, report.rounds)? {
+        if is_last && let Some((bytes, end)) = taking.end_rounds(&pass, &mut map, report.rounds)? {
             report.log_bytes = bytes;
+            report.position = end.map(|end| LogPosition {
+                store: pass.store_id,
+                lsn: end.0,
+            });
             break map;
         }
         known = Known::Round(map);
@@ -311,17 +316,19 @@ impl Taking<'_, '_> {
     }
 
     /// Copies what the log names beyond the last round, writes the log, and lets go of it; the
-    /// log's bytes. `None` where the log has grown so long that another round is better.
+    /// log's bytes, and up to where the backup has what it says. `None` where the log has grown so
+    /// long that another round is better.
     fn end_rounds(
         &mut self,
         pass: &RoundStart,
         map: &mut Scratch,
         round: u64,
-    ) -> Result<Option<u64>, BackupError> {
+    ) -> Result<Option<(u64, Option<Lsn>)>, BackupError> {
         let engine = self.runtime.engine()?;
         if !engine.log.is_on() {
             self.write_state(pass, pass.start)?;
-            return Ok(Some(0));
+            let reached = engine.opening.reached().filter(|_| pass.log_bytes > 0);
+            return Ok(Some((0, reached)));
         }
         self.wait_for_records()?;
         let kept = self
@@ -346,7 +353,7 @@ impl Taking<'_, '_> {
         if !canary::is_on(Canary::HoldLogWhileVerifying) {
             engine.log_tasks.release();
         }
-        Ok(Some(bytes))
+        Ok(Some((bytes, Some(part.end))))
     }
 
     /// Waits until whatever a task had put into the mapping table is in the log, too. Between the

@@ -347,12 +347,17 @@ fn verify_chunk(
             }
         })
         .map_err(|corruption| {
+            // The id's own page, of this use of the segment: no writer has used the place again.
+            let is_place_sound = matches!(corruption, PageCorruption::WrongKind { .. });
             let error = StorageError::CorruptPage {
                 page: id.0,
                 offset: parts.shared.offset_of(address),
                 corruption,
             };
-            parts.opening.judge_read(id, address, error)
+            match is_place_sound {
+                true => error,
+                false => parts.opening.judge_read(id, address, error),
+            }
         })?;
     if get_u64(image, offset::LSN) != stamp.0 {
         return Err(gone(id));
@@ -569,6 +574,22 @@ pub(crate) fn free_provisional(local: &TaskWorker) {
             free_chunks(local, &[], None, ids.iter().copied());
         }
         free_chunks(local, &[token], None, std::iter::empty());
+    }
+}
+
+/// The bytes of the value; `None` if it is gone, whatever has its chunks' ids now.
+pub(crate) fn read_if_there(
+    local: &TaskWorker,
+    extent: Extent,
+) -> Result<Option<Vec<u8>>, StorageError> {
+    let mut bytes = Vec::new();
+    let is_other =
+        |corruption: &PageCorruption| matches!(corruption, PageCorruption::WrongKind { .. });
+    match read_all(local, extent, &mut bytes) {
+        Ok(()) => Ok(Some(bytes)),
+        Err(StorageError::Structure { .. }) => Ok(None),
+        Err(StorageError::CorruptPage { corruption, .. }) if is_other(&corruption) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

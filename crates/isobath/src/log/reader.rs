@@ -92,6 +92,8 @@ pub(crate) struct Reader<'v> {
     /// LSN of the buffer's first byte; a multiple of a block.
     base: u64,
     filled: usize,
+    /// Bytes of the next read; each is twice as long as the one before, up to the largest.
+    read_bytes: usize,
 }
 
 /// The unit at the reader's position.
@@ -125,7 +127,14 @@ impl<'v> Reader<'v> {
             buffer: AlignedBuf::new(0),
             base,
             filled: 0,
+            read_bytes: READ_BYTES,
         }
+    }
+
+    /// Begins with a read of one block: there may be no more to read.
+    pub(crate) fn begin_small(mut self) -> Reader<'v> {
+        self.read_bytes = BLOCK as usize;
+        self
     }
 
     /// Reads no further than to where an earlier reading has found the log's end.
@@ -272,7 +281,8 @@ impl<'v> Reader<'v> {
         // Keep what is not yet done with, from its block on.
         let keep_from = (self.at - self.at % BLOCK).min(have);
         let kept = (have - keep_from) as usize;
-        let wanted = (end - keep_from).next_multiple_of(READ_BYTES as u64) as usize;
+        let wanted = (end - keep_from).next_multiple_of(self.read_bytes as u64) as usize;
+        self.read_bytes = (2 * self.read_bytes).min(READ_BYTES);
         let size = wanted.min((self.limit - keep_from) as usize);
         let drop_bytes = (keep_from - self.base) as usize;
         if self.buffer.len() < size {

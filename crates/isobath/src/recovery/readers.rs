@@ -34,6 +34,8 @@ pub(crate) struct Beside {
     replayed: bool,
     /// A writer has used the place of a page again that this reader needs.
     is_overrun: bool,
+    /// It has what the log says before this, and nothing else.
+    reached: Lsn,
 }
 
 /// Pins the newest superblock for as long as `volume` is open, and answers it.
@@ -64,7 +66,7 @@ pub(crate) fn pin_newest(volume: &Volume, paths: &[PathBuf]) -> Result<Superbloc
 ///
 /// The end of a log that is being written looks like a corrupt record: bytes behind the end may
 /// know already that the log was durable beyond it. So it is read twice. The first reading finds
-/// what the second one has to find.
+/// what the second one has to find. Answers the log's end in the overlay.
 ///
 /// # Errors
 ///
@@ -74,10 +76,10 @@ pub(crate) fn keep_log(
     overlay: &OverlayDevice,
     superblock: &Superblock,
     paths: &[PathBuf],
-) -> Result<(), OpenError> {
+) -> Result<Lsn, OpenError> {
     let volume = overlay.below();
     let Some(area) = log_area(superblock) else {
-        return Ok(());
+        return Ok(Lsn(superblock.log_start));
     };
     let reached = find_end(volume, &area, superblock)?;
     let durable = reached.0.max(superblock.log_durable);
@@ -109,7 +111,7 @@ pub(crate) fn keep_log(
     if newest.log_start > durable && !canary::is_on(Canary::TrustLiveLogEnd) {
         return Err(overrun.into());
     }
-    Ok(())
+    Ok(Lsn(durable))
 }
 
 /// Writes this superblock into both places of the overlay.
@@ -196,14 +198,27 @@ fn copy_in(
 
 impl Opening {
     /// This store reads `volume`, or the overlay over it, while another process may write
-    /// there.
-    pub(crate) fn reads_beside(&self, volume: Volume, paths: &[PathBuf], replayed: bool) {
+    /// there. What the store has was replayed from its log up to `replayed_to`, or by its last
+    /// writer, which has closed it, up to `closed_at`.
+    pub(crate) fn reads_beside(
+        &self,
+        volume: Volume,
+        paths: &[PathBuf],
+        replayed_to: Option<Lsn>,
+        closed_at: Lsn,
+    ) {
         *self.beside.lock() = Some(Beside {
             volume,
             paths: paths.to_vec(),
-            replayed,
+            replayed: replayed_to.is_some(),
             is_overrun: false,
+            reached: replayed_to.unwrap_or(closed_at),
         });
+    }
+
+    /// For a reader beside a writer: it has what the log says before this, and nothing else.
+    pub(crate) fn reached(&self) -> Option<Lsn> {
+        self.beside.lock().as_ref().map(|beside| beside.reached)
     }
 
     /// Whether the log was replayed in this process alone: page versions and places that came of

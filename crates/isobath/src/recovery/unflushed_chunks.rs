@@ -106,11 +106,31 @@ impl UnflushedChunks {
             return Ok(None);
         }
         let durable = log.known_durable().max(Lsn(superblock.log_durable));
-        if self.missing_from(volume, superblock, durable)?.is_none() {
+        let is_needed = |named: &Named| self.is_confirmed(named.token);
+        if self
+            .missing_from(volume, superblock, durable, is_needed)?
+            .is_none()
+        {
             return Ok(None);
         }
         let durable = durable.max(log.known_durable_behind()?);
-        self.missing_from(volume, superblock, durable)
+        self.missing_from(volume, superblock, durable, is_needed)
+    }
+
+    /// As [`UnflushedChunks::first_missing`], of a part of the log: whether a commit has a chunk
+    /// is said behind it.
+    ///
+    /// # Errors
+    ///
+    /// Any of the volume's.
+    pub(crate) fn first_missing_in_part(
+        &self,
+        volume: &Volume,
+        superblock: &Superblock,
+        log: &Reader<'_>,
+    ) -> Result<Option<Lsn>, IoError> {
+        let durable = log.known_durable().max(Lsn(superblock.log_durable));
+        self.missing_from(volume, superblock, durable, |_| true)
     }
 
     /// The first record at or behind `durable` that names a missing chunk.
@@ -119,9 +139,10 @@ impl UnflushedChunks {
         volume: &Volume,
         superblock: &Superblock,
         durable: Lsn,
+        is_needed: impl Fn(&Named) -> bool,
     ) -> Result<Option<Lsn>, IoError> {
         let mut needed: Vec<&Named> = self.live.values().collect();
-        needed.retain(|named| named.record >= durable && self.is_confirmed(named.token));
+        needed.retain(|named| named.record >= durable && is_needed(named));
         needed.sort_unstable_by_key(|named| (named.record, named.chunk.page));
         for named in needed {
             if !is_there(volume, superblock, &named.chunk)? {

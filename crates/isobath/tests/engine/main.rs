@@ -14,6 +14,7 @@ mod api;
 mod async_runtimes;
 mod backup;
 mod backup_beside_waiting;
+mod changes;
 mod compact;
 mod corruption;
 mod drops;

@@ -143,6 +143,11 @@ impl Transaction {
         })
     }
 
+    /// It sees exactly the commits whose records are before this.
+    pub(crate) fn lsn(&self) -> u64 {
+        self.view.lsn()
+    }
+
     fn source<'s>(&'s self, tree: &'s Tree) -> Result<Source<'s>, Error> {
         self.view.check_tree(tree)?;
         Ok(Source {

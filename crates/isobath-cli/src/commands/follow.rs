@@ -1,0 +1,412 @@
+//! follow: a copy of a store that another process writes, kept up by its stream of changes.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use isobath::{
+    Change, Changes, Committed, Error, LogPosition, Options, Record, Store, Transaction, Tree,
+};
+use serde_json::json;
+
+use super::store::{self, LARGE_POOL};
+use crate::args::{FollowArgs, GlobalArgs};
+use crate::failure::Failure;
+use crate::interrupt::{self, InOrder};
+use crate::output::{Output, counted};
+use crate::progress::Progress;
+
+/// The tree of a copy that notes what it follows.
+const NOTE: &str = ".isobath-follow";
+/// Its key: the position behind the last change that the copy has. Without a value the copy is
+/// still being made.
+const POSITION: &str = "position";
+/// Transactions of the source, and bytes of their changes, that one of the copy applies at most.
+const BATCH: usize = 1000;
+const BATCH_BYTES: usize = 4 << 20;
+/// How long a look for the next transaction waits.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// Bytes that the source logs for reasons of its own before the copy notes that.
+const NOTE_EVERY: u64 = 1 << 20;
+/// Times that a stream is opened again without having brought anything.
+const MAX_ATTEMPTS: u32 = 10;
+
+/// Follows until the source is closed, until there is nothing new if `--once` says so, or until
+/// Ctrl-C.
+pub(crate) fn follow(
+    args: &FollowArgs,
+    global: &GlobalArgs,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let given = args.from.as_deref().map(str::parse::<LogPosition>);
+    let given = given.transpose().map_err(Error::from)?;
+    store::not_stdout(std::slice::from_ref(&args.copy))?;
+    let _progress = Progress::start(global)?;
+    let options = store::reading(&args.store, LARGE_POOL);
+    let in_order = InOrder::begin()?;
+    let mut copy = Copy::open(args, given)?;
+    let followed = copy.follow(args, &options, global);
+    let (closed, position) = (copy.store.close(), copy.position);
+    drop(in_order);
+    let told = followed?;
+    closed?;
+    if out.json() {
+        let position = position.map(|position| position.to_string());
+        return out.document(&json!({
+            "transactions": told.transactions,
+            "changes": told.changes,
+            "copied_anew": told.copied_anew,
+            "position": position,
+            "source_closed": told.is_closed,
+        }));
+    }
+    out.line(&format!(
+        "{}: {} and {} applied, {}; {}",
+        args.copy.display(),
+        counted(told.transactions, "transaction"),
+        counted(told.changes, "change"),
+        match told.copied_anew {
+            0 => "none of it copied anew".to_owned(),
+            times => format!("copied anew {}", counted(times, "time")),
+        },
+        match told.is_closed {
+            true => "the source was closed",
+            false => "the source has nothing new",
+        }
+    ))
+}
+
+/// What was done.
+#[derive(Default)]
+struct Told {
+    transactions: u64,
+    changes: u64,
+    copied_anew: u64,
+    is_closed: bool,
+}
+
+/// The copy, open for writing.
+struct Copy {
+    store: Store,
+    note: Tree,
+    position: Option<LogPosition>,
+}
+
+/// Why one stream ended.
+enum Ended {
+    Closed,
+    NothingNew,
+    /// The state that it read from was overtaken; the next one goes on.
+    Overtaken,
+    /// The log does not have what the copy lacks.
+    Behind,
+}
+
+/// The tree that a change concerns.
+fn tree_of(change: &Change) -> Option<&str> {
+    match change {
+        Change::Put { tree, .. }
+        | Change::Remove { tree, .. }
+        | Change::Create { tree }
+        | Change::Drop { tree }
+        | Change::Replace { tree, .. } => Some(tree),
+        _ => None,
+    }
+}
+
+fn is_overtaken(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::SnapshotTooOld | Error::TreeDropped { .. } | Error::ReaderOverrun { .. }
+    )
+}
+
+impl Copy {
+    fn open(args: &FollowArgs, given: Option<LogPosition>) -> Result<Copy, Failure> {
+        let options = store::with_pool(args.store.pool, LARGE_POOL);
+        let store = match args.copy.exists() {
+            true => Store::open(&args.copy, &options)?,
+            false if given.is_some() => {
+                return Err(Failure::Usage(format!(
+                    "--from is for a copy that was restored from a backup; {} does not exist",
+                    args.copy.display()
+                )));
+            }
+            false => Store::create(&args.copy, &options)?,
+        };
+        let trees = store.trees()?;
+        let is_noted = trees.iter().any(|tree| tree.name == NOTE);
+        if !is_noted && !trees.is_empty() && given.is_none() {
+            store.close()?;
+            return Err(Failure::Usage(format!(
+                "{} is no copy that was made by this verb: name one that does not exist, or restore a backup there and give its position with --from",
+                args.copy.display()
+            )));
+        }
+        let note = store.open_or_create_tree(NOTE)?;
+        let noted = note.get(POSITION)?;
+        let text = noted.as_deref().map(String::from_utf8_lossy);
+        let noted = text.map(|text| text.parse()).transpose();
+        // What the copy has noted itself is newer.
+        let position = noted.map_err(Error::from)?.or(given);
+        if let (Some(given), Some(position)) = (given, position)
+            && !given.is_of_same_store(&position)
+        {
+            store.close()?;
+            return Err(Failure::Usage(format!(
+                "--from is a position of another store than {} follows",
+                args.copy.display()
+            )));
+        }
+        Ok(Copy {
+            store,
+            note,
+            position,
+        })
+    }
+
+    /// Follows one stream after another.
+    fn follow(
+        &mut self,
+        args: &FollowArgs,
+        options: &Options,
+        global: &GlobalArgs,
+    ) -> Result<Told, Failure> {
+        let (mut told, mut attempts) = (Told::default(), 0);
+        let mut from = self.position;
+        loop {
+            let before = told.transactions;
+            let ended = self.follow_from(from, args, options, &mut told)?;
+            attempts = match told.transactions > before {
+                true => 1,
+                false => attempts + 1,
+            };
+            from = match ended {
+                Ended::Closed | Ended::NothingNew => {
+                    told.is_closed = matches!(ended, Ended::Closed);
+                    return Ok(told);
+                }
+                Ended::Overtaken => self.position,
+                Ended::Behind => {
+                    if !global.quiet {
+                        eprintln!("the source's log has moved on: comparing all of the source");
+                    }
+                    None
+                }
+            };
+            if attempts >= MAX_ATTEMPTS {
+                return Err(Failure::Usage(
+                    "the source is written faster than it can be read: give it a larger log".into(),
+                ));
+            }
+        }
+    }
+
+    fn follow_from(
+        &mut self,
+        from: Option<LogPosition>,
+        args: &FollowArgs,
+        options: &Options,
+        told: &mut Told,
+    ) -> Result<Ended, Failure> {
+        let mut changes = match Store::changes_beside(&args.store.store, options, from) {
+            Err(Error::ChangesOverrun { .. }) => return Ok(Ended::Behind),
+            other => other?,
+        };
+        let mut held = None;
+        // Without a position the first transaction has everything; before it there is nothing to note.
+        let mut has_begun = from.is_some();
+        loop {
+            interrupt::check()?;
+            let next = match held.take() {
+                Some(committed) => Ok(Some(committed)),
+                None => changes.next_within(PATIENCE),
+            };
+            let next = match next {
+                Err(Error::ChangesOverrun { .. }) => return Ok(Ended::Behind),
+                Err(error) if is_overtaken(&error) => return Ok(Ended::Overtaken),
+                Err(Error::Closed) if has_begun => {
+                    self.note_position(changes.position(), 0)?;
+                    return Ok(Ended::Closed);
+                }
+                other => other?,
+            };
+            let Some(first) = next else {
+                if !has_begun {
+                    continue;
+                }
+                let least = if args.once { 0 } else { NOTE_EVERY };
+                self.note_position(changes.position(), least)?;
+                if args.once {
+                    return Ok(Ended::NothingNew);
+                }
+                continue;
+            };
+            let batch = gather(first, &mut changes, &mut held);
+            match self.apply(&batch) {
+                Err(error) if is_overtaken(&error) => return Ok(Ended::Overtaken),
+                other => other?,
+            }
+            has_begun = true;
+            told.transactions += batch.len() as u64;
+            for committed in &batch {
+                told.changes += committed.changes.len() as u64;
+                told.copied_anew += u64::from(committed.is_whole);
+            }
+        }
+    }
+
+    /// Notes a position without changes, if it is so many bytes behind the last one.
+    fn note_position(&mut self, position: LogPosition, least: u64) -> Result<(), Error> {
+        // Without one the copy is still being made.
+        let Some(before) = self.position else {
+            return Ok(());
+        };
+        if position != before && position.lsn().saturating_sub(before.lsn()) >= least {
+            self.note.insert(POSITION, position.to_string())?;
+            self.position = Some(position);
+        }
+        Ok(())
+    }
+
+    /// Applies transactions as one, which also notes how far the copy is then. Trees are made and
+    /// dropped before that: doing it again changes nothing.
+    fn apply(&mut self, batch: &[Committed]) -> Result<(), Error> {
+        let mut writes: Vec<(&Committed, &Change)> = Vec::new();
+        for committed in batch {
+            if committed.is_whole {
+                self.drop_others(committed)?;
+            }
+            for change in &committed.changes {
+                match change {
+                    // That of a source that is itself a copy.
+                    change if tree_of(change) == Some(NOTE) => {}
+                    Change::Create { tree } => drop(self.store.open_or_create_tree(tree)?),
+                    Change::Drop { tree } => {
+                        writes.retain(|(_, write)| tree_of(write) != Some(tree));
+                        self.drop_tree(tree)?;
+                    }
+                    _ => writes.push((committed, change)),
+                }
+            }
+        }
+        let mut trees: BTreeMap<&str, Tree> = BTreeMap::new();
+        for name in writes.iter().filter_map(|(_, change)| tree_of(change)) {
+            if !trees.contains_key(name) {
+                trees.insert(name, self.store.open_or_create_tree(name)?);
+            }
+        }
+        let snapshot = self.store.snapshot()?;
+        let mut transaction = self.store.begin()?;
+        for (committed, change) in writes {
+            let Some(tree) = tree_of(change).and_then(|name| trees.get(name)) else {
+                continue;
+            };
+            match change {
+                Change::Put { key, value, .. } => transaction.insert(tree, key, value)?,
+                Change::Remove { key, .. } => drop(transaction.remove(tree, key)?),
+                Change::Replace { from, .. } => {
+                    let theirs = committed.records(tree.name())?;
+                    let ours = snapshot.range(tree, from.clone()..)?;
+                    write_differences(theirs, ours, tree, &mut transaction)?;
+                }
+                _ => {}
+            }
+        }
+        if let Some(last) = batch.last() {
+            let position = last.position.to_string();
+            transaction.insert(&self.note, POSITION, position)?;
+            drop(snapshot);
+            transaction.commit()?;
+            self.position = Some(last.position);
+        }
+        Ok(())
+    }
+
+    fn drop_tree(&self, name: &str) -> Result<(), Error> {
+        match self.store.drop_tree(name) {
+            Err(Error::NoSuchTree { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn drop_others(&self, committed: &Committed) -> Result<(), Error> {
+        let theirs: BTreeSet<&str> = committed.changes.iter().filter_map(tree_of).collect();
+        for tree in self.store.trees()? {
+            if tree.name != NOTE && !theirs.contains(&*tree.name) {
+                self.drop_tree(&tree.name)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The transaction `first` and those behind it that are there already. One that has trees read from
+/// a state of the source stays alone: what comes before may concern the same records.
+fn gather(first: Committed, changes: &mut Changes, held: &mut Option<Committed>) -> Vec<Committed> {
+    let is_alone = |committed: &Committed| {
+        let mut changes = committed.changes.iter();
+        committed.is_whole || changes.any(|change| matches!(change, Change::Replace { .. }))
+    };
+    let mut bytes = bytes_of(&first);
+    let mut batch = vec![first];
+    while batch.len() < BATCH && bytes < BATCH_BYTES && !is_alone(&batch[0]) {
+        match changes.next_within(Duration::ZERO) {
+            Ok(Some(next)) if is_alone(&next) => {
+                *held = Some(next);
+                break;
+            }
+            Ok(Some(next)) => {
+                bytes += bytes_of(&next);
+                batch.push(next);
+            }
+            // The same error comes again.
+            Ok(None) | Err(_) => break,
+        }
+    }
+    batch
+}
+
+fn bytes_of(committed: &Committed) -> usize {
+    let bytes = |change: &Change| match change {
+        Change::Put { key, value, .. } => key.len() + value.len(),
+        _ => 0,
+    };
+    committed.changes.iter().map(bytes).sum()
+}
+
+/// Has `ours`, the records of `tree`, become `theirs`.
+fn write_differences(
+    mut theirs: impl Iterator<Item = Result<Record, Error>>,
+    mut ours: impl Iterator<Item = Result<Record, Error>>,
+    tree: &Tree,
+    transaction: &mut Transaction,
+) -> Result<(), Error> {
+    let (mut left, mut right) = (theirs.next().transpose()?, ours.next().transpose()?);
+    loop {
+        let order = match (&left, &right) {
+            (None, None) => return Ok(()),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some((left, _)), Some((right, _))) => left.cmp(right),
+        };
+        match (&left, &right) {
+            (Some((key, value)), _) if order == Ordering::Less => {
+                transaction.insert(tree, key, value)?;
+            }
+            (Some((key, value)), Some((_, old))) if order == Ordering::Equal && value != old => {
+                transaction.insert(tree, key, value)?;
+            }
+            (_, Some((key, _))) if order == Ordering::Greater => {
+                transaction.remove(tree, key)?;
+            }
+            _ => {}
+        }
+        if order != Ordering::Greater {
+            left = theirs.next().transpose()?;
+        }
+        if order != Ordering::Less {
+            right = ours.next().transpose()?;
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! follow: a copy beside the process that writes the source.
+
+use super::support;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use isobath::{Options, Store, Transaction, TransactionOptions};
+use support::Place;
+
+type Trees = BTreeMap<String, Vec<(Vec<u8>, Vec<u8>)>>;
+
+/// In which a follower catches up, and ends once it was asked to.
+const SOON: Duration = Duration::from_secs(60);
+
+fn options() -> Options {
+    Options::new().pool_bytes(16 << 20).workers(1)
+}
+
+/// What a store has, but for the note of a copy.
+fn all_of(path: &Path) -> Trees {
+    let store = Store::open(path, &options().read_only(true)).unwrap();
+    let names = store.trees().unwrap().into_iter().map(|tree| tree.name);
+    let records = |name: &str| {
+        let tree = store.tree(name).unwrap();
+        tree.iter().collect::<Result<Vec<_>, _>>().unwrap()
+    };
+    let all = names
+        .filter(|name| name != ".isobath-follow")
+        .map(|name| (name.clone(), records(&name)))
+        .collect();
+    store.close().unwrap();
+    all
+}
+
+fn start(place: &Place) -> Child {
+    let mut command = place.command();
+    command.args(["follow", "source.iso", "copy.iso"]);
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+/// A little of everything.
+fn work(store: &Store, round: u64) {
+    let tree = store.open_or_create_tree("main").unwrap();
+    for n in 0..40 {
+        let key = (round * 17 + n) % 500;
+        let write = |transaction: &mut Transaction| {
+            transaction.insert(&tree, key.to_le_bytes(), round.to_string())?;
+            transaction.insert(
+                &tree,
+                [&b"twin"[..], &key.to_le_bytes()].concat(),
+                round.to_string(),
+            )
+        };
+        store.transact(TransactionOptions::new(), write).unwrap();
+    }
+    tree.insert("large", vec![round as u8; 30_000]).unwrap();
+    tree.remove(((round * 31) % 500).to_le_bytes()).unwrap();
+    if round.is_multiple_of(5) {
+        let name = format!("t{}", round % 3);
+        match store.tree(&name) {
+            Ok(_) => store.drop_tree(&name).unwrap(),
+            Err(_) => {
+                let loaded = store.create_tree(&name).unwrap();
+                let records = (0..300u64).map(|n| (n.to_le_bytes(), round.to_string()));
+                loaded.bulk_load(records).unwrap();
+            }
+        }
+    }
+}
+
+/// A follower that is killed again and again ends up with what the source has, and on the way its
+/// copy always has whole transactions.
+#[test]
+fn a_follower_that_is_killed_at_any_moment_goes_on() {
+    let place = Place::new();
+    let source = place.path("source.iso");
+    let store = Store::create(&source, &options()).unwrap();
+    for round in 0..24 {
+        let mut follower = start(&place);
+        for step in 0..4 {
+            work(&store, round * 4 + step);
+        }
+        std::thread::sleep(Duration::from_millis(round * 17 % 190));
+        follower.kill().unwrap();
+        follower.wait().unwrap();
+        if round % 6 == 5 && place.path("copy.iso").exists() {
+            let Ok(copy) = Store::open(place.path("copy.iso"), &options()) else {
+                continue;
+            };
+            if let Ok(tree) = copy.tree("main") {
+                for n in 0..500u64 {
+                    let twin = [&b"twin"[..], &n.to_le_bytes()].concat();
+                    let (one, other) = (tree.get(n.to_le_bytes()), tree.get(twin));
+                    let (one, other) = (one.unwrap(), other.unwrap());
+                    assert!(one.is_none() || one == other, "{n}: {one:?} and {other:?}");
+                }
+            }
+            copy.close().unwrap();
+        }
+    }
+    let caught_up = place.run(&["follow", "source.iso", "copy.iso", "--once", "--json"]);
+    let told = &caught_up.ok().json()[0];
+    assert_eq!(told["source_closed"], false);
+    assert_eq!(all_of(&place.path("copy.iso")), all_of(&source));
+    place.run(&["check", "copy.iso"]).ok();
+    // The end of the source is the follower's.
+    let follower = start(&place);
+    work(&store, 1000);
+    store.close().unwrap();
+    let ended = follower.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+    assert!(String::from_utf8_lossy(&ended.stdout).contains("the source was closed"));
+    assert_eq!(all_of(&place.path("copy.iso")), all_of(&source));
+}
+
+#[test]
+fn a_follower_ends_in_order_when_it_is_interrupted() {
+    let place = Place::new();
+    let store = Store::create(place.path("source.iso"), &options()).unwrap();
+    work(&store, 1);
+    let mut follower = start(&place);
+    let began = Instant::now();
+    while !place.path("copy.iso").exists() && began.elapsed() < SOON {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(Duration::from_millis(800));
+    let id = follower.id().to_string();
+    Command::new("kill").args(["-INT", &id]).status().unwrap();
+    let began = Instant::now();
+    let ended = loop {
+        if let Some(ended) = follower.try_wait().unwrap() {
+            break ended;
+        }
+        assert!(began.elapsed() < SOON, "it does not end");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert_eq!(ended.code(), Some(130));
+    // It was closed.
+    place.run(&["recover", "copy.iso"]).ok();
+    assert_eq!(
+        all_of(&place.path("copy.iso")),
+        all_of(&place.path("source.iso"))
+    );
+    store.close().unwrap();
+}
+
+#[test]
+fn a_restored_backup_follows_from_its_position() {
+    let place = Place::new();
+    let source = place.path("source.iso");
+    let store = Store::create(&source, &options()).unwrap();
+    work(&store, 1);
+    let backup = place
+        .run(&["backup", "source.iso", "b", "--json"])
+        .ok()
+        .json();
+    let position = backup[0]["position"].as_str().unwrap();
+    work(&store, 2);
+    place.run(&["restore", "b", "copy.iso"]).ok();
+    place
+        .run(&["follow", "source.iso", "copy.iso", "--once"])
+        .fails(2, "--from");
+    let follow = [
+        "follow",
+        "source.iso",
+        "copy.iso",
+        "--once",
+        "--from",
+        position,
+    ];
+    let told = place.run(&follow).ok();
+    assert!(told.text().contains("none of it copied anew"), "{told:?}");
+    assert_eq!(all_of(&place.path("copy.iso")), all_of(&source));
+    // What it has noted itself counts from then on.
+    work(&store, 3);
+    place.run(&follow).ok();
+    assert_eq!(all_of(&place.path("copy.iso")), all_of(&source));
+    place
+        .run(&[
+            "follow",
+            "source.iso",
+            "new.iso",
+            "--once",
+            "--from",
+            position,
+        ])
+        .fails(2, "does not exist");
+    place
+        .run(&["follow", "source.iso", "copy.iso", "--from", "12"])
+        .fails(2, "no position");
+    // Another store in the place of the first one.
+    store.close().unwrap();
+    std::fs::remove_file(&source).unwrap();
+    Store::create(&source, &options()).unwrap().close().unwrap();
+    place
+        .run(&["follow", "source.iso", "copy.iso"])
+        .fails(3, "replaced by another one");
+    place.run(&["restore", "b", "again.iso"]).ok();
+    place
+        .run(&["follow", "source.iso", "again.iso", "--from", position])
+        .fails(3, "replaced by another one");
+}
+
+#[test]
+fn a_follower_that_has_fallen_behind_compares_everything() {
+    let place = Place::new();
+    let source = place.path("source.iso");
+    let store = Store::create(&source, &options().log_bytes(4 << 20)).unwrap();
+    work(&store, 1);
+    let follow = ["follow", "source.iso", "copy.iso", "--once", "--json"];
+    place.run(&follow).ok();
+    let tree = store.tree("main").unwrap();
+    for n in 0..8_000u64 {
+        tree.insert((n % 700).to_le_bytes(), vec![n as u8; 1000])
+            .unwrap();
+    }
+    store.open_or_create_tree("new").unwrap();
+    if store.tree("t0").is_ok() {
+        store.drop_tree("t0").unwrap();
+    }
+    let told = place.run(&follow).ok();
+    assert_eq!(told.json()[0]["copied_anew"], 1, "{told:?}");
+    assert!(told.err.contains("moved on"), "{told:?}");
+    assert_eq!(all_of(&place.path("copy.iso")), all_of(&source));
+    let told = place.run(&follow).ok();
+    assert_eq!(told.json()[0]["transactions"], 0, "{told:?}");
+    drop(tree);
+    store.close().unwrap();
+}

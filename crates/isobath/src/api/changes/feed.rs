@@ -1,0 +1,565 @@
+//! Where a stream reads the log, and what else it needs of the store: in the writer's process, or
+//! beside it.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use isobath_io::Volume;
+
+use super::{BATCH_BYTES, Names};
+use crate::api::catalog;
+use crate::api::store::WeakStore;
+use crate::api::transaction::{Snapshot, TransactionRange};
+use crate::api::tree::Tree;
+use crate::btree::TreeId;
+use crate::checkpoint::{self, Superblock, log_area};
+use crate::engine::{Engine, Runtime, WorkerState};
+use crate::error::{Error, StorageError};
+use crate::extent::{self, Extent};
+use crate::log::record::{Body, decode};
+use crate::log::{LogArea, Reader};
+use crate::page::Lsn;
+use crate::recovery::unflushed_chunks::UnflushedChunks;
+use crate::recovery::{self, unknown_record};
+use crate::runtime::Urgency;
+use crate::types::{CATALOG, LogPosition, dropped_by};
+use crate::{Options, Store};
+
+/// Attempts to find a position in a log that a writer goes on with.
+const ATTEMPTS: usize = 10;
+
+/// A state of the store, from which trees are read.
+pub(super) struct State {
+    snapshot: Snapshot,
+    /// It has what the log says before this, and nothing else.
+    pub(super) reached: Lsn,
+    pub(super) trees: BTreeMap<Arc<str>, Tree>,
+    /// Beside a writer: the store, opened for reading.
+    store: Option<Store>,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State")
+            .field("reached", &self.reached)
+            .finish_non_exhaustive()
+    }
+}
+
+impl State {
+    pub(super) fn records(
+        &self,
+        tree: &str,
+        lower: Bound<Vec<u8>>,
+    ) -> Result<TransactionRange<'_>, Error> {
+        let tree = self.trees.get(tree).ok_or_else(|| Error::NoSuchTree {
+            name: tree.to_owned(),
+        })?;
+        self.snapshot.range(tree, (lower, Bound::Unbounded))
+    }
+}
+
+enum Source {
+    /// The store that this process writes. The stream does not keep it open.
+    Own {
+        runtime: Arc<Runtime>,
+        store: WeakStore,
+    },
+    /// A store that another process may write.
+    Beside {
+        paths: Vec<PathBuf>,
+        options: Box<Options>,
+        /// Opened for the values of a batch: where they are.
+        reader: Option<(Store, Lsn)>,
+        /// Its writer has closed it, and all of its log was read.
+        is_closed: bool,
+    },
+}
+
+/// The log of a store.
+pub(super) struct Feed {
+    source: Source,
+    pub(super) volume: Volume,
+    pub(super) store_id: [u8; 16],
+    /// The area that has the log at `at`.
+    pub(super) area: Arc<LogArea>,
+    /// The area that the log has now, if that is another one.
+    newest: Arc<LogArea>,
+    /// What is read next, and the open epoch of what was read before.
+    pub(super) at: Lsn,
+    pub(super) epoch: u32,
+}
+
+fn overrun(from: Lsn, oldest: u64) -> Error {
+    Error::ChangesOverrun {
+        from: from.0,
+        oldest,
+    }
+}
+
+/// The engine of a store that is written here and keeps a log.
+fn logging(store: &Store) -> Result<&Arc<Engine>, Error> {
+    let runtime = store.runtime();
+    runtime.check_open()?;
+    let engine = runtime.engine()?;
+    match (engine.shared.config.read_only, engine.log.is_on()) {
+        (true, _) => Err(Error::ReadOnly),
+        (false, true) => Ok(engine),
+        (false, false) => Err(Error::ChangesNeedLog),
+    }
+}
+
+/// As [`Store::log_position`].
+pub(super) fn end_of(store: &Store) -> Result<LogPosition, Error> {
+    let engine = logging(store)?;
+    let volume = engine.shared.volume()?;
+    Ok(LogPosition {
+        store: recovery::read_superblock(&volume, store.paths())?.store_id,
+        lsn: engine.log.durable().0,
+    })
+}
+
+fn names_of(runtime: &Runtime) -> Result<Names, Error> {
+    let trees = runtime.run(Urgency::Ordinary, catalog::list_visible)?;
+    let named = trees
+        .into_iter()
+        .map(|(name, tree)| (tree.id, (name.into(), tree.root)));
+    Ok(named.collect())
+}
+
+impl Feed {
+    pub(super) fn of_store(
+        store: &Store,
+        from: Option<LogPosition>,
+    ) -> Result<(Feed, Names), Error> {
+        let engine = logging(store)?;
+        let runtime = Arc::clone(store.runtime());
+        // Before the names: what is made and dropped from then on is behind its log's start.
+        let superblock = recovery::read_superblock(&engine.shared.volume()?, store.paths())?;
+        let names = names_of(&runtime)?;
+        // Behind the drop of each tree that is not listed any more.
+        runtime.run(Urgency::Ordinary, |local: &WorkerState| {
+            local.engine.log_tasks.wait_all_durable(&local.worker)
+        })?;
+        let (volume, end) = (engine.shared.volume()?, engine.log.durable());
+        let source = Source::Own {
+            runtime,
+            store: store.downgrade(),
+        };
+        Feed::at_position(source, volume, &superblock, from, end, names)
+    }
+
+    pub(super) fn beside(
+        paths: Vec<PathBuf>,
+        options: Options,
+        from: Option<LogPosition>,
+    ) -> Result<(Feed, Names), Error> {
+        let volume = Volume::open(&paths, &options.volume_options())?;
+        let mut superblock = recovery::read_superblock(&volume, &paths)?;
+        if !superblock.is_logged() {
+            return Err(Error::ChangesNeedLog);
+        }
+        let given = options.log_path.as_deref();
+        checkpoint::open_log(&volume, &mut superblock, &paths, given)?;
+        let store = Store::open(&paths, &options)?;
+        let names = names_of(store.runtime())?;
+        let end = reached(&store)?;
+        store.close()?;
+        let source = Source::Beside {
+            paths,
+            options: Box::new(options),
+            reader: None,
+            is_closed: false,
+        };
+        Feed::at_position(source, volume, &superblock, from, end, names)
+    }
+
+    /// At `from`, or at `end`, which is not behind the state that `names` are of. The log up to
+    /// there completes the names: it has those of the trees that were dropped since `from`.
+    fn at_position(
+        source: Source,
+        volume: Volume,
+        superblock: &Superblock,
+        from: Option<LogPosition>,
+        end: Lsn,
+        mut names: Names,
+    ) -> Result<(Feed, Names), Error> {
+        let store_id = superblock.store_id;
+        if let Some(from) = from.filter(|from| from.store != store_id) {
+            return Err(Error::PositionOfOtherStore {
+                position: from.to_string(),
+                store: LogPosition {
+                    store: store_id,
+                    lsn: end.0,
+                }
+                .to_string(),
+            });
+        }
+        let from = from.map_or(end, |from| Lsn(from.lsn));
+        let area = Arc::new(log_area(superblock).ok_or(Error::ChangesNeedLog)?);
+        let mut feed = Feed {
+            source,
+            volume,
+            store_id,
+            newest: Arc::clone(&area),
+            area,
+            at: from,
+            epoch: 0,
+        };
+        feed.find(superblock, from, end, &mut names)?;
+        Ok((feed, names))
+    }
+
+    /// Goes to `from`. `superblock` is older than `names`.
+    fn find(
+        &mut self,
+        superblock: &Superblock,
+        from: Lsn,
+        end: Lsn,
+        names: &mut Names,
+    ) -> Result<(), Error> {
+        let log_start = Lsn(superblock.log_start);
+        let newest = Arc::new(log_area(&self.superblock()?).ok_or(Error::ChangesNeedLog)?);
+        self.newest = Arc::clone(&newest);
+        if newest.base() <= from.min(log_start).0 {
+            self.area = newest;
+        }
+        if from.0 < self.area.base() {
+            return Err(overrun(from, superblock.log_start));
+        }
+        let no_position = || Error::BadOption {
+            option: "from",
+            reason: format!(
+                "the log has no transaction that begins or ends at {}: it is not a position that this store has told, or it lost its newest changes since",
+                from.0
+            ),
+        };
+        if from > end.max(Lsn(superblock.log_start)) {
+            return Err(no_position());
+        }
+        // From the place of a superblock on, the epochs say what is older than a crash.
+        (self.at, self.epoch) = match from < log_start {
+            true => (from, 0),
+            false => (log_start, superblock.log_epoch),
+        };
+        // What is durable by `from` may not have been visible when the catalog was read.
+        self.pass(from, |body| note_structure(body, names))?;
+        if self.at != from {
+            // A writer may have used the log's space again in the meantime.
+            let log_start = self.superblock()?.log_start;
+            return match log_start > self.at.0 || self.area != self.newest {
+                true => Err(overrun(from, log_start)),
+                false => Err(no_position()),
+            };
+        }
+        let found = (self.at, self.epoch);
+        // Bound: each round but the last ends where an opening left a gap, or the log was moved.
+        for _ in 0..ATTEMPTS {
+            self.pass(end, |body| note_drops(body, names))?;
+            if self.at >= end {
+                break;
+            }
+            self.judge_end(self.at, end).map_err(|error| match error {
+                Error::ChangesOverrun { oldest, .. } => overrun(from, oldest),
+                error => error,
+            })?;
+        }
+        (self.at, self.epoch) = found;
+        Ok(())
+    }
+
+    /// Reads up to `end`, or to where there is no record.
+    fn pass(&mut self, end: Lsn, mut each: impl FnMut(&Body<'_>)) -> Result<(), Error> {
+        let mut log = Reader::new(
+            &self.volume,
+            &self.area,
+            &self.store_id,
+            self.at,
+            self.epoch,
+        );
+        while let Some(entry) = log.next_below(end).map_err(StorageError::from)? {
+            let body = decode(entry.kind, entry.body);
+            each(&body.ok_or(unknown_record(entry.lsn, entry.kind))?);
+        }
+        (self.at, self.epoch) = (log.position(), log.end().open_epoch);
+        Ok(())
+    }
+
+    pub(super) fn engine(&self) -> Option<Arc<Engine>> {
+        match &self.source {
+            Source::Own { runtime, .. } => runtime.engine().ok().map(Arc::clone),
+            Source::Beside { .. } => None,
+        }
+    }
+
+    /// The newest superblock, of this store.
+    fn superblock(&self) -> Result<Superblock, Error> {
+        let paths = match &self.source {
+            Source::Own { .. } => &[][..],
+            Source::Beside { paths, .. } => paths,
+        };
+        let superblock = recovery::read_superblock(&self.volume, paths)?;
+        match superblock.store_id == self.store_id {
+            true => Ok(superblock),
+            false => Err(StorageError::Closed.into()),
+        }
+    }
+
+    /// Refuses once nothing more can come.
+    pub(super) fn check_open(&self) -> Result<(), Error> {
+        match &self.source {
+            Source::Own { runtime, .. } => {
+                runtime.check_open()?;
+                Ok(runtime.engine()?.shared.not_poisoned()?)
+            }
+            Source::Beside {
+                is_closed: true, ..
+            } => Err(Error::Closed),
+            Source::Beside { .. } => match self.volume.displaced() {
+                Some(error) => Err(StorageError::from(error).into()),
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// Up to where the log may be read now; not before `at`.
+    pub(super) fn durable_end(&mut self) -> Result<Lsn, Error> {
+        match &self.source {
+            Source::Own { runtime, .. } => {
+                runtime.check_open()?;
+                let log = &runtime.engine()?.log;
+                let end = log.durable();
+                if end <= self.at {
+                    return Ok(self.at);
+                }
+                let area = log.area().ok_or(StorageError::Closed)?;
+                Ok(self.follow(area).min(end))
+            }
+            Source::Beside { .. } => self.flushed_end(),
+        }
+    }
+
+    /// Takes the log's present area, if that has the log at `at`; the end of what the one in use
+    /// has.
+    fn follow(&mut self, area: Arc<LogArea>) -> Lsn {
+        let base = area.base();
+        if *area != *self.newest {
+            self.newest = Arc::clone(&area);
+        }
+        if base <= self.at.0 {
+            self.area = area;
+            return Lsn(u64::MAX);
+        }
+        Lsn(base)
+    }
+
+    /// Beside a writer: how far the log can be read, once that is on the drive, with all chunks
+    /// that it names.
+    fn flushed_end(&mut self) -> Result<Lsn, Error> {
+        let superblock = self.superblock()?;
+        self.volume.refresh_len()?;
+        let area = log_area(&superblock).ok_or(Error::ChangesNeedLog)?;
+        let limit = self.follow(Arc::new(area));
+        let (volume, area) = (self.volume.clone(), Arc::clone(&self.area));
+        let mut log = Reader::new(&volume, &area, &self.store_id, self.at, self.epoch);
+        log = log.begin_small();
+        let mut chunks = UnflushedChunks::default();
+        let full = limit.min(Lsn(self.at.0 + 2 * BATCH_BYTES));
+        let mut has_ended = false;
+        while log.position() < full && !has_ended {
+            match log.next_below(full).map_err(StorageError::from)? {
+                Some(entry) => {
+                    let body = decode(entry.kind, entry.body);
+                    let body = body.ok_or(unknown_record(entry.lsn, entry.kind))?;
+                    chunks.note(entry.lsn, &body);
+                }
+                None => has_ended = true,
+            }
+        }
+        let position = log.position();
+        let missing = chunks.first_missing_in_part(&volume, &superblock, &log);
+        let end = missing.map_err(StorageError::Io)?.unwrap_or(position);
+        if has_ended && position < full {
+            self.judge_end(position, Lsn(superblock.log_durable))?;
+        }
+        let is_last = superblock.clean && end == self.at && has_ended;
+        if let Source::Beside { is_closed, .. } = &mut self.source {
+            *is_closed = is_last && position.0 >= superblock.log_start;
+        }
+        if end > self.at {
+            volume.sync().map_err(StorageError::Io)?;
+        }
+        Ok(end.max(self.at))
+    }
+
+    /// No record was found at `at`, although the log was durable up to `durable`, unless that is
+    /// not behind it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ChangesOverrun`] if the log has used the place again; [`Error::LogCorrupt`].
+    pub(super) fn judge_end(&mut self, at: Lsn, durable: Lsn) -> Result<(), Error> {
+        let newest = self.superblock()?;
+        if log_area(&newest).is_some_and(|area| area != *self.newest) {
+            // It was moved in the meantime; the next look finds out.
+            return Ok(());
+        }
+        if newest.log_start > at.0 {
+            // An opening has left a gap where the one before had logged nothing.
+            if newest.log_durable <= at.0 && self.at == at {
+                self.at = Lsn(newest.log_start);
+                return Ok(());
+            }
+            return Err(overrun(at, newest.log_start));
+        }
+        match durable > at {
+            true => Err(StorageError::LogCorrupt {
+                position: at.0,
+                durable: durable.0,
+            }
+            .into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Opens a state of the store that has everything which was read.
+    pub(super) fn state(&mut self) -> Result<State, Error> {
+        match &self.source {
+            Source::Own { runtime, .. } => {
+                let snapshot = Snapshot::open(runtime)?;
+                let reached = Lsn(snapshot.lsn());
+                // What it shows may not be durable yet, and not asked to be.
+                runtime.run(Urgency::Ordinary, |local: &WorkerState| {
+                    let last = Lsn(reached.0.saturating_sub(1));
+                    local.engine.log_tasks.wait_durable(&local.worker, last)
+                })?;
+                Ok(State {
+                    snapshot,
+                    reached,
+                    trees: BTreeMap::new(),
+                    store: None,
+                })
+            }
+            Source::Beside { paths, options, .. } => {
+                let store = Store::open(paths, options)?;
+                let snapshot = store.snapshot()?;
+                Ok(State {
+                    reached: reached(&store)?,
+                    snapshot,
+                    trees: BTreeMap::new(),
+                    store: Some(store),
+                })
+            }
+        }
+    }
+
+    /// The tree of this number in `state`, if it is there still.
+    pub(super) fn tree(
+        &self,
+        state: &State,
+        name: &str,
+        id: TreeId,
+    ) -> Result<Option<Tree>, Error> {
+        let tree = match (&self.source, &state.store) {
+            (Source::Own { store, .. }, _) => store.upgrade()?.tree(name),
+            (Source::Beside { .. }, Some(store)) => store.tree(name),
+            (Source::Beside { .. }, None) => return Ok(None),
+        };
+        match tree {
+            Ok(tree) => Ok(Some(tree).filter(|tree| tree.state.tree.id == id)),
+            Err(Error::NoSuchTree { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The bytes of a large value that the commit at `lsn` names; `None` if it is gone.
+    pub(super) fn value(&mut self, lsn: Lsn, extent: Extent) -> Result<Option<Vec<u8>>, Error> {
+        let read = |runtime: &Runtime| {
+            runtime.run(Urgency::Ordinary, |local| {
+                extent::read_if_there(local, extent)
+            })
+        };
+        let (paths, options, reader) = match &mut self.source {
+            Source::Own { runtime, .. } => return Ok(read(runtime)?),
+            Source::Beside {
+                paths,
+                options,
+                reader,
+                ..
+            } => (paths, options, reader),
+        };
+        let mut attempts = 0;
+        loop {
+            if reader.as_ref().is_none_or(|(_, reached)| *reached <= lsn) {
+                let store = Store::open(&*paths, options)?;
+                let reached = reached(&store)?;
+                *reader = Some((store, reached));
+            }
+            let Some((store, _)) = reader.as_ref().filter(|(_, reached)| *reached > lsn) else {
+                return Err(overrun(lsn, lsn.0));
+            };
+            attempts += 1;
+            match read(store.runtime()) {
+                Err(StorageError::ReaderOverrun { .. }) if attempts < ATTEMPTS => *reader = None,
+                other => return Ok(other?),
+            }
+        }
+    }
+
+    /// Lets go of what was opened for the values of a batch.
+    pub(super) fn batch_ends(&mut self) {
+        if let Source::Beside { reader, .. } = &mut self.source {
+            *reader = None;
+        }
+    }
+}
+
+/// Up to where the log is in a store that was opened for reading.
+fn reached(store: &Store) -> Result<Lsn, Error> {
+    let reached = store.runtime().engine()?.opening.reached();
+    Ok(reached.ok_or(StorageError::Closed)?)
+}
+
+/// Names the trees that exist after a commit.
+fn note_structure(body: &Body<'_>, names: &mut Names) {
+    let Body::Commit { operations, .. } = body else {
+        return;
+    };
+    let in_catalog = operations.iter().filter(|each| each.tree == CATALOG);
+    for (key, value) in in_catalog.filter_map(|each| Some((each.key, each.value?))) {
+        if let Some(id) = dropped_by(key) {
+            names.remove(&id);
+        } else if let Some((name, tree)) = catalog::named_by(key, value.bytes) {
+            let name = String::from_utf8_lossy(name).into();
+            names.insert(tree.id, (name, tree.root));
+        }
+    }
+}
+
+/// Names the trees that a commit drops: no state since then has them.
+fn note_drops(body: &Body<'_>, names: &mut Names) {
+    let Body::Commit { operations, .. } = body else {
+        return;
+    };
+    let in_catalog = || {
+        let ours = operations.iter();
+        ours.filter(|operation| operation.tree == CATALOG)
+    };
+    for operation in in_catalog() {
+        let Some(value) = operation.value else {
+            continue;
+        };
+        let Some(id) = dropped_by(operation.key) else {
+            continue;
+        };
+        let removed = in_catalog().filter(|operation| operation.value.is_none());
+        for name in removed.filter_map(|operation| catalog::name_in(operation.key)) {
+            if let Some(root) = catalog::root_in(value.bytes) {
+                let name = String::from_utf8_lossy(name).into();
+                names.entry(id).or_insert((name, root));
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+"""The stream of a store's committed changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, cast
+
+from isobath import _native
+from isobath._errors import Closed
+
+Kind = Literal["put", "remove", "create", "drop", "replace"]
+
+
+class Change(NamedTuple):
+    """One change of a transaction."""
+
+    #: `"put"` gives a key a value, `"remove"` takes it away, `"create"` and `"drop"` are about a
+    #: tree without records. After `"replace"` the tree has, from `key` on, the records that
+    #: `Committed.records` gives and no others.
+    kind: Kind
+    #: The tree's name.
+    tree: str
+    #: The key; of `"replace"` the least that is concerned; else `None`.
+    key: bytes | None
+    #: The value of a `"put"`; else `None`.
+    value: bytes | None
+
+
+class Committed:
+    """The changes of one transaction, or of several in a row, to be applied as one."""
+
+    __slots__ = ("_native", "changes", "is_whole", "position")
+
+    def __init__(self, native: _native.Committed) -> None:
+        self._native = native
+        #: The position behind it, as text, from which a stream goes on.
+        self.position: str = native.position
+        #: Whether the store has no trees but those in `changes`, all of which are replaced.
+        self.is_whole: bool = native.is_whole
+        listed = native.listed()
+        #: The changes, in order.
+        self.changes: list[Change] = [
+            Change(cast(Kind, kind), tree, key, value) for kind, tree, key, value in listed
+        ]
+
+    def records(self, tree: str) -> Iterator[tuple[bytes, bytes]]:
+        """The records of a tree that was replaced, in order.
+
+        Raises `SnapshotTooOld`, `TreeDropped` or `ReaderOverrun` where the store has gone on too
+        far meanwhile: open the stream again, at the position before this transaction.
+        """
+        last: bytes | None = None
+        while records := self._native.fetch(tree, last):
+            yield from records
+            last = records[-1][0]
+
+
+class Changes:
+    """The committed changes of a store, in order: from `Store.changes`.
+
+    An iterator that waits for the next transaction. It ends when the store is closed, or after
+    `stop`. ^C raises `KeyboardInterrupt` while it waits.
+    """
+
+    __slots__ = ("_native",)
+
+    def __init__(self, native: _native.Changes) -> None:
+        self._native = native
+
+    def __iter__(self) -> Changes:
+        return self
+
+    def __next__(self) -> Committed:
+        try:
+            committed = self.take()
+        except Closed:
+            raise StopIteration from None
+        if committed is None:
+            raise StopIteration
+        return committed
+
+    def take(self, timeout: float | None = None) -> Committed | None:
+        """The next transaction; `None` after `timeout` seconds, or after `stop`.
+
+        Raises `ChangesOverrun` where the log no longer has it, and `Closed`.
+        """
+        committed = self._native.take(timeout)
+        return None if committed is None else Committed(committed)
+
+    @property
+    def position(self) -> str:
+        """The position behind all that was given out, or that concerns no tree."""
+        return self._native.position
+
+    def stop(self) -> None:
+        """Ends the waiting, in any thread."""
+        self._native.stop()
