@@ -243,6 +243,10 @@ impl Overlaid {
             return true;
         }
         let unmerged = levels.unmerged();
+        if overlays.is_small() {
+            // So that simulations merge often.
+            return runs > 1 && unmerged > 0;
+        }
         let limits = self.max_unmerged(overlays);
         limits.is_some_and(|(from, limit)| unmerged > if runs > 1 { from } else { limit })
     }

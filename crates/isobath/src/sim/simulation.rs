@@ -194,6 +194,15 @@ impl Simulation {
         count
     }
 
+    /// Whether no task seals or merges, which has pages of its own meanwhile.
+    #[must_use]
+    pub fn merges_rest(&self) -> bool {
+        let armed = interrupt::arm(false);
+        let rests = self.engine.merging.is_at_rest();
+        interrupt::arm(armed);
+        rests
+    }
+
     /// Frames of the pool that are where they belong: free, in a replacement
     /// queue, or holding a page that was never written. With no task running it is all of them; a
     /// frame that is missing was leaked.
