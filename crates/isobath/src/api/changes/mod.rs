@@ -293,7 +293,7 @@ impl Changes {
     }
 
     /// The next transaction, once it is durable; `None` after `timeout`, or once the stream was
-    /// stopped. Waits in a task as tasks do, but reading the log blocks its thread. Commits of a
+    /// stopped. A `timeout` of zero waits for nothing, but reads all that is there. Waits in a task as tasks do, but reading the log blocks its thread. Commits of a
     /// store that does not make them durable ([`Durability::None`](crate::Durability::None)) come
     /// once its log is written for other reasons, such as a checkpoint.
     ///
@@ -302,9 +302,6 @@ impl Changes {
     /// [`Error::ChangesOverrun`], [`Error::Poisoned`] and [`Error::Closed`] once all before that
     /// was given out, or a failed read.
     pub fn next_within(&mut self, timeout: Duration) -> Result<Option<Committed>, Error> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
-        }
         let next = self.next_or_none(timeout);
         next.inspect_err(|error| self.failed = Some(error.clone()))
     }
@@ -318,9 +315,20 @@ impl Changes {
                 }
                 return Ok(Some(next));
             }
+            if let Some(error) = &self.failed {
+                return Err(error.clone());
+            }
             let before = self.feed.at;
-            self.fill()?;
-            if !self.ready.is_empty() || self.feed.at != before {
+            // What was read before the error comes first.
+            self.failed = self.fill().err();
+            if !self.ready.is_empty() || self.failed.is_some() {
+                continue;
+            }
+            if self.feed.at != before {
+                let is_late = !timeout.is_zero() && clock::now() - began >= timeout;
+                if is_late || self.stop.is_stopped() {
+                    return Ok(None);
+                }
                 continue;
             }
             if self.group.is_none() {
@@ -497,6 +505,9 @@ impl Changes {
         let value = match operation.value {
             None => {
                 group.remove(id, name, operation.key);
+                if group.is_large() {
+                    group.replace_all(lsn);
+                }
                 return Ok(());
             }
             Some(value) if value.kind == ValueKind::Inline => Some(value.bytes.to_vec()),
