@@ -179,7 +179,9 @@ impl ChangesStop {
 /// [`Store::changes_beside`].
 ///
 /// Nothing of the store waits for a stream. The log keeps what it has not used the space of again:
-/// at most as many bytes as it has. A stream that falls behind further ends with
+/// at most as many bytes as it has. A [`Committed`] that reads trees has a snapshot, which keeps old
+/// versions in the store as long as it, or a stream that has it read ahead, exists: drop them when
+/// they are not read on. A stream that falls behind further ends with
 /// [`Error::ChangesOverrun`]. After any error it answers the same again; open another one at the
 /// last position.
 pub struct Changes {
@@ -300,7 +302,10 @@ impl Changes {
     /// # Errors
     ///
     /// [`Error::ChangesOverrun`], [`Error::Poisoned`] and [`Error::Closed`] once all before that
-    /// was given out, or a failed read.
+    /// was given out, or a failed read. In the writer's process a stream that has fallen behind
+    /// answers [`Error::Closed`] before the first transaction that needs more than the closed store's
+    /// log: a large value, or a tree that was loaded or rewritten. A stream of the opened store goes
+    /// on at the position.
     pub fn next_within(&mut self, timeout: Duration) -> Result<Option<Committed>, Error> {
         let next = self.next_or_none(timeout);
         next.inspect_err(|error| self.failed = Some(error.clone()))
