@@ -58,14 +58,17 @@ class Committed:
 class Changes:
     """The committed changes of a store, in order: from `Store.changes`.
 
-    An iterator that waits for the next transaction. It ends when the store is closed, or after
-    `stop`. ^C raises `KeyboardInterrupt` while it waits.
+    An iterator that waits for the next transaction. It ends after `stop`. When the store is closed
+    in this process it raises `Closed`, as large values and loaded trees cannot be read any more;
+    one from `Store.changes_beside` ends then, once all was read. ^C raises `KeyboardInterrupt`
+    while it waits.
     """
 
-    __slots__ = ("_native",)
+    __slots__ = ("_ends", "_native")
 
-    def __init__(self, native: _native.Changes) -> None:
+    def __init__(self, native: _native.Changes, ends: bool = False) -> None:
         self._native = native
+        self._ends = ends
 
     def __iter__(self) -> Changes:
         return self
@@ -74,6 +77,8 @@ class Changes:
         try:
             committed = self.take()
         except Closed:
+            if not self._ends:
+                raise
             raise StopIteration from None
         if committed is None:
             raise StopIteration

@@ -315,7 +315,7 @@ class Store(_native.Store):
     ) -> Changes:
         """As `changes`, of a store that another process may write, until that closes it."""
         paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-        return Changes(_native.Changes(None, paths, position, dict(options)))
+        return Changes(_native.Changes(None, paths, position, dict(options)), ends=True)
 
     @classmethod
     def restore(

@@ -62,6 +62,8 @@ pub struct isobath_changes {
     /// Records of the tree that was replaced last, and how far they were fetched.
     records: VecDeque<(Vec<u8>, Vec<u8>)>,
     last: Option<Vec<u8>>,
+    /// All of its changes were given out.
+    is_done: bool,
     given: Vec<u8>,
     given_value: Vec<u8>,
 }
@@ -123,6 +125,7 @@ unsafe fn give_changes(
         next: 0,
         records: VecDeque::new(),
         last: None,
+        is_done: false,
         given: Vec::new(),
         given_value: Vec::new(),
     };
@@ -192,7 +195,7 @@ pub unsafe extern "C" fn isobath_changes_next(
         stream.records.clear();
         let timeout = Duration::from_millis(timeout_ms);
         stream.committed = stream.changes.next_within(timeout)?;
-        (stream.next, stream.last) = (0, None);
+        (stream.next, stream.last, stream.is_done) = (0, None, false);
         Ok(super::found(stream.committed.is_some()))
     })
 }
@@ -227,7 +230,7 @@ fn slice(bytes: &[u8]) -> isobath_slice {
 
 impl isobath_changes {
     fn step(&mut self) -> Result<Option<isobath_change>, Failure> {
-        let Some(committed) = &self.committed else {
+        let Some(committed) = self.committed.as_ref().filter(|_| !self.is_done) else {
             return Ok(None);
         };
         if self.next == 0 {
@@ -264,8 +267,13 @@ impl isobath_changes {
             }
         }
         let change = committed.changes.get(self.next - 1);
-        self.next += usize::from(change.is_some());
-        self.last = None;
+        // Behind the last change the call answers the same again.
+        if change.is_some() {
+            self.next += 1;
+            self.last = None;
+        } else {
+            self.is_done = true;
+        }
         Ok(change.and_then(|change| match change {
             Change::Put { tree, key, value } => {
                 Some(change_of(ISOBATH_CHANGE_PUT, tree, key, value))

@@ -2,11 +2,15 @@
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use isobath::{
     Change, Changes, Committed, Error, LogPosition, Options, Record, Store, Transaction, Tree,
 };
+use isobath_lab::LabError;
 use serde_json::json;
 
 use super::store::{self, LARGE_POOL};
@@ -21,13 +25,19 @@ const NOTE: &str = ".isobath-follow";
 /// Its key: the position behind the last change that the copy has. Without a value the copy is
 /// still being made.
 const POSITION: &str = "position";
+/// A position of the store that it is a copy of: the first value. A note without it is of no copy.
+const SOURCE: &str = "source";
 /// Transactions of the source, and bytes of their changes, that one of the copy applies at most.
 const BATCH: usize = 1000;
 const BATCH_BYTES: usize = 4 << 20;
 /// How long a look for the next transaction waits.
 const PATIENCE: Duration = Duration::from_millis(200);
+/// As good as none, but it ends a long reading: zero would read all that is there.
+const AT_ONCE: Duration = Duration::from_nanos(1);
 /// Bytes that the source logs for reasons of its own before the copy notes that.
 const NOTE_EVERY: u64 = 1 << 20;
+/// Records that are compared between two looks for a Ctrl-C.
+const CHECK_EVERY: u64 = 4096;
 /// Times that a stream is opened again without having brought anything.
 const MAX_ATTEMPTS: u32 = 10;
 
@@ -44,8 +54,8 @@ pub(crate) fn follow(
     let _progress = Progress::start(global)?;
     let options = store::reading(&args.store, LARGE_POOL);
     let in_order = InOrder::begin()?;
-    let mut copy = Copy::open(args, given)?;
-    let followed = copy.follow(args, &options, global);
+    let (mut copy, first) = Copy::open(args, &options, given)?;
+    let followed = copy.follow(first, args, &options, global);
     let (closed, position) = (copy.store.close(), copy.position);
     drop(in_order);
     let told = followed?;
@@ -90,6 +100,7 @@ struct Copy {
     store: Store,
     note: Tree,
     position: Option<LogPosition>,
+    source: Option<LogPosition>,
 }
 
 /// Why one stream ended.
@@ -121,53 +132,173 @@ fn is_overtaken(error: &Error) -> bool {
     )
 }
 
-impl Copy {
-    fn open(args: &FollowArgs, given: Option<LogPosition>) -> Result<Copy, Failure> {
+/// A stream from `from` on, of the store that the copy follows; `None` where the log has moved on.
+fn stream_from(
+    args: &FollowArgs,
+    options: &Options,
+    from: Option<LogPosition>,
+    source: Option<LogPosition>,
+) -> Result<Option<Changes>, Error> {
+    let changes = match Store::changes_beside(&args.store.store, options, from) {
+        Err(Error::ChangesOverrun { .. }) => return Ok(None),
+        other => other?,
+    };
+    match source {
+        Some(source) if !source.is_of_same_store(&changes.position()) => {
+            Err(Error::PositionOfOtherStore {
+                position: source.to_string(),
+                store: changes.position().to_string(),
+            })
+        }
+        _ => Ok(Some(changes)),
+    }
+}
+
+/// Refuses a copy that is a file of the source.
+fn not_the_source(args: &FollowArgs) -> Result<(), Failure> {
+    let place = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
+    let Ok(copy) = place(&args.copy) else {
+        return Ok(());
+    };
+    let is_copy = |path: &PathBuf| place(path).is_ok_and(|found| found == copy);
+    match args.store.store.iter().any(is_copy) {
+        true => Err(Failure::Usage(format!(
+            "{} is the source itself: name another store as its copy",
+            args.copy.display()
+        ))),
+        false => Ok(()),
+    }
+}
+
+/// A copy as it was found, before anything of it is changed.
+struct Found {
+    store: Store,
+    is_new: bool,
+    position: Option<LogPosition>,
+    source: Option<LogPosition>,
+    /// Its position is the one of the command line.
+    is_given: bool,
+}
+
+impl Found {
+    fn open(args: &FollowArgs, given: Option<LogPosition>) -> Result<Found, Failure> {
         let options = store::with_pool(args.store.pool, LARGE_POOL);
-        let store = match args.copy.exists() {
-            true => Store::open(&args.copy, &options)?,
-            false if given.is_some() => {
+        let is_new = !args.copy.exists();
+        let store = match is_new {
+            false => Store::open(&args.copy, &options)?,
+            true if given.is_some() => {
                 return Err(Failure::Usage(format!(
                     "--from is for a copy that was restored from a backup; {} does not exist",
                     args.copy.display()
                 )));
             }
-            false => Store::create(&args.copy, &options)?,
+            true => Store::create(&args.copy, &options)?,
         };
-        let trees = store.trees()?;
-        let is_noted = trees.iter().any(|tree| tree.name == NOTE);
-        if !is_noted && !trees.is_empty() && given.is_none() {
-            store.close()?;
+        let mut found = Found {
+            store,
+            is_new,
+            position: None,
+            source: None,
+            is_given: false,
+        };
+        match found.read(args, given) {
+            Ok(()) => Ok(found),
+            Err(error) => found.give_up(error),
+        }
+    }
+
+    /// Reads what the copy has noted.
+    fn read(&mut self, args: &FollowArgs, given: Option<LogPosition>) -> Result<(), Failure> {
+        let trees = self.store.trees()?;
+        if trees.iter().any(|tree| tree.name == NOTE) {
+            let note = self.store.tree(NOTE)?;
+            let read = |key| -> Result<Option<LogPosition>, Error> {
+                let noted = note.get(key)?;
+                let text = noted.as_deref().map(String::from_utf8_lossy);
+                Ok(text.map(|text| text.parse()).transpose()?)
+            };
+            self.position = read(POSITION)?;
+            self.source = read(SOURCE)?.or(self.position);
+        }
+        if self.source.is_none() && given.is_none() && trees.iter().any(|tree| tree.name != NOTE) {
             return Err(Failure::Usage(format!(
                 "{} is no copy that was made by this verb: name one that does not exist, or restore a backup there and give its position with --from",
                 args.copy.display()
             )));
         }
-        let note = store.open_or_create_tree(NOTE)?;
-        let noted = note.get(POSITION)?;
-        let text = noted.as_deref().map(String::from_utf8_lossy);
-        let noted = text.map(|text| text.parse()).transpose();
-        // What the copy has noted itself is newer.
-        let position = noted.map_err(Error::from)?.or(given);
-        if let (Some(given), Some(position)) = (given, position)
-            && !given.is_of_same_store(&position)
+        if let (Some(given), Some(source)) = (given, self.source)
+            && !given.is_of_same_store(&source)
         {
-            store.close()?;
             return Err(Failure::Usage(format!(
                 "--from is a position of another store than {} follows",
                 args.copy.display()
             )));
         }
+        // What the copy has noted itself is newer.
+        self.is_given = self.source.is_none() && given.is_some();
+        self.position = self.position.or(given.filter(|_| self.is_given));
+        Ok(())
+    }
+
+    /// The first stream; `None` where the log has moved on.
+    fn stream(&self, args: &FollowArgs, options: &Options) -> Result<Option<Changes>, Failure> {
+        let changes = stream_from(args, options, self.position, self.source)?;
+        if changes.is_none() && self.is_given {
+            return Err(Failure::Usage(
+                "the source's log has moved on from the position of --from: restore a newer backup, or name a copy that does not exist".into(),
+            ));
+        }
+        Ok(changes)
+    }
+
+    /// Leaves the copy as it was.
+    fn give_up<T>(self, error: Failure) -> Result<T, Failure> {
+        match self.is_new {
+            true => self.store.undo_creation()?,
+            false => self.store.close()?,
+        }
+        Err(error)
+    }
+
+    /// The copy of the source that `first` is of, which it notes before anything else.
+    fn begin(self, first: Option<&Changes>) -> Result<Copy, Error> {
+        let note = self.store.open_or_create_tree(NOTE)?;
+        let mut transaction = self.store.begin()?;
+        let source = self.source.or(first.map(Changes::position));
+        if let Some(source) = source {
+            transaction.insert(&note, SOURCE, source.to_string())?;
+        }
+        if let Some(position) = self.position {
+            transaction.insert(&note, POSITION, position.to_string())?;
+        }
+        transaction.commit()?;
         Ok(Copy {
-            store,
+            store: self.store,
             note,
-            position,
+            position: self.position,
+            source,
         })
+    }
+}
+
+impl Copy {
+    fn open(
+        args: &FollowArgs,
+        options: &Options,
+        given: Option<LogPosition>,
+    ) -> Result<(Copy, Option<Changes>), Failure> {
+        not_the_source(args)?;
+        let found = Found::open(args, given)?;
+        match found.stream(args, options) {
+            Ok(first) => Ok((found.begin(first.as_ref())?, first)),
+            Err(error) => found.give_up(error),
+        }
     }
 
     /// Follows one stream after another.
     fn follow(
         &mut self,
+        mut first: Option<Changes>,
         args: &FollowArgs,
         options: &Options,
         global: &GlobalArgs,
@@ -176,7 +307,14 @@ impl Copy {
         let mut from = self.position;
         loop {
             let before = told.transactions;
-            let ended = self.follow_from(from, args, options, &mut told)?;
+            let stream = match first.take() {
+                None => stream_from(args, options, from, self.source)?,
+                first => first,
+            };
+            let ended = match stream {
+                Some(changes) => self.follow_stream(changes, from.is_some(), args, &mut told)?,
+                None => Ended::Behind,
+            };
             attempts = match told.transactions > before {
                 true => 1,
                 false => attempts + 1,
@@ -202,25 +340,21 @@ impl Copy {
         }
     }
 
-    fn follow_from(
+    /// Follows one stream. Without a position the first transaction has everything: before it there
+    /// is nothing to note.
+    fn follow_stream(
         &mut self,
-        from: Option<LogPosition>,
+        mut changes: Changes,
+        mut has_begun: bool,
         args: &FollowArgs,
-        options: &Options,
         told: &mut Told,
     ) -> Result<Ended, Failure> {
-        let mut changes = match Store::changes_beside(&args.store.store, options, from) {
-            Err(Error::ChangesOverrun { .. }) => return Ok(Ended::Behind),
-            other => other?,
-        };
         let mut held = None;
-        // Without a position the first transaction has everything; before it there is nothing to note.
-        let mut has_begun = from.is_some();
         loop {
             interrupt::check()?;
             let next = match held.take() {
                 Some(committed) => Ok(Some(committed)),
-                None => changes.next_within(PATIENCE),
+                None => look(&mut changes, args.once),
             };
             let next = match next {
                 Err(Error::ChangesOverrun { .. }) => return Ok(Ended::Behind),
@@ -244,7 +378,9 @@ impl Copy {
             };
             let batch = gather(first, &mut changes, &mut held);
             match self.apply(&batch) {
-                Err(error) if is_overtaken(&error) => return Ok(Ended::Overtaken),
+                Err(Failure::Lab(LabError::Engine(error))) if is_overtaken(&error) => {
+                    return Ok(Ended::Overtaken);
+                }
                 other => other?,
             }
             has_begun = true;
@@ -271,7 +407,7 @@ impl Copy {
 
     /// Applies transactions as one, which also notes how far the copy is then. Trees are made and
     /// dropped before that: doing it again changes nothing.
-    fn apply(&mut self, batch: &[Committed]) -> Result<(), Error> {
+    fn apply(&mut self, batch: &[Committed]) -> Result<(), Failure> {
         let mut writes: Vec<(&Committed, &Change)> = Vec::new();
         for committed in batch {
             if committed.is_whole {
@@ -341,6 +477,14 @@ impl Copy {
     }
 }
 
+/// The next transaction; where the last one is looked for, all that is there is read.
+fn look(changes: &mut Changes, once: bool) -> Result<Option<Committed>, Error> {
+    match changes.next_within(PATIENCE)? {
+        None if once => changes.next_within(Duration::ZERO),
+        next => Ok(next),
+    }
+}
+
 /// The transaction `first` and those behind it that are there already. One that has trees read from
 /// a state of the source stays alone: what comes before may concern the same records.
 fn gather(first: Committed, changes: &mut Changes, held: &mut Option<Committed>) -> Vec<Committed> {
@@ -351,7 +495,7 @@ fn gather(first: Committed, changes: &mut Changes, held: &mut Option<Committed>)
     let mut bytes = bytes_of(&first);
     let mut batch = vec![first];
     while batch.len() < BATCH && bytes < BATCH_BYTES && !is_alone(&batch[0]) {
-        match changes.next_within(Duration::ZERO) {
+        match changes.next_within(AT_ONCE) {
             Ok(Some(next)) if is_alone(&next) => {
                 *held = Some(next);
                 break;
@@ -381,11 +525,14 @@ fn write_differences(
     mut ours: impl Iterator<Item = Result<Record, Error>>,
     tree: &Tree,
     transaction: &mut Transaction,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let (mut left, mut right) = (theirs.next().transpose()?, ours.next().transpose()?);
-    loop {
+    for compared in 0_u64.. {
+        if compared.is_multiple_of(CHECK_EVERY) {
+            interrupt::check()?;
+        }
         let order = match (&left, &right) {
-            (None, None) => return Ok(()),
+            (None, None) => break,
             (Some(_), None) => Ordering::Less,
             (None, Some(_)) => Ordering::Greater,
             (Some((left, _)), Some((right, _))) => left.cmp(right),
@@ -409,4 +556,5 @@ fn write_differences(
             right = ours.next().transpose()?;
         }
     }
+    Ok(())
 }

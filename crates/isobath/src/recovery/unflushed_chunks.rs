@@ -105,16 +105,8 @@ impl UnflushedChunks {
         if canary::is_on(Canary::TrustUnflushedChunks) {
             return Ok(None);
         }
-        let durable = log.known_durable().max(Lsn(superblock.log_durable));
         let is_needed = |named: &Named| self.is_confirmed(named.token);
-        if self
-            .missing_from(volume, superblock, durable, is_needed)?
-            .is_none()
-        {
-            return Ok(None);
-        }
-        let durable = durable.max(log.known_durable_behind()?);
-        self.missing_from(volume, superblock, durable, is_needed)
+        self.missing_behind(volume, superblock, log, is_needed)
     }
 
     /// As [`UnflushedChunks::first_missing`], of a part of the log: whether a commit has a chunk
@@ -129,8 +121,24 @@ impl UnflushedChunks {
         superblock: &Superblock,
         log: &Reader<'_>,
     ) -> Result<Option<Lsn>, IoError> {
+        self.missing_behind(volume, superblock, log, |_| true)
+    }
+
+    /// The first record that names a missing chunk and is not known to have been durable.
+    fn missing_behind(
+        &self,
+        volume: &Volume,
+        superblock: &Superblock,
+        log: &Reader<'_>,
+        is_needed: impl Fn(&Named) -> bool + Copy,
+    ) -> Result<Option<Lsn>, IoError> {
         let durable = log.known_durable().max(Lsn(superblock.log_durable));
-        self.missing_from(volume, superblock, durable, |_| true)
+        let missing = self.missing_from(volume, superblock, durable, is_needed)?;
+        if missing.is_none() {
+            return Ok(None);
+        }
+        let durable = durable.max(log.known_durable_behind()?);
+        self.missing_from(volume, superblock, durable, is_needed)
     }
 
     /// The first record at or behind `durable` that names a missing chunk.

@@ -254,8 +254,11 @@ fn random_work(seed: u64, options: &Options) {
         // Closed, or killed: what was acknowledged is there.
         if work.random.below(2) == 0 {
             store.close().unwrap();
-            let closed = changes.next_within(SOON);
-            assert!(matches!(closed, Err(Error::Closed)), "{closed:?}");
+            let closed = follower.follow(&mut changes, &work.states);
+            assert!(
+                matches!(closed, Err(Error::Closed | Error::ChangesOverrun { .. })),
+                "{closed:?}"
+            );
             device.power_off();
             device = image(&device);
         } else {
@@ -523,6 +526,58 @@ fn a_stream_waits_and_can_be_stopped() {
         // The stream does not keep it open.
         drop(store);
     });
+}
+
+/// The keys that are put before a stream's error.
+fn put_before_the_end(changes: &mut Changes) -> (Vec<Vec<u8>>, Error) {
+    let mut keys = Vec::new();
+    loop {
+        match changes.next_within(SOON) {
+            Ok(committed) => keys.extend(committed.unwrap().changes.into_iter().map(|change| {
+                let Change::Put { key, .. } = change else {
+                    panic!("{change:?}");
+                };
+                key
+            })),
+            Err(error) => return (keys, error),
+        }
+    }
+}
+
+#[test]
+fn what_was_committed_before_the_store_was_closed_comes_first() {
+    let store = Store::in_memory(&options()).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let mut changes = store.changes(Some(store.log_position().unwrap())).unwrap();
+    let keys: Vec<_> = (0..20).map(key).collect();
+    for key in &keys {
+        tree.insert(key, "1").unwrap();
+    }
+    store.close().unwrap();
+    let (found, error) = put_before_the_end(&mut changes);
+    assert_eq!(found, keys);
+    assert!(matches!(error, Error::Closed), "{error}");
+}
+
+#[test]
+fn what_was_read_before_an_error_comes_first() {
+    let store = Store::in_memory(&options()).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let mut changes = store.changes(Some(store.log_position().unwrap())).unwrap();
+    let keys: Vec<_> = (0..20).map(key).collect();
+    for key in &keys {
+        tree.insert(key, "1").unwrap();
+    }
+    let before = store.log_position().unwrap();
+    // Its bytes are not in the log: they cannot be read once the store is closed.
+    tree.insert("large", value(1, 60_000)).unwrap();
+    tree.insert("behind", "1").unwrap();
+    store.close().unwrap();
+    let (found, error) = put_before_the_end(&mut changes);
+    assert_eq!(found, keys);
+    assert!(matches!(error, Error::Closed), "{error}");
+    assert!(changes.position().lsn() <= before.lsn());
+    assert!(changes.next_within(NOW).is_err());
 }
 
 #[test]

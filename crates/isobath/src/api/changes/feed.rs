@@ -66,6 +66,8 @@ enum Source {
     Own {
         runtime: Arc<Runtime>,
         store: WeakStore,
+        /// It is closed, which was so before the last look at the log's durable end.
+        is_closed: bool,
     },
     /// A store that another process may write.
     Beside {
@@ -147,6 +149,7 @@ impl Feed {
         let source = Source::Own {
             runtime,
             store: store.downgrade(),
+            is_closed: false,
         };
         Feed::at_position(source, volume, &superblock, from, end, names)
     }
@@ -303,38 +306,52 @@ impl Feed {
         let superblock = recovery::read_superblock(&self.volume, paths)?;
         match superblock.store_id == self.store_id {
             true => Ok(superblock),
-            false => Err(StorageError::Closed.into()),
+            false => {
+                let at = |store, lsn| LogPosition { store, lsn }.to_string();
+                Err(Error::PositionOfOtherStore {
+                    position: at(self.store_id, self.at.0),
+                    store: at(superblock.store_id, superblock.log_start),
+                })
+            }
         }
     }
 
-    /// Refuses once nothing more can come.
+    /// Refuses once nothing more can come: called when all was read up to the last
+    /// [`Feed::durable_end`].
     pub(super) fn check_open(&self) -> Result<(), Error> {
         match &self.source {
-            Source::Own { runtime, .. } => {
-                runtime.check_open()?;
-                Ok(runtime.engine()?.shared.not_poisoned()?)
-            }
-            Source::Beside {
+            Source::Own {
                 is_closed: true, ..
             } => Err(Error::Closed),
-            Source::Beside { .. } => match self.volume.displaced() {
-                Some(error) => Err(StorageError::from(error).into()),
-                None => Ok(()),
+            Source::Own { runtime, .. } => Ok(runtime.engine()?.shared.not_poisoned()?),
+            Source::Beside {
+                paths, is_closed, ..
+            } => match self.volume.displaced() {
+                // One that was closed and then taken away was read whole; not so if another store
+                // has its place.
+                Some(error) if !is_closed || paths.iter().all(|path| path.exists()) => {
+                    Err(StorageError::from(error).into())
+                }
+                _ if *is_closed => Err(Error::Closed),
+                _ => Ok(()),
             },
         }
     }
 
     /// Up to where the log may be read now; not before `at`.
     pub(super) fn durable_end(&mut self) -> Result<Lsn, Error> {
-        match &self.source {
-            Source::Own { runtime, .. } => {
-                runtime.check_open()?;
-                let log = &runtime.engine()?.log;
-                let end = log.durable();
+        match &mut self.source {
+            Source::Own {
+                runtime, is_closed, ..
+            } => {
+                let engine = runtime.engine()?;
+                // Before the end is read: closing makes more of the log durable.
+                *is_closed = engine.shared.volume().is_err();
+                let end = engine.log.durable();
                 if end <= self.at {
                     return Ok(self.at);
                 }
-                let area = log.area().ok_or(StorageError::Closed)?;
+                let area = engine.log.area().ok_or(StorageError::Closed)?;
                 Ok(self.follow(area).min(end))
             }
             Source::Beside { .. } => self.flushed_end(),
@@ -381,7 +398,8 @@ impl Feed {
         let position = log.position();
         let missing = chunks.first_missing_in_part(&volume, &superblock, &log);
         let end = missing.map_err(StorageError::Io)?.unwrap_or(position);
-        if has_ended && position < full {
+        // Behind what was read now the next look judges.
+        if has_ended && position == self.at && position < full {
             self.judge_end(position, Lsn(superblock.log_durable))?;
         }
         let is_last = superblock.clean && end == self.at && has_ended;

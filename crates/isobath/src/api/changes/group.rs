@@ -14,6 +14,8 @@ use crate::page::Lsn;
 /// Most bytes of keys and values that a group holds. Trees that would have more are read from a
 /// snapshot instead.
 pub(super) const MAX_BYTES: usize = 64 << 20;
+/// Bytes of memory that each change has beside its key and value, roughly.
+const CHANGE_BYTES: usize = 100;
 
 /// What [`Group::close`] gives: the changes, whether they are all of the store, and where the
 /// records of replaced trees are.
@@ -81,6 +83,7 @@ impl Group {
         if self.is_whole {
             self.replaced.insert(id, Vec::new());
         }
+        self.bytes += CHANGE_BYTES;
         self.changes
             .push(Some((TreeId(0), Change::Create { tree })));
     }
@@ -88,13 +91,14 @@ impl Group {
     pub(super) fn drop_tree(&mut self, id: TreeId, tree: Arc<str>) {
         self.forget(id, &[]);
         self.replaced.remove(&id);
+        self.bytes += CHANGE_BYTES;
         self.changes.push(Some((TreeId(0), Change::Drop { tree })));
     }
 
     pub(super) fn remove(&mut self, id: TreeId, tree: &Arc<str>, key: &[u8]) {
         self.supersede(id, key);
         let (tree, key) = (Arc::clone(tree), key.to_vec());
-        self.bytes += key.len();
+        self.bytes += CHANGE_BYTES + key.len();
         self.changes.push(Some((id, Change::Remove { tree, key })));
     }
 
@@ -105,7 +109,7 @@ impl Group {
             self.missing.insert((id, key.to_vec()), self.changes.len());
         }
         let (tree, key, value) = (Arc::clone(tree), key.to_vec(), value.unwrap_or_default());
-        self.bytes += key.len() + value.len();
+        self.bytes += CHANGE_BYTES + key.len() + value.len();
         self.changes
             .push(Some((id, Change::Put { tree, key, value })));
     }
@@ -160,6 +164,8 @@ impl Group {
         for id in trees {
             self.replace(id, &[], lsn);
         }
+        // No value is missing any more, which had a place here.
+        self.changes.retain(Option::is_some);
         self.bytes = 0;
     }
 

@@ -179,7 +179,9 @@ impl ChangesStop {
 /// [`Store::changes_beside`].
 ///
 /// Nothing of the store waits for a stream. The log keeps what it has not used the space of again:
-/// at most as many bytes as it has. A stream that falls behind further ends with
+/// at most as many bytes as it has. A [`Committed`] that reads trees has a snapshot, which keeps old
+/// versions in the store as long as it, or a stream that has it read ahead, exists: drop them when
+/// they are not read on. A stream that falls behind further ends with
 /// [`Error::ChangesOverrun`]. After any error it answers the same again; open another one at the
 /// last position.
 pub struct Changes {
@@ -293,18 +295,18 @@ impl Changes {
     }
 
     /// The next transaction, once it is durable; `None` after `timeout`, or once the stream was
-    /// stopped. Waits in a task as tasks do, but reading the log blocks its thread. Commits of a
+    /// stopped. A `timeout` of zero waits for nothing, but reads all that is there. Waits in a task as tasks do, but reading the log blocks its thread. Commits of a
     /// store that does not make them durable ([`Durability::None`](crate::Durability::None)) come
     /// once its log is written for other reasons, such as a checkpoint.
     ///
     /// # Errors
     ///
     /// [`Error::ChangesOverrun`], [`Error::Poisoned`] and [`Error::Closed`] once all before that
-    /// was given out, or a failed read.
+    /// was given out, or a failed read. In the writer's process a stream that has fallen behind
+    /// answers [`Error::Closed`] before the first transaction that needs more than the closed store's
+    /// log: a large value, or a tree that was loaded or rewritten. A stream of the opened store goes
+    /// on at the position.
     pub fn next_within(&mut self, timeout: Duration) -> Result<Option<Committed>, Error> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
-        }
         let next = self.next_or_none(timeout);
         next.inspect_err(|error| self.failed = Some(error.clone()))
     }
@@ -318,9 +320,20 @@ impl Changes {
                 }
                 return Ok(Some(next));
             }
+            if let Some(error) = &self.failed {
+                return Err(error.clone());
+            }
             let before = self.feed.at;
-            self.fill()?;
-            if !self.ready.is_empty() || self.feed.at != before {
+            // What was read before the error comes first.
+            self.failed = self.fill().err();
+            if !self.ready.is_empty() || self.failed.is_some() {
+                continue;
+            }
+            if self.feed.at != before {
+                let is_late = !timeout.is_zero() && clock::now() - began >= timeout;
+                if is_late || self.stop.is_stopped() {
+                    return Ok(None);
+                }
                 continue;
             }
             if self.group.is_none() {
@@ -497,6 +510,9 @@ impl Changes {
         let value = match operation.value {
             None => {
                 group.remove(id, name, operation.key);
+                if group.is_large() {
+                    group.replace_all(lsn);
+                }
                 return Ok(());
             }
             Some(value) if value.kind == ValueKind::Inline => Some(value.bytes.to_vec()),
