@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import SMALL
 from isobath import ChangesOverrun, Closed, Committed, InvalidArgument, Store
 
-SMALL = {"pool_bytes": 8 << 20, "workers": 1}
 Copy = dict[str, dict[bytes, bytes]]
 
 
