@@ -1,0 +1,230 @@
+//! Snapshots: what is sent, what a crash leaves, and what must not be believed.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+
+use isobath_raft::{Error, Piece};
+use openraft::storage::RaftStateMachine;
+use openraft::{RaftSnapshotBuilder, Snapshot};
+use support::{Machine, Types, open, put, records};
+use tempfile::TempDir;
+
+/// Sends a snapshot as a network does; returns the files that were sent.
+async fn send(snapshot: &Snapshot<Types>, to: &mut Machine) -> Vec<Piece> {
+    let receiver = to.receive(&snapshot.snapshot.pieces()).unwrap();
+    let missing = receiver.missing();
+    for piece in &missing {
+        let mut offset = 0;
+        while offset < piece.bytes {
+            let bytes = snapshot
+                .snapshot
+                .read_at(&piece.name, offset, 10_000)
+                .unwrap();
+            receiver.write_at(&piece.name, offset, &bytes).unwrap();
+            offset += bytes.len() as u64;
+        }
+    }
+    let files = receiver.finish().unwrap();
+    to.install_snapshot(&snapshot.meta, Box::new(files))
+        .await
+        .unwrap();
+    missing
+}
+
+async fn fill(machine: &mut Machine, indexes: std::ops::Range<u64>) {
+    let value = "v".repeat(200);
+    let entries = indexes.map(|index| put(index, &format!("key {index:06}"), &value));
+    machine.apply(entries.collect::<Vec<_>>()).await.unwrap();
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap();
+    let name = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
+    let mut names: Vec<String> = entries.map(|entry| name(entry.unwrap())).collect();
+    names.sort();
+    names
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receiver_gets_only_the_backups_that_it_lacks() {
+    let (here, there) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let ((_log, mut leader), (_log2, mut follower)) = (open(here.path()), open(there.path()));
+    fill(&mut leader, 1..5_000).await;
+    let first = leader.build_snapshot().await.unwrap();
+    assert_eq!(send(&first, &mut follower).await, first.snapshot.pieces());
+
+    fill(&mut leader, 5_000..5_050).await;
+    let second = leader.build_snapshot().await.unwrap();
+    let sent = send(&second, &mut follower).await;
+    let bytes = |pieces: &[Piece]| pieces.iter().map(|piece| piece.bytes).sum::<u64>();
+    assert!(
+        bytes(&sent) * 4 < bytes(&first.snapshot.pieces()),
+        "{sent:?} after {:?}",
+        first.snapshot.pieces()
+    );
+    assert!(
+        second
+            .snapshot
+            .pieces()
+            .starts_with(&first.snapshot.pieces())
+    );
+    assert_eq!(records(&follower), records(&leader));
+    assert_eq!(records(&follower).len(), 5_049);
+    assert_eq!(
+        follower.applied_state().await.unwrap().0,
+        second.meta.last_log_id
+    );
+
+    // The follower's own snapshot begins anew: its store is another one.
+    let own = follower.build_snapshot().await.unwrap();
+    assert!(!own.snapshot.pieces().contains(&first.snapshot.pieces()[0]));
+    // One file per piece, one state, the log.
+    let files = own.snapshot.pieces().len() + 2;
+    assert_eq!(
+        names(there.path()).len(),
+        files,
+        "{:?}",
+        names(there.path())
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_chain_does_not_grow_without_end_and_old_files_are_readable_until_they_are_dropped() {
+    let here = TempDir::new().unwrap();
+    let (_log, mut machine) = open(here.path());
+    fill(&mut machine, 1..100).await;
+    let first = machine.build_snapshot().await.unwrap();
+    let mut lengths = Vec::new();
+    for round in 0..20 {
+        fill(&mut machine, 100 + round..101 + round).await;
+        lengths.push(
+            machine
+                .build_snapshot()
+                .await
+                .unwrap()
+                .snapshot
+                .pieces()
+                .len(),
+        );
+    }
+    assert!(lengths.iter().all(|&length| length <= 16), "{lengths:?}");
+    assert!(
+        lengths.iter().filter(|&&length| length == 2).count() >= 1,
+        "{lengths:?}"
+    );
+    assert!(lengths.iter().any(|&length| length > 2), "{lengths:?}");
+    let old = &first.snapshot.pieces()[0];
+    assert!(!here.path().join(format!("{}.backup", old.name)).exists());
+    // Another node can still get and install it, although its files have no names any more.
+    let there = TempDir::new().unwrap();
+    let (_log2, mut follower) = open(there.path());
+    send(&first, &mut follower).await;
+    assert_eq!(records(&follower).len(), 99);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_says_exactly_what_it_holds_while_entries_are_applied() {
+    let (here, there) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let ((_log, mut leader), (_log2, mut follower)) = (open(here.path()), open(there.path()));
+    fill(&mut leader, 1..2_000).await;
+    let mut builder = leader.get_snapshot_builder().await;
+    let building = tokio::spawn(async move { builder.build_snapshot().await.unwrap() });
+    let mut index = 2_000;
+    while !building.is_finished() {
+        fill(&mut leader, index..index + 1).await;
+        index += 1;
+    }
+    let snapshot = building.await.unwrap();
+    let last = snapshot.meta.last_log_id.unwrap().index;
+    assert!(
+        (2_000..index).contains(&last),
+        "{last} of {index}: nothing was concurrent"
+    );
+    send(&snapshot, &mut follower).await;
+    assert_eq!(records(&follower).len() as u64, last);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_installed_is_there_after_opening_and_nothing_else() {
+    let (here, there) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let (_log, mut leader) = open(here.path());
+    fill(&mut leader, 1..500).await;
+    let snapshot = leader.build_snapshot().await.unwrap();
+    {
+        let (_log, mut follower) = open(there.path());
+        send(&snapshot, &mut follower).await;
+    }
+    // What a crash in the middle of the next installation leaves.
+    for name in [
+        "state-2.iso",
+        "0-f.backup",
+        "0-e.incoming",
+        "0-d.backup.partial",
+    ] {
+        fs::write(there.path().join(name), "cut off").unwrap();
+    }
+    fs::write(there.path().join("notes.txt"), "the user's").unwrap();
+    let (_log, mut follower) = open(there.path());
+    assert_eq!(records(&follower), records(&leader));
+    let current = follower.get_current_snapshot().await.unwrap().unwrap();
+    assert_eq!(current.meta, snapshot.meta);
+    let mut expected: Vec<String> = snapshot
+        .snapshot
+        .pieces()
+        .iter()
+        .map(|piece| format!("{}.backup", piece.name))
+        .chain(["log.iso", "notes.txt", "state-1.iso"].map(str::to_owned))
+        .collect();
+    expected.sort();
+    assert_eq!(names(there.path()), expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_sent_wrongly_is_refused_and_leaves_nothing() {
+    let (here, there) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let ((_log, mut leader), (_log2, mut follower)) = (open(here.path()), open(there.path()));
+    fill(&mut leader, 1..100).await;
+    fill(&mut follower, 1..50).await;
+    let before = (names(there.path()), records(&follower));
+    for name in ["", "../x", "a/b", "A"] {
+        let piece = Piece {
+            name: name.to_owned(),
+            bytes: 1,
+        };
+        let refused = follower.receive(&[piece]);
+        assert!(matches!(refused, Err(Error::Snapshot { .. })), "{name}");
+    }
+    let piece = |name: &str| Piece {
+        name: name.to_owned(),
+        bytes: 10,
+    };
+    let receiver = follower.receive(&[piece("0-a")]).unwrap();
+    assert!(receiver.write_at("0-b", 0, b"x").is_err());
+    assert!(receiver.write_at("0-a", 8, b"xyz").is_err());
+    receiver.write_at("0-a", 0, b"short").unwrap();
+    assert!(receiver.finish().is_err());
+
+    // A file that is not what it says, and one whose name promises other entries.
+    let snapshot = leader.build_snapshot().await.unwrap();
+    let receiver = follower.receive(&[piece("0-c")]).unwrap();
+    receiver.write_at("0-c", 0, b"0123456789").unwrap();
+    let files = receiver.finish().unwrap();
+    let installed = follower
+        .install_snapshot(&snapshot.meta, Box::new(files))
+        .await;
+    let told = installed.unwrap_err().to_string();
+    assert!(told.contains("0-c.backup"), "{told}");
+    let mut meta = snapshot.meta.clone();
+    meta.last_log_id = Some(support::id(98));
+    let installed = follower
+        .install_snapshot(&meta, snapshot.snapshot.clone())
+        .await;
+    let told = installed.unwrap_err().to_string();
+    assert!(told.contains("another entry than it says"), "{told}");
+    assert_eq!(records(&follower), before.1);
+    drop((_log2, follower));
+    let (_log2, follower) = open(there.path());
+    assert_eq!((names(there.path()), records(&follower)), before);
+}
