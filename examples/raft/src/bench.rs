@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -79,13 +80,16 @@ pub fn serve_rocksdb(_directory: &Path, _setup: &Setup) -> io::Result<()> {
     ))
 }
 
-/// An address of this machine that is free now.
+/// An address that only this machine has, with a port that is free now. Each call takes an address
+/// of its own, so that no outgoing connection takes the port while the node is down.
 ///
 /// # Errors
 ///
 /// What listening fails with.
 pub fn free_address() -> io::Result<String> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
+    let [a, b, c, ..] = RandomState::new().hash_one(0).to_le_bytes();
+    let address = Ipv4Addr::new(127, a, b, c.clamp(2, 254));
+    Ok(TcpListener::bind((address, 0))?.local_addr()?.to_string())
 }
 
 async fn start(engine: &str, directory: &Path) -> io::Result<Cluster> {
@@ -98,13 +102,22 @@ async fn start(engine: &str, directory: &Path) -> io::Result<Cluster> {
         let address = free_address()?;
         let node = Command::new(std::env::current_exe()?)
             .args(["serve", "--engine", engine, "--snapshot-every", "0"])
-            .args(["--id", &id.to_string(), "--address", &address, "--directory"])
+            .args([
+                "--id",
+                &id.to_string(),
+                "--address",
+                &address,
+                "--directory",
+            ])
             .arg(directory.join(format!("node-{id}")))
             .spawn()?;
         cluster.nodes.push(node);
         cluster.addresses.insert(id, address);
     }
-    let nodes = cluster.addresses.iter().map(|(&id, address)| (id, BasicNode::new(address)));
+    let nodes = cluster
+        .addresses
+        .iter()
+        .map(|(&id, address)| (id, BasicNode::new(address)));
     let nodes: BTreeMap<u64, BasicNode> = nodes.collect();
     let mut first = Connection::new(None, &cluster.addresses[&1]);
     let began = Instant::now();
@@ -113,20 +126,32 @@ async fn start(engine: &str, directory: &Path) -> io::Result<Cluster> {
         tokio::time::sleep(Duration::from_millis(100)).await;
         let nodes = nodes.clone();
         if !is_initialized {
-            let told = first.call(Call::Initialize { nodes }, &[], CALL_LIMIT).await;
+            let told = first
+                .call(Call::Initialize { nodes }, &[], CALL_LIMIT)
+                .await;
             is_initialized = matches!(told, Ok(Reply::Done));
         }
         let status = first.call(Call::Status, &[], CALL_LIMIT).await;
-        if let Ok(Reply::Status { leader: Some(leader), .. }) = status {
+        if let Ok(Reply::Status {
+            leader: Some(leader),
+            ..
+        }) = status
+        {
             cluster.leader = leader;
             return Ok(cluster);
         }
     }
-    Err(io::Error::other(format!("three nodes on {engine} have found no leader")))
+    Err(io::Error::other(format!(
+        "three nodes on {engine} have found no leader"
+    )))
 }
 
 /// One client's writes, one after another; how long each took.
-async fn write(mut connection: Connection, client: u64, plan: (u64, Instant, Instant)) -> io::Result<Vec<Duration>> {
+async fn write(
+    mut connection: Connection,
+    client: u64,
+    plan: (u64, Instant, Instant),
+) -> io::Result<Vec<Duration>> {
     let (value_bytes, begin, end) = plan;
     let mut latencies = Vec::new();
     let mut number = 0_u64;
@@ -139,7 +164,10 @@ async fn write(mut connection: Connection, client: u64, plan: (u64, Instant, Ins
             value: "v".repeat(usize::try_from(value_bytes).unwrap_or(0)),
         };
         let asked = Instant::now();
-        match connection.call(Call::Write(request), &[], CALL_LIMIT).await? {
+        match connection
+            .call(Call::Write(request), &[], CALL_LIMIT)
+            .await?
+        {
             Reply::Wrote(_) if asked >= begin => latencies.push(asked.elapsed()),
             Reply::Wrote(_) => {}
             other => return Err(io::Error::other(format!("a write was answered {other:?}"))),
@@ -151,7 +179,11 @@ async fn write(mut connection: Connection, client: u64, plan: (u64, Instant, Ins
 async fn run_once(engine: &str, plan: &Plan, directory: &Path) -> io::Result<Vec<Duration>> {
     let cluster = start(engine, directory).await?;
     let begin = Instant::now() + WARM_UP;
-    let times = (plan.value_bytes, begin, begin + Duration::from_secs(plan.seconds));
+    let times = (
+        plan.value_bytes,
+        begin,
+        begin + Duration::from_secs(plan.seconds),
+    );
     let clients = (0..plan.clients).map(|client| {
         let connection = Connection::new(None, &cluster.addresses[&cluster.leader]);
         tokio::spawn(write(connection, client, times))
@@ -194,11 +226,16 @@ fn syncs_per_second(directory: &Path) -> io::Result<f64> {
 /// What starting servers and calling them fails with.
 pub fn run(plan: &Plan) -> io::Result<()> {
     fs::create_dir_all(&plan.directory)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     println!("| engine | round | writes/s | p50 ms | p99 ms |");
     println!("| --- | --- | --- | --- | --- |");
     for round in 1..=plan.rounds {
-        println!("| (drive: fdatasync) | {round} | {:.0} | | |", syncs_per_second(&plan.directory)?);
+        println!(
+            "| (drive: fdatasync) | {round} | {:.0} | | |",
+            syncs_per_second(&plan.directory)?
+        );
         for engine in &plan.engines {
             let directory = plan.directory.join(format!("{engine}-{round}"));
             let measured = runtime.block_on(run_once(engine, plan, &directory));
@@ -206,10 +243,16 @@ pub fn run(plan: &Plan) -> io::Result<()> {
             let latencies = measured?;
             let at = |share: f64| {
                 let at = (latencies.len() as f64 * share) as usize;
-                latencies.get(at).map_or(0.0, |latency| latency.as_secs_f64() * 1e3)
+                latencies
+                    .get(at)
+                    .map_or(0.0, |latency| latency.as_secs_f64() * 1e3)
             };
             let rate = latencies.len() as f64 / plan.seconds as f64;
-            println!("| {engine} | {round} | {rate:.0} | {:.2} | {:.2} |", at(0.5), at(0.99));
+            println!(
+                "| {engine} | {round} | {rate:.0} | {:.2} | {:.2} |",
+                at(0.5),
+                at(0.99)
+            );
         }
     }
     Ok(())

@@ -284,7 +284,8 @@ mod tests {
             let mut rest = rest.to_vec();
             let operation = rest.remove(at);
             let after = operation.action.on(state);
-            operation.call <= first_answer && after.is_some_and(|state| some_order_fits(&rest, state))
+            operation.call <= first_answer
+                && after.is_some_and(|state| some_order_fits(&rest, state))
         })
     }
 }

@@ -103,14 +103,20 @@ impl Peer {
             while offset < piece.bytes {
                 let bytes = snapshot.snapshot.read_at(&piece.name, offset, PART_BYTES)?;
                 let name = piece.name.clone();
-                match self.call(Call::Part { name, offset }, &bytes, PART_LIMIT).await? {
+                match self
+                    .call(Call::Part { name, offset }, &bytes, PART_LIMIT)
+                    .await?
+                {
                     Reply::Done => offset += bytes.len() as u64,
                     other => return Err(unexpected(&other)),
                 }
             }
         }
         let meta = snapshot.meta;
-        match self.call(Call::Install { vote, meta }, &[], INSTALL_LIMIT).await? {
+        match self
+            .call(Call::Install { vote, meta }, &[], INSTALL_LIMIT)
+            .await?
+        {
             Reply::Installed(installed) => Ok(installed),
             other => Err(unexpected(&other)),
         }

@@ -32,7 +32,10 @@ pub struct Envelope {
 
 /// What is asked for.
 #[derive(Debug, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "openraft's own, and those of the variants' names")]
+#[expect(
+    missing_docs,
+    reason = "openraft's own, and those of the variants' names"
+)]
 pub enum Call {
     /// openraft's.
     Append(AppendEntriesRequest<Types>),
@@ -61,7 +64,10 @@ pub enum Call {
 
 /// The answers.
 #[derive(Debug, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "openraft's own, and those of the variants' names")]
+#[expect(
+    missing_docs,
+    reason = "openraft's own, and those of the variants' names"
+)]
 pub enum Reply {
     /// openraft's.
     Append(Result<AppendEntriesResponse<u64>, RaftError<u64>>),
