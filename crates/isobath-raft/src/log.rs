@@ -8,6 +8,12 @@
 //! order of commits: a crash loses the last of them, never one that precedes a synced append. A
 //! node that lost them applies entries again, or purges again.
 //!
+//! A leader that restarts has to be elected again: opening takes the mark *committed* from its vote.
+//! With the mark openraft would let it lead at once, and confirm reads up to the committed id that it
+//! still knows. That one may be older than a write that was acknowledged before the crash, because it
+//! was not synced. A leader that is elected confirms reads only once it has committed an entry of its
+//! own, behind all others. Who was voted for is kept, and so no vote is given twice.
+//!
 //! The store's own durability is [`Durability::None`], so that such hints are read back at once. An
 //! entry can therefore be read before it is durable; openraft asks for none before its callback.
 
@@ -25,7 +31,7 @@ use openraft::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::record::{decode, encode, from_found};
+use crate::record::{decode, encode, from_found, read};
 use crate::{Error, Types};
 
 const VOTE: &str = "vote";
@@ -73,9 +79,16 @@ type Indexes = (Bound<u64>, Bound<u64>);
 
 impl<C: Types> LogStore<C> {
     pub(crate) fn open(store: Store) -> Result<LogStore<C>, Error> {
+        let marks = store.open_or_create_tree("marks")?;
+        let vote: Option<Vote<C::NodeId>> = read(&marks, VOTE)?;
+        if let Some(mut vote) = vote.filter(|vote| vote.committed) {
+            vote.committed = false;
+            // Not synced: the next opening does it again if a crash undoes it.
+            marks.insert(VOTE, encode(VOTE, &vote)?)?;
+        }
         Ok(LogStore {
             entries: store.open_or_create_tree("log")?,
-            marks: store.open_or_create_tree("marks")?,
+            marks,
             store,
             durability: Durability::Synced,
             types: PhantomData,
