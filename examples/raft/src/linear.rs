@@ -22,12 +22,8 @@ pub enum Action {
     Get(Option<Value>),
     /// A write.
     Put(Value),
-    /// A write if the value is `old`; it was (`done`), was not, or that is unknown.
-    Swap {
-        old: Option<Value>,
-        new: Value,
-        done: Option<bool>,
-    },
+    /// A write because the value was `old`. One that found another value is a read.
+    Swap { old: Option<Value>, new: Value },
 }
 
 /// An operation on one key. Times are of one clock.
@@ -47,31 +43,25 @@ impl Action {
         match self {
             Action::Get(seen) => (seen == state).then_some(state),
             Action::Put(value) => Some(Some(value)),
-            Action::Swap { old, new, done } => {
-                let fits = old == state;
-                let may_be = done.is_none_or(|done| done == fits);
-                may_be.then_some(if fits { Some(new) } else { state })
-            }
+            Action::Swap { old, new } => (old == state).then_some(Some(new)),
         }
     }
 
-    fn written(self) -> Option<Value> {
+    /// The value that this leaves, if it writes.
+    #[must_use]
+    pub fn written(self) -> Option<Value> {
         match self {
             Action::Get(_) => None,
             Action::Put(value) | Action::Swap { new: value, .. } => Some(value),
         }
     }
 
-    /// The value that this met for certain.
+    /// The value that this met, if it happened.
     fn met(self) -> Option<Value> {
         match self {
             Action::Get(seen) => seen,
-            Action::Swap {
-                old,
-                done: Some(true),
-                ..
-            } => old,
-            _ => None,
+            Action::Put(_) => None,
+            Action::Swap { old, .. } => old,
         }
     }
 }
@@ -170,8 +160,8 @@ mod tests {
         }
     }
 
-    fn swap(old: Option<Value>, new: Value, done: Option<bool>) -> Action {
-        Action::Swap { old, new, done }
+    fn swap(old: Option<Value>, new: Value) -> Action {
+        Action::Swap { old, new }
     }
 
     #[test]
@@ -200,9 +190,9 @@ mod tests {
             vec![operation(1, 0, Put(1)), operation(2, 3, Get(None))],
             vec![
                 operation(1, 2, Put(1)),
-                operation(3, 6, swap(Some(1), 2, Some(true))),
-                operation(4, 7, swap(Some(1), 3, Some(false))),
-                operation(8, 0, swap(Some(2), 4, None)),
+                operation(3, 6, swap(Some(1), 2)),
+                operation(4, 7, Get(Some(2))),
+                operation(8, 0, swap(Some(2), 4)),
                 operation(9, 10, Get(Some(4))),
             ],
         ] {
@@ -231,13 +221,10 @@ mod tests {
             // Both swaps took the same value.
             vec![
                 operation(1, 2, Put(1)),
-                operation(3, 6, swap(Some(1), 2, Some(true))),
-                operation(4, 7, swap(Some(1), 3, Some(true))),
+                operation(3, 6, swap(Some(1), 2)),
+                operation(4, 7, swap(Some(1), 3)),
             ],
-            vec![
-                operation(1, 2, Put(1)),
-                operation(3, 4, swap(Some(1), 2, Some(false))),
-            ],
+            vec![operation(1, 2, Put(1)), operation(3, 4, swap(None, 2))],
             // A write without an answer that is seen, and unseen again.
             vec![
                 operation(1, 0, Put(1)),
@@ -263,7 +250,7 @@ mod tests {
                     let action = match random.u8(0..3) {
                         0 => Action::Get(old),
                         1 => Action::Put(value),
-                        _ => swap(old, value, Some(random.bool())),
+                        _ => swap(old, value),
                     };
                     operation(call, answer, action)
                 })

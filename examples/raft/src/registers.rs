@@ -35,9 +35,15 @@ pub enum Request {
     },
 }
 
-/// Whether the change was made.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answer(pub bool);
+/// What became of a change.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// It was made.
+    #[default]
+    Done,
+    /// It was not: the key has this value.
+    Other(Option<String>),
+}
 
 /// The keys, in a tree.
 #[derive(Debug)]
@@ -70,13 +76,14 @@ impl Application<Types> for Registers {
         let (key, value) = match request {
             Request::Put { key, value } => (key, value),
             Request::Swap { key, old, new } => {
-                if txn.get(&self.tree, key)?.map(text) != *old {
-                    return Ok(Answer(false));
+                let found = txn.get(&self.tree, key)?.map(text);
+                if found != *old {
+                    return Ok(Answer::Other(found));
                 }
                 (key, new)
             }
         };
         txn.insert(&self.tree, key, value)?;
-        Ok(Answer(true))
+        Ok(Answer::Done)
     }
 }

@@ -396,24 +396,26 @@ impl RocksMachine {
         for entry in entries {
             applied.0 = Some(entry.log_id);
             answers.push(match entry.payload {
-                EntryPayload::Blank => Answer::default(),
+                EntryPayload::Blank => Answer::Done,
                 EntryPayload::Membership(members) => {
                     applied.1 = StoredMembership::new(applied.0, members);
-                    Answer::default()
+                    Answer::Done
                 }
                 EntryPayload::Normal(Request::Put { key, value }) => {
                     batch.put(key.as_bytes(), value.as_bytes());
-                    Answer(true)
+                    Answer::Done
                 }
                 EntryPayload::Normal(Request::Swap { key, old, new }) => {
                     // What the batch has so far must be seen.
                     self.0.write(&batch, false)?;
                     batch = Batch::new();
-                    let fits = self.0.get(key.as_bytes())?.map(text) == old;
-                    if fits {
+                    let found = self.0.get(key.as_bytes())?.map(text);
+                    if found == old {
                         batch.put(key.as_bytes(), new.as_bytes());
+                        Answer::Done
+                    } else {
+                        Answer::Other(found)
                     }
-                    Answer(fits)
                 }
             });
         }

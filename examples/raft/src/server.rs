@@ -97,15 +97,36 @@ where
     runtime.block_on(async {
         let listener = TcpListener::bind(setup.address).await?;
         let node = Arc::new(start(storage, setup).await?);
-        loop {
-            let (stream, _) = listener.accept().await?;
-            let node = Arc::clone(&node);
-            tokio::spawn(async move {
-                // The other side has closed the connection, or will try again.
-                let _ = node.attend(stream).await;
-            });
+        tokio::select! {
+            ended = ended(&node.raft) => ended,
+            failed = accept(&node, &listener) => failed,
         }
     })
+}
+
+/// Attends to connections, each in a task.
+async fn accept(node: &Arc<Node>, listener: &TcpListener) -> io::Result<()> {
+    loop {
+        let (stream, _) = listener.accept().await?;
+        let node = Arc::clone(node);
+        tokio::spawn(async move {
+            // The other side has closed the connection, or will try again.
+            let _ = node.attend(stream).await;
+        });
+    }
+}
+
+/// Waits until openraft ends, as it does when the storage fails.
+async fn ended(raft: &Raft<Types>) -> io::Result<()> {
+    let mut metrics = raft.metrics();
+    loop {
+        metrics
+            .borrow_and_update()
+            .running_state
+            .clone()
+            .map_err(io::Error::other)?;
+        metrics.changed().await.map_err(io::Error::other)?;
+    }
 }
 
 async fn start<L, M>(storage: Storage<L, M>, setup: &Setup) -> io::Result<Node>

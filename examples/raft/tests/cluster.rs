@@ -157,12 +157,7 @@ impl History {
             match (operation.answer, operation.action) {
                 (Some(_), Action::Get(_)) => counts[0] += 1,
                 (Some(_), Action::Put(_)) => counts[1] += 1,
-                (
-                    Some(_),
-                    Action::Swap {
-                        done: Some(true), ..
-                    },
-                ) => counts[2] += 1,
+                (Some(_), Action::Swap { .. }) => counts[2] += 1,
                 _ => {}
             }
         }
@@ -220,11 +215,7 @@ impl Client {
                 0 => Action::Put(new),
                 1 => {
                     let old = self.known.get(&key).copied().flatten();
-                    Action::Swap {
-                        old,
-                        new,
-                        done: None,
-                    }
+                    Action::Swap { old, new }
                 }
                 _ => Action::Get(None),
             };
@@ -262,18 +253,16 @@ impl Client {
                 self.known.insert(key, value);
                 (Action::Get(value), Some(answered))
             }
-            (Ok(Reply::Wrote(Answer(true))), Action::Put(value)) => {
-                self.known.insert(key, Some(value));
+            (Ok(Reply::Wrote(Answer::Done)), Action::Put(_) | Action::Swap { .. }) => {
+                self.known.insert(key, action.written());
                 (action, Some(answered))
             }
-            (Ok(Reply::Wrote(Answer(done))), Action::Swap { old, new, .. }) => (
-                Action::Swap {
-                    old,
-                    new,
-                    done: Some(done),
-                },
-                Some(answered),
-            ),
+            (Ok(Reply::Wrote(Answer::Other(found))), Action::Swap { old, .. }) => {
+                let found = found.map(|value| value.parse().unwrap());
+                assert_ne!(found, old, "a swap that fits was refused");
+                self.known.insert(key, found);
+                (Action::Get(found), Some(answered))
+            }
             // A read without an answer says nothing.
             (_, Action::Get(_)) => {
                 self.go_on(None).await;
