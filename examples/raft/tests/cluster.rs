@@ -20,6 +20,8 @@ use tempfile::TempDir;
 
 const NODES: [u64; 3] = [1, 2, 3];
 const CLIENTS: usize = 5;
+/// The first of them only read: they stay with a leader that answers, whether it still is one or not.
+const READERS: u64 = 2;
 const KEYS: u64 = 4;
 const CALL_LIMIT: Duration = Duration::from_millis(400);
 /// Until a cluster without faults answers.
@@ -211,11 +213,12 @@ impl Client {
         }
     }
 
-    async fn run(mut self) {
+    async fn run(mut self, only_reads: bool) {
         while !self.history.is_over.load(Ordering::Relaxed) {
             let key = self.random.u64(0..KEYS);
             let new = self.history.last_value.fetch_add(1, Ordering::Relaxed) + 1;
             let action = match self.random.u8(0..4) {
+                _ if only_reads => Action::Get(None),
                 0 => Action::Put(new),
                 1 => {
                     let old = self.known.get(&key).copied().flatten();
@@ -364,7 +367,7 @@ async fn run(
     let began = Instant::now();
     let clients = (0..CLIENTS as u64).map(|number| {
         let client = Client::new(&cluster, &history, began, seed * 100 + number);
-        tokio::spawn(client.run())
+        tokio::spawn(client.run(number < READERS))
     });
     let clients: Vec<_> = clients.collect();
     let mut random = fastrand::Rng::with_seed(seed);
