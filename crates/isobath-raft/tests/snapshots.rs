@@ -1,5 +1,7 @@
 //! Snapshots: what is sent, what a crash leaves, and what must not be believed.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 mod support;
 
 use std::fs;

@@ -63,11 +63,12 @@ fn serve(mut arguments: Arguments) -> Result<(), Failure> {
     let directory = PathBuf::from(arguments.text("directory")?);
     let engine = arguments.0.remove("engine");
     arguments.end()?;
-    Ok(match engine.as_deref().unwrap_or("isobath") {
+    match engine.as_deref().unwrap_or("isobath") {
         "isobath" => server::serve(&directory, &setup)?,
         "rocksdb" => bench::serve_rocksdb(&directory, &setup)?,
         other => return Err(format!("there is no engine {other}").into()),
-    })
+    }
+    Ok(())
 }
 
 fn measure(mut arguments: Arguments) -> Result<(), Failure> {

@@ -24,6 +24,8 @@ const CLIENTS: usize = 5;
 const READERS: u64 = 2;
 const KEYS: u64 = 4;
 const CALL_LIMIT: Duration = Duration::from_millis(400);
+/// Beyond a run's end, until a node has installed a snapshot.
+const SNAPSHOT_LIMIT: Duration = Duration::from_secs(10);
 /// Until a cluster without faults answers.
 const CALM_LIMIT: Duration = Duration::from_secs(15);
 
@@ -76,7 +78,7 @@ impl Cluster {
     fn run(&mut self, id: u64) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_raft-kv"));
         command
-            .args(["serve", "--snapshot-every", "100", "--id", &id.to_string()])
+            .args(["serve", "--snapshot-every", "40", "--id", &id.to_string()])
             .args(["--address", &self.addresses[&id], "--directory"])
             .arg(self.node_directory(id))
             .stdout(Stdio::null());
@@ -316,7 +318,13 @@ async fn disturb(
         tokio::time::sleep(Duration::from_millis(random.u64(from..to)))
     };
     let mut round = 0;
-    while Instant::now() < end {
+    // A run without a bug goes on until a snapshot was sent.
+    let is_over = |cluster: &Cluster| {
+        let is_enough =
+            cluster.fault.is_some() || NODES.iter().any(|&id| cluster.installed(id) > 0);
+        Instant::now() >= end && (is_enough || Instant::now() >= end + SNAPSHOT_LIMIT)
+    };
+    while !is_over(cluster) {
         pause(random, 300, 700).await;
         // Each kind in turn, so that a run of any length has them all.
         match round % 4 {

@@ -1,6 +1,7 @@
 //! A small application, and entries for it.
 
 #![allow(dead_code, reason = "each test uses a part")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::path::Path;
 
