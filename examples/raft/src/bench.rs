@@ -19,6 +19,8 @@ use crate::wire::{Call, Connection, Reply};
 const NODES: u64 = 3;
 /// Not measured, at the beginning of a run.
 const WARM_UP: Duration = Duration::from_secs(2);
+/// How long syncs alone are measured, before and after each run.
+const SYNCS: Duration = Duration::from_millis(1_500);
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 /// Until a cluster has a leader.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -29,7 +31,7 @@ const BLOCK: [u8; 4096] = [1; 4096];
 pub struct Plan {
     /// Where the nodes' directories are made, and removed.
     pub directory: PathBuf,
-    /// `isobath`, `rocksdb`.
+    /// `isobath`, `isobath-pread` (with blocking calls instead of io_uring), `rocksdb`.
     pub engines: Vec<String>,
     /// Connections, each with one write under way.
     pub clients: u64,
@@ -209,7 +211,7 @@ fn syncs_per_second(directory: &Path) -> io::Result<f64> {
     file.sync_all()?;
     let began = Instant::now();
     let mut syncs = 0;
-    while began.elapsed() < Duration::from_secs(3) {
+    while began.elapsed() < SYNCS {
         file.write_all_at(&BLOCK, syncs % blocks * 4096)?;
         file.sync_data()?;
         syncs += 1;
@@ -229,14 +231,11 @@ pub fn run(plan: &Plan) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    println!("| engine | round | writes/s | p50 ms | p99 ms |");
-    println!("| --- | --- | --- | --- | --- |");
+    println!("| round | engine | writes/s | p50 ms | p99 ms | drive: syncs/s before, after |");
+    println!("| --- | --- | --- | --- | --- | --- |");
     for round in 1..=plan.rounds {
-        println!(
-            "| (drive: fdatasync) | {round} | {:.0} | | |",
-            syncs_per_second(&plan.directory)?
-        );
         for engine in &plan.engines {
+            let before = syncs_per_second(&plan.directory)?;
             let directory = plan.directory.join(format!("{engine}-{round}"));
             let measured = runtime.block_on(run_once(engine, plan, &directory));
             fs::remove_dir_all(&directory)?;
@@ -248,10 +247,10 @@ pub fn run(plan: &Plan) -> io::Result<()> {
                     .map_or(0.0, |latency| latency.as_secs_f64() * 1e3)
             };
             let rate = latencies.len() as f64 / plan.seconds as f64;
+            let (p50, p99) = (at(0.5), at(0.99));
+            let after = syncs_per_second(&plan.directory)?;
             println!(
-                "| {engine} | {round} | {rate:.0} | {:.2} | {:.2} |",
-                at(0.5),
-                at(0.99)
+                "| {round} | {engine} | {rate:.0} | {p50:.2} | {p99:.2} | {before:.0}, {after:.0} |"
             );
         }
     }

@@ -5,13 +5,14 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use isobath::Backend;
 use isobath_example_raft::bench::{self, Plan};
 use isobath_example_raft::server::{self, Fault, Setup};
 
 const USAGE: &str = "usage:
-  raft-kv serve --id ID --address HOST:PORT --directory DIRECTORY [--engine isobath|rocksdb]
+  raft-kv serve --id ID --address HOST:PORT --directory DIRECTORY [--engine isobath|isobath-pread|rocksdb]
                 [--snapshot-every ENTRIES] [--fault stale-reads|early-acknowledgement]
-  raft-kv bench --directory DIRECTORY [--engines isobath,rocksdb] [--clients N] [--seconds N]
+  raft-kv bench --directory DIRECTORY [--engines isobath,isobath-pread,rocksdb] [--clients N] [--seconds N]
                 [--rounds N] [--value-bytes N]";
 
 type Failure = Box<dyn Error>;
@@ -54,17 +55,22 @@ fn serve(mut arguments: Arguments) -> Result<(), Failure> {
         Some("early-acknowledgement") => Some(Fault::EarlyAcknowledgement),
         Some(other) => return Err(format!("there is no fault {other}").into()),
     };
+    let engine = arguments.0.remove("engine");
+    let engine = engine.as_deref().unwrap_or("isobath");
     let setup = Setup {
         id: arguments.text("id")?.parse()?,
         address: arguments.text("address")?.parse()?,
         snapshot_every: arguments.number("snapshot-every", 5_000)?,
+        backend: match engine {
+            "isobath-pread" => Backend::Pread,
+            _ => Backend::Auto,
+        },
         fault,
     };
     let directory = PathBuf::from(arguments.text("directory")?);
-    let engine = arguments.0.remove("engine");
     arguments.end()?;
-    match engine.as_deref().unwrap_or("isobath") {
-        "isobath" => server::serve(&directory, &setup)?,
+    match engine {
+        "isobath" | "isobath-pread" => server::serve(&directory, &setup)?,
         "rocksdb" => bench::serve_rocksdb(&directory, &setup)?,
         other => return Err(format!("there is no engine {other}").into()),
     }

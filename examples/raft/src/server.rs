@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use isobath::Options;
+use isobath::{Backend, Options};
 use isobath_raft::{Error, LogStore, Piece, SnapshotReceiver, StateMachine};
 use openraft::storage::{RaftLogStorage, RaftStateMachine};
 use openraft::{Config, Raft, Snapshot, SnapshotPolicy};
@@ -34,6 +34,8 @@ pub struct Setup {
     pub address: SocketAddr,
     /// Entries between snapshots; 0 for none.
     pub snapshot_every: u64,
+    /// How Isobath reads and writes.
+    pub backend: Backend,
     /// The bug that it has.
     pub fault: Option<Fault>,
 }
@@ -64,7 +66,10 @@ struct Node {
 ///
 /// What the storage cannot be opened for, and what listening fails with.
 pub fn serve(directory: &Path, setup: &Setup) -> io::Result<()> {
-    let options = Options::new().pool_bytes(64 << 20).workers(1);
+    let options = Options::new()
+        .pool_bytes(64 << 20)
+        .workers(1)
+        .backend(setup.backend);
     let opened = isobath_raft::open(directory, &options, &options);
     let (log, machine): (LogStore<Types>, StateMachine<Types, Registers>) =
         opened.map_err(io::Error::other)?;
