@@ -358,7 +358,7 @@ impl PageStore {
         }
         let before = self.space.lock().segments();
         let is_met = || {
-            self.space.lock().segments() > before
+            self.space.lock().segments() != before
                 || self.shrinking.is_running()
                 || self.lower.workers.is_stopping()
         };

@@ -215,6 +215,8 @@ impl PageStore {
         target: u32,
         spare: u32,
     ) -> Result<Fence, StorageError> {
+        // A task that grows the volume now has not seen the fence. One that grows it later lifts it.
+        drop(self.resizing_turn(worker)?);
         let mut closing = Vec::new();
         let tail = {
             let mut space = self.space.lock();
@@ -252,10 +254,11 @@ impl PageStore {
     }
 
     /// Hands out no segment behind the fence any more, which is the volume's end from now on;
-    /// `false` if that cannot be.
+    /// `false` if that cannot be, as while another task grows the volume: it hands out what is
+    /// behind the fence when it is done.
     pub(crate) fn end_at_fence(&self) -> bool {
         let mut space = self.space.lock();
-        if !space.is_fenced() || space.cut_at_fence().is_none() {
+        if self.is_resizing() || !space.is_fenced() || space.cut_at_fence().is_none() {
             return false;
         }
         self.update_capacity(&space);
