@@ -6,6 +6,7 @@
 //! | `state-N.iso` | the store of the state machine; N counts installed snapshots |
 //! | `NAME.backup` | a file of the current snapshot |
 //! | `NAME.incoming` | one that is being received |
+//! | `NAME.restored` | the store that was made of a snapshot that has come |
 //!
 //! The record *current* names the state and the snapshot's files. Whatever it does not name is left
 //! from work that a crash has cut off: opening removes it.
@@ -30,7 +31,15 @@ pub(crate) struct Directory {
 
 impl Directory {
     pub(crate) fn open(path: &Path) -> Result<Directory, Error> {
+        let is_missing = |above: &&Path| !above.as_os_str().is_empty() && !above.exists();
+        let above: Vec<&Path> = path.ancestors().skip(1).take_while(is_missing).collect();
         fs::create_dir_all(path).map_err(Error::file(path))?;
+        // An opening that was cut off may have made it: its name is synced each time.
+        let names = [path].into_iter().chain(above);
+        for parent in names.filter_map(Path::parent) {
+            let is_here = parent.as_os_str().is_empty();
+            sync(if is_here { Path::new(".") } else { parent })?;
+        }
         Ok(Directory {
             path: path.to_owned(),
         })
@@ -48,6 +57,12 @@ impl Directory {
         self.path.join(format!("{name}.backup"))
     }
 
+    /// A name for a store that is made of a snapshot; no other has it.
+    pub(crate) fn restored(&self) -> PathBuf {
+        let name = format!("{}.restored", Directory::new_name(0));
+        self.path.join(name)
+    }
+
     /// A name for a file of a snapshot of the entries up to `index`, which no node has used.
     pub(crate) fn new_name(index: u64) -> String {
         let unique = || RandomState::new().hash_one(std::process::id());
@@ -56,8 +71,7 @@ impl Directory {
 
     /// Makes the directory's names durable.
     pub(crate) fn sync(&self) -> Result<(), Error> {
-        let synced = File::open(&self.path).and_then(|directory| directory.sync_all());
-        synced.map_err(Error::file(&self.path))
+        sync(&self.path)
     }
 
     /// The file of a snapshot, if it is here and complete.
@@ -77,13 +91,15 @@ impl Directory {
         let files = pieces.iter().map(|piece| {
             let lost = || Error::Snapshot {
                 id: piece.name.clone(),
-                reason: "its file is gone or has another length",
+                reason: "its file is gone or has another length; bring it back, or remove the node's \
+                         directory and add the node again",
             };
             Ok((piece.clone(), self.find(piece)?.ok_or_else(lost)?))
         });
         let files = files.collect::<Result<Vec<_>, Error>>()?;
         Ok(SnapshotFiles {
             files: files.into(),
+            received: None,
         })
     }
 
@@ -97,7 +113,7 @@ impl Directory {
             .create_new(true)
             .open(&path);
         Ok(Incoming {
-            file: Some(file.map_err(Error::file(&path))?),
+            file: file.map_err(Error::file(&path))?,
             path,
             to: self.piece(&piece.name),
         })
@@ -117,7 +133,8 @@ impl Directory {
                 copy.write_at(offset, &bytes)?;
                 offset += bytes.len() as u64;
             }
-            copy.complete(piece)?;
+            copy.seal(piece)?;
+            copy.complete()?;
         }
         Ok(())
     }
@@ -146,8 +163,15 @@ fn is_ours(name: &str) -> bool {
     let is_state = name.starts_with("state-") && name.ends_with(".iso");
     is_state
         || name.ends_with(".incoming")
+        || name.ends_with(".restored")
         || name.ends_with(".backup")
         || name.ends_with(".backup.partial")
+}
+
+/// Makes the names in a directory durable.
+fn sync(directory: &Path) -> Result<(), Error> {
+    let synced = File::open(directory).and_then(|directory| directory.sync_all());
+    synced.map_err(Error::file(directory))
 }
 
 /// Removes a file, if it is there.
@@ -161,39 +185,40 @@ pub(crate) fn remove(path: &Path) -> Result<(), Error> {
 /// A file that is being received. Dropping it removes it.
 #[derive(Debug)]
 pub(crate) struct Incoming {
-    /// `None` once it is complete.
-    file: Option<File>,
+    file: File,
     path: PathBuf,
     /// Its name once it is complete.
     to: PathBuf,
 }
 
 impl Incoming {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub(crate) fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
-        let written = self
-            .file
-            .iter()
-            .try_for_each(|file| file.write_all_at(bytes, offset));
+        let written = self.file.write_all_at(bytes, offset);
         written.map_err(Error::file(&self.path))
     }
 
-    /// Syncs the file and gives it its name.
-    pub(crate) fn complete(mut self, piece: &Piece) -> Result<File, Error> {
-        let synced = self.file.as_ref().map_or(Ok(0), |file| {
-            file.sync_all()?;
-            Ok(file.metadata()?.len())
-        });
-        let (bytes, file) = (synced.map_err(Error::file(&self.path))?, self.file.take());
-        match file {
-            Some(file) if bytes == piece.bytes => {
-                fs::rename(&self.path, &self.to).map_err(Error::file(&self.to))?;
-                Ok(file)
-            }
-            _ => Err(Error::Snapshot {
+    /// Syncs the file, which must have all bytes now.
+    pub(crate) fn seal(&self, piece: &Piece) -> Result<(), Error> {
+        let synced = self.file.sync_all().and_then(|()| self.file.metadata());
+        let bytes = synced.map_err(Error::file(&self.path))?.len();
+        if bytes != piece.bytes {
+            return Err(Error::Snapshot {
                 id: piece.name.clone(),
-                reason: "the file is shorter than was announced",
-            }),
+                reason: "the file is shorter than was announced; send it again",
+            });
         }
+        Ok(())
+    }
+
+    /// Gives the file its name.
+    pub(crate) fn complete(self) -> Result<File, Error> {
+        let file = self.file.try_clone().map_err(Error::file(&self.path))?;
+        fs::rename(&self.path, &self.to).map_err(Error::file(&self.to))?;
+        Ok(file)
     }
 }
 

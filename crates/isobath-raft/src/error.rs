@@ -33,12 +33,35 @@ pub enum Error {
         source: serde_json::Error,
     },
     /// A snapshot does not fit what came with it.
-    #[error("the snapshot {id} cannot be used: {reason}; send it again")]
+    #[error("the snapshot {id} cannot be used: {reason}")]
     Snapshot {
         /// The snapshot's id, or the name of one of its files.
         id: String,
         /// What does not fit.
         reason: &'static str,
+    },
+    /// Entries are neither in the log nor in the state, as after the state's file was replaced by
+    /// an older one.
+    #[error(
+        "the Raft log begins behind entry {purged}, but the state has entries up to {} only; take \
+         the node out of the cluster, remove its directory, and add it again",
+        applied.unwrap_or(0)
+    )]
+    Gap {
+        /// Index of the last entry that was purged.
+        purged: u64,
+        /// Index of the last entry applied; `None` if there is none.
+        applied: Option<u64>,
+    },
+    /// The log keeps its entries, because the installation of the snapshot that covers them has
+    /// failed.
+    #[error(
+        "the Raft log was not purged up to entry {index}: the snapshot that covers it was not \
+         installed; start the node again, and it is sent again"
+    )]
+    NotInstalled {
+        /// Index of the last entry to purge.
+        index: u64,
     },
     /// A thread for blocking work has ended early.
     #[error("the work was given up: {0}")]

@@ -66,8 +66,9 @@
 //! `full_snapshot`: it sends [`SnapshotFiles::pieces`], the receiver answers what is
 //! [missing](SnapshotReceiver::missing) after [`StateMachine::receive`], gets that from
 //! [`SnapshotFiles::read_at`], and hands what [`SnapshotReceiver::finish`] returns to
-//! [`openraft::Raft::install_full_snapshot`].
+//! [`openraft::Raft::install_full_snapshot`]. A snapshot that `finish` refuses does not end the node.
 
+mod arrivals;
 mod directory;
 mod error;
 mod log;
@@ -81,6 +82,7 @@ use std::path::Path;
 use isobath::{Durability, Options, Store, Transaction};
 use openraft::{Entry, RaftTypeConfig};
 
+use arrivals::Arrivals;
 pub use error::Error;
 pub use log::LogStore;
 pub use machine::StateMachine;
@@ -109,7 +111,8 @@ pub trait Application<C: Types>: Sized + Send + Sync + 'static {
 
     /// Applies one request and answers it. The same state and request must give the same changes
     /// and answer on every node: no clock, no randomness. It may be called again if the transaction
-    /// is tried again. Nothing but this changes the trees.
+    /// is tried again. Nothing but this changes the trees. The program takes no backups of the store:
+    /// one at a time can run, and a snapshot that finds another ends the node.
     ///
     /// # Errors
     ///
@@ -125,7 +128,7 @@ pub trait Application<C: Types>: Sized + Send + Sync + 'static {
 /// # Errors
 ///
 /// [`Error::Store`] with what [`Store::open_or_create`] fails with, [`Error::File`],
-/// [`Error::Record`].
+/// [`Error::Record`], [`Error::Gap`].
 pub fn open<C: Types, A: Application<C>>(
     directory: impl AsRef<Path>,
     log_options: &Options,
@@ -134,7 +137,9 @@ pub fn open<C: Types, A: Application<C>>(
     let directory = directory::Directory::open(directory.as_ref())?;
     let options = log_options.clone().durability(Durability::None);
     let store = Store::open_or_create(directory.log(), &options)?;
-    let log = LogStore::open(store.clone())?;
-    let machine = StateMachine::open(directory, store, state_options)?;
+    let arrivals = Arrivals::default();
+    let log = LogStore::open(store.clone(), arrivals.clone())?;
+    let machine = StateMachine::open(directory, store, arrivals, state_options)?;
+    log.check(machine.applied()?)?;
     Ok((log, machine))
 }

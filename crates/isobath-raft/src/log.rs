@@ -4,9 +4,10 @@
 //! [`save_vote`](RaftLogStorage::save_vote) returns, entries when their callback is called, and the
 //! end of a truncated log. Each is one synced transaction.
 //!
-//! The committed id and a purge are not synced. They are only hints, and the store's log keeps the
-//! order of commits: a crash loses the last of them, never one that precedes a synced append. A
-//! node that lost them applies entries again, or purges again.
+//! The committed id and a purge are not synced. The store's log keeps the order of commits: a crash
+//! loses the last of them, never one that precedes a synced append. A node that lost them applies
+//! entries again, or purges again. A purge must not precede what makes its entries dispensable: it
+//! waits for a snapshot that is being installed ([`arrivals`](crate::arrivals)).
 //!
 //! A leader that restarts has to be elected again: opening takes the mark *committed* from its vote.
 //! With the mark openraft would let it lead at once, and confirm reads up to the committed id that it
@@ -14,7 +15,7 @@
 //! was not synced. A leader that is elected confirms reads only once it has committed an entry of its
 //! own, behind all others. Who was voted for is kept, and so no vote is given twice.
 //!
-//! The store's own durability is [`Durability::None`], so that such hints are read back at once. An
+//! The store's own durability is [`Durability::None`], so that these are read back at once. An
 //! entry can therefore be read before it is durable; openraft asks for none before its callback.
 
 use std::fmt::{self, Debug};
@@ -31,6 +32,7 @@ use openraft::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::arrivals::Arrivals;
 use crate::record::{decode, encode, from_found, read};
 use crate::{Error, Types};
 
@@ -47,6 +49,7 @@ pub struct LogStore<C> {
     /// The vote, and the ids of the last entries that were committed and purged.
     marks: Tree,
     durability: Durability,
+    arrivals: Arrivals,
     types: PhantomData<fn() -> C>,
 }
 
@@ -57,6 +60,7 @@ impl<C> Clone for LogStore<C> {
             entries: self.entries.clone(),
             marks: self.marks.clone(),
             durability: self.durability,
+            arrivals: self.arrivals.clone(),
             types: PhantomData,
         }
     }
@@ -78,7 +82,7 @@ fn key(index: u64) -> [u8; 8] {
 type Indexes = (Bound<u64>, Bound<u64>);
 
 impl<C: Types> LogStore<C> {
-    pub(crate) fn open(store: Store) -> Result<LogStore<C>, Error> {
+    pub(crate) fn open(store: Store, arrivals: Arrivals) -> Result<LogStore<C>, Error> {
         let marks = store.open_or_create_tree("marks")?;
         let vote: Option<Vote<C::NodeId>> = read(&marks, VOTE)?;
         if let Some(mut vote) = vote.filter(|vote| vote.committed) {
@@ -91,8 +95,18 @@ impl<C: Types> LogStore<C> {
             marks,
             store,
             durability: Durability::Synced,
+            arrivals,
             types: PhantomData,
         })
+    }
+
+    /// Whether the state has what was purged.
+    pub(crate) fn check(&self, applied: Option<u64>) -> Result<(), Error> {
+        let purged: Option<LogId<C::NodeId>> = read(&self.marks, PURGED)?;
+        match purged.map(|id| id.index) {
+            Some(purged) if applied < Some(purged) => Err(Error::Gap { purged, applied }),
+            _ => Ok(()),
+        }
     }
 
     /// Plants a known bug, for tests that have to find it: votes and entries are acknowledged
@@ -271,6 +285,9 @@ impl<C: Types> RaftLogStorage<C> for LogStore<C> {
     async fn purge(&mut self, upto: LogId<C::NodeId>) -> Result<(), StorageError<C::NodeId>> {
         let (entries, marks) = (self.entries.clone(), self.marks.clone());
         let purged = async {
+            if !self.arrivals.allow_purge(upto.index).await {
+                return Err(Error::NotInstalled { index: upto.index });
+            }
             let (last, id) = (key(upto.index), encode(PURGED, &upto)?);
             let work = move |txn: &mut Transaction| {
                 txn.remove_range(&entries, ..=last)?;

@@ -15,13 +15,14 @@
 //!
 //! **Installing** is atomic. In this order:
 //!
-//! 1. The chain's files are durable under their names.
-//! 2. The chain is restored into a new store, `state-N+1.iso`, which is complete and synced.
+//! 1. [`SnapshotReceiver::finish`] has synced the chain's files and restored them into a new store.
+//!    What is damaged is refused there, before openraft hears of it.
+//! 2. The files have their names, and the store is `state-N+1.iso`.
 //! 3. A synced commit in the log's store makes the record *current* name both.
 //! 4. The old store and files are removed.
 //!
 //! A crash before 3 leaves the old state, and one after it the new one; opening removes the other's
-//! files.
+//! files. Until 3 purges of the log wait ([`arrivals`](crate::arrivals)).
 
 use std::fmt::{self, Debug};
 use std::ops::ControlFlow;
@@ -36,9 +37,10 @@ use openraft::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::arrivals::Arrivals;
 use crate::directory::{Directory, remove};
 use crate::record::{encode, read};
-use crate::snapshot::{Piece, SnapshotFiles, SnapshotReceiver};
+use crate::snapshot::{Piece, SnapshotFiles, SnapshotReceiver, restore};
 use crate::state::{Applied, State};
 use crate::{Application, Error, Types};
 
@@ -58,6 +60,12 @@ struct Current<C: Types> {
 impl<C: Types> Current<C> {
     fn pieces(&self) -> &[Piece] {
         self.snapshot.as_ref().map_or(&[], |chain| &chain.pieces)
+    }
+
+    /// The last entry of the snapshot.
+    fn covered(&self) -> Option<u64> {
+        let meta = &self.snapshot.as_ref()?.meta;
+        meta.last_log_id.as_ref().map(|id| id.index)
     }
 }
 
@@ -87,7 +95,10 @@ struct Shared<C: Types, A> {
     log: Store,
     /// The tree with the record *current*.
     marks: Tree,
-    /// What that record says. Held while a snapshot is built or installed.
+    arrivals: Arrivals,
+    /// Held while a snapshot is built or installed. Locked before the others.
+    changing: Mutex<()>,
+    /// What the record *current* says. Locked for moments only: nothing waits for a build.
     current: Mutex<Current<C>>,
     /// Held while entries are applied, and while the state is replaced.
     applying: Mutex<()>,
@@ -133,17 +144,23 @@ impl<C: Types, A: Application<C>> StateMachine<C, A> {
     pub(crate) fn open(
         directory: Directory,
         log: Store,
+        arrivals: Arrivals,
         options: &Options,
     ) -> Result<StateMachine<C, A>, Error> {
         let marks = log.open_or_create_tree("snapshot")?;
         let current: Current<C> = read(&marks, CURRENT)?.unwrap_or_default();
         directory.sweep(current.generation, current.pieces())?;
-        let state = State::open(&directory.state(current.generation), options)?;
+        arrivals.cover(current.covered());
+        // Once there is a snapshot, the log may not reach back to an empty state.
+        let is_new = current.generation == 0 && current.snapshot.is_none();
+        let state = State::open(&directory.state(current.generation), options, is_new)?;
         let shared = Shared {
             directory,
             options: options.clone(),
             log,
             marks,
+            arrivals,
+            changing: Mutex::new(()),
             current: Mutex::new(current),
             applying: Mutex::new(()),
             state: RwLock::new(Arc::new(state)),
@@ -151,6 +168,12 @@ impl<C: Types, A: Application<C>> StateMachine<C, A> {
         Ok(StateMachine {
             shared: Arc::new(shared),
         })
+    }
+
+    /// Index of the last entry applied.
+    pub(crate) fn applied(&self) -> Result<Option<u64>, Error> {
+        let applied = self.shared.state().applied::<C>()?;
+        Ok(applied.last.map(|id| id.index))
     }
 
     /// The application as of the last entry applied, for reading. Ask for it anew for each read: a
@@ -167,7 +190,8 @@ impl<C: Types, A: Application<C>> StateMachine<C, A> {
     ///
     /// [`Error::Snapshot`] if a name is no name of a snapshot's file; [`Error::File`].
     pub fn receive(&self, pieces: &[Piece]) -> Result<SnapshotReceiver, Error> {
-        SnapshotReceiver::new(&self.shared.directory, pieces)
+        let shared = &self.shared;
+        SnapshotReceiver::new(&shared.directory, &shared.options, &shared.arrivals, pieces)
     }
 
     async fn with_shared<T: Send + 'static>(
@@ -207,6 +231,7 @@ impl<C: Types, A: Application<C>> Shared<C, A> {
     }
 
     fn current_snapshot(&self) -> Result<Option<Snapshot<C>>, Error> {
+        // Files are removed only after `current` names others: these are opened before.
         let current = locked(&self.current);
         let chain = current.snapshot.as_ref();
         chain.map(|chain| self.snapshot(chain)).transpose()
@@ -232,7 +257,8 @@ impl<C: Types, A: Application<C>> Shared<C, A> {
     }
 
     fn build(&self) -> Result<Snapshot<C>, Error> {
-        let mut current = locked(&self.current);
+        let _changing = locked(&self.changing);
+        let current = locked(&self.current).clone();
         let state = self.state();
         let old = current.snapshot.as_ref();
         let going_on = old.filter(|chain| chain.goes_on(current.generation));
@@ -260,16 +286,18 @@ impl<C: Types, A: Application<C>> Shared<C, A> {
             generation: current.generation,
             snapshot: Some(chain),
         };
-        self.replace(&mut current, next)?;
+        self.replace(next)?;
         Ok(snapshot)
     }
 
     /// Makes `next` current, and removes the files of which that was the last use.
-    fn replace(&self, current: &mut Current<C>, next: Current<C>) -> Result<(), Error> {
+    fn replace(&self, next: Current<C>) -> Result<(), Error> {
         self.become_current(&next)?;
-        let old = std::mem::replace(current, next);
+        self.arrivals.cover(next.covered());
+        let kept = next.pieces().to_vec();
+        let old = std::mem::replace(&mut *locked(&self.current), next);
         for piece in old.pieces() {
-            if !current.pieces().contains(piece) {
+            if !kept.contains(piece) {
                 remove(&self.directory.piece(&piece.name))?;
             }
         }
@@ -281,11 +309,12 @@ impl<C: Types, A: Application<C>> Shared<C, A> {
         meta: SnapshotMeta<C::NodeId, C::Node>,
         files: &SnapshotFiles,
     ) -> Result<(), Error> {
-        let mut current = locked(&self.current);
+        let _changing = locked(&self.changing);
+        self.arrivals.begin();
         self.directory.adopt(files)?;
         let pieces = files.pieces();
-        let generation = current.generation + 1;
-        let state = self.restore(generation, &meta, &pieces)?;
+        let generation = locked(&self.current).generation + 1;
+        let state = self.restore(generation, &meta, files)?;
         let next = Current {
             generation,
             snapshot: Some(Chain {
@@ -295,31 +324,35 @@ impl<C: Types, A: Application<C>> Shared<C, A> {
             }),
         };
         let _applying = locked(&self.applying);
-        self.replace(&mut current, next)?;
+        self.replace(next)?;
+        self.arrivals.end();
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(state);
         // Readers that still have the old store go on with the file that has no name.
         remove(&self.directory.state(generation - 1))
     }
 
-    /// Restores a snapshot into a new store.
+    /// The store that was made of a snapshot, under its new name.
     fn restore(
         &self,
         generation: u64,
         meta: &SnapshotMeta<C::NodeId, C::Node>,
-        pieces: &[Piece],
+        files: &SnapshotFiles,
     ) -> Result<State<A>, Error> {
         let path = self.directory.state(generation);
         // An attempt that failed has left it.
         remove(&path)?;
-        let files = pieces.iter().map(|piece| self.directory.piece(&piece.name));
-        let files: Vec<PathBuf> = files.collect();
-        let mut watch = |_: &'static str, _, _| ControlFlow::Continue(());
-        Store::restore(&files, &[&path], &self.options, &mut watch)?;
-        let state: State<A> = State::open(&path, &self.options)?;
+        if !files.move_store(&path)? {
+            let paths = files.files.iter();
+            let paths: Vec<PathBuf> = paths
+                .map(|(piece, _)| self.directory.piece(&piece.name))
+                .collect();
+            restore(&paths, &path, &self.options)?;
+        }
+        let state: State<A> = State::open(&path, &self.options, false)?;
         if state.applied::<C>()?.last != meta.last_log_id {
             return Err(Error::Snapshot {
                 id: meta.snapshot_id.clone(),
-                reason: "its files end with another entry than it says",
+                reason: "its files end with another entry than it says; send it with its own id",
             });
         }
         Ok(state)

@@ -1,14 +1,18 @@
 //! Snapshots on their way from node to node: backup files, of which the receiver asks for those
 //! that it lacks.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
+use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use isobath::{Options, Store};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::arrivals::{Arrivals, Guard};
 use crate::directory::{Directory, Incoming};
 
 /// The name and length of one of a snapshot's files. Names are unique among all nodes, so equal
@@ -28,7 +32,7 @@ impl Piece {
         if self.name.is_empty() || self.name.len() > 100 || !self.name.chars().all(is_plain) {
             return Err(Error::Snapshot {
                 id: self.name.clone(),
-                reason: "that is no name of a snapshot's file",
+                reason: "that is no name of a snapshot's file; send those of `SnapshotFiles::pieces`",
             });
         }
         Ok(self)
@@ -41,6 +45,30 @@ impl Piece {
 pub struct SnapshotFiles {
     /// In the order of restoring: a full backup, then incremental ones.
     pub(crate) files: Arc<Vec<(Piece, File)>>,
+    /// `None` of a snapshot of this node's.
+    pub(crate) received: Option<Arc<Received>>,
+}
+
+/// What was made of a snapshot that has come. Dropping it removes the store, unless that was
+/// installed, and lets purges go on.
+#[derive(Debug)]
+pub(crate) struct Received {
+    store: PathBuf,
+    _guard: Guard,
+}
+
+impl Drop for Received {
+    fn drop(&mut self) {
+        // Installed under another name; else the next opening removes what cannot be removed now.
+        let _ = fs::remove_file(&self.store);
+    }
+}
+
+/// Makes a store of the backup files of a snapshot, which are verified.
+pub(crate) fn restore(files: &[PathBuf], to: &Path, options: &Options) -> Result<(), Error> {
+    let mut watch = |_: &'static str, _, _| ControlFlow::Continue(());
+    Store::restore(files, &[to], options, &mut watch)?;
+    Ok(())
 }
 
 impl SnapshotFiles {
@@ -48,6 +76,19 @@ impl SnapshotFiles {
     #[must_use]
     pub fn pieces(&self) -> Vec<Piece> {
         self.files.iter().map(|(piece, _)| piece.clone()).collect()
+    }
+
+    /// Moves the store that was made of a snapshot that has come; whether there is one.
+    pub(crate) fn move_store(&self, to: &Path) -> Result<bool, Error> {
+        let Some(received) = &self.received else {
+            return Ok(false);
+        };
+        match fs::rename(&received.store, to) {
+            Ok(()) => Ok(true),
+            // Another copy of these files was installed.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(Error::file(&received.store)(error)),
+        }
     }
 
     /// Reads at most `limit` bytes of the file `name` from `offset` on; fewer at its end, none
@@ -71,6 +112,9 @@ impl SnapshotFiles {
 /// [`StateMachine::receive`](crate::StateMachine::receive). Dropping it removes what has come.
 #[derive(Debug)]
 pub struct SnapshotReceiver {
+    directory: Directory,
+    options: Options,
+    arrivals: Arrivals,
     /// In the order of restoring.
     files: Vec<(Piece, Arrival)>,
 }
@@ -82,7 +126,12 @@ enum Arrival {
 }
 
 impl SnapshotReceiver {
-    pub(crate) fn new(directory: &Directory, pieces: &[Piece]) -> Result<SnapshotReceiver, Error> {
+    pub(crate) fn new(
+        directory: &Directory,
+        options: &Options,
+        arrivals: &Arrivals,
+        pieces: &[Piece],
+    ) -> Result<SnapshotReceiver, Error> {
         let files = pieces.iter().map(|piece| {
             let arrival = match directory.find(piece.checked()?)? {
                 Some(file) => Arrival::Here(file),
@@ -91,6 +140,9 @@ impl SnapshotReceiver {
             Ok((piece.clone(), arrival))
         });
         Ok(SnapshotReceiver {
+            directory: directory.clone(),
+            options: options.clone(),
+            arrivals: arrivals.clone(),
             files: files.collect::<Result<_, Error>>()?,
         })
     }
@@ -118,31 +170,54 @@ impl SnapshotReceiver {
         };
         let found = self.files.iter().find(|(piece, _)| piece.name == name);
         let Some((piece, Arrival::Missing(incoming))) = found else {
-            return Err(refused("this file was not asked for"));
+            return Err(refused(
+                "this file was not asked for; send those that are missing",
+            ));
         };
         let end = offset.saturating_add(bytes.len() as u64);
         if end > piece.bytes {
-            return Err(refused("the file is longer than was announced"));
+            return Err(refused(
+                "the file is longer than was announced; send it again",
+            ));
         }
         incoming.write_at(offset, bytes)
     }
 
-    /// The complete snapshot, for [`openraft::Raft::install_full_snapshot`]. Syncs what has come;
-    /// blocks the thread.
+    /// The complete snapshot, for [`openraft::Raft::install_full_snapshot`]. Syncs what has come,
+    /// and makes a store of it, which verifies it; blocks the thread. The files of a snapshot that
+    /// is refused are removed: it can be sent again.
+    ///
+    /// The log is not purged beyond the node's own snapshot until what this returns is installed or
+    /// dropped.
     ///
     /// # Errors
     ///
-    /// [`Error::Snapshot`] if a file is shorter than announced; [`Error::File`].
+    /// [`Error::Snapshot`] if a file is shorter than announced; [`Error::Store`] if the files are
+    /// no chain of backups, or damaged; [`Error::File`].
     pub fn finish(self) -> Result<SnapshotFiles, Error> {
+        let paths = self.files.iter().map(|(piece, arrival)| match arrival {
+            Arrival::Here(_) => Ok(self.directory.piece(&piece.name)),
+            Arrival::Missing(incoming) => {
+                incoming.seal(piece)?;
+                Ok(incoming.path().to_owned())
+            }
+        });
+        let paths = paths.collect::<Result<Vec<_>, Error>>()?;
+        let received = Received {
+            store: self.directory.restored(),
+            _guard: self.arrivals.guard(),
+        };
+        restore(&paths, &received.store, &self.options)?;
         let files = self.files.into_iter().map(|(piece, arrival)| {
             let file = match arrival {
                 Arrival::Here(file) => file,
-                Arrival::Missing(incoming) => incoming.complete(&piece)?,
+                Arrival::Missing(incoming) => incoming.complete()?,
             };
             Ok((piece, file))
         });
         Ok(SnapshotFiles {
             files: Arc::new(files.collect::<Result<_, Error>>()?),
+            received: Some(Arc::new(received)),
         })
     }
 }

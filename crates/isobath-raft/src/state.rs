@@ -28,18 +28,25 @@ pub(crate) struct State<A> {
 }
 
 impl<A> State<A> {
-    /// Opens the store of the state, or makes it.
+    /// Opens the store of the state, or makes it if `is_new`.
     ///
     /// Its commits are not synced. A crash takes the state back to an earlier entry, whole, because
     /// each commit has the changes of entries together with the id of the last; openraft applies
     /// the rest again from the log. What a purge has taken from the log is durable here: a snapshot
     /// was made of it.
-    pub(crate) fn open<C: Types>(path: &Path, options: &Options) -> Result<State<A>, Error>
+    pub(crate) fn open<C: Types>(
+        path: &Path,
+        options: &Options,
+        is_new: bool,
+    ) -> Result<State<A>, Error>
     where
         A: Application<C>,
     {
         let options = options.clone().durability(Durability::None);
-        let store = Store::open_or_create(path, &options)?;
+        let store = match is_new {
+            true => Store::open_or_create(path, &options)?,
+            false => Store::open(path, &options)?,
+        };
         Ok(State {
             application: Arc::new(A::open(&store)?),
             marks: store.open_or_create_tree("raft")?,

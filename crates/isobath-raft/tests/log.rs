@@ -2,10 +2,11 @@
 
 mod support;
 
+use isobath_raft::Error;
 use openraft::Vote;
-use openraft::storage::{RaftLogStorage, RaftLogStorageExt};
+use openraft::storage::{RaftLogStorage, RaftLogStorageExt, RaftStateMachine};
 use openraft::{LogState, RaftLogReader};
-use support::{id, open, put};
+use support::{Map, Types, id, open, options, put};
 use tempfile::TempDir;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -27,7 +28,8 @@ async fn a_leader_that_restarts_has_to_be_elected_again() {
 async fn a_purge_and_a_truncation_take_ranges_and_last() {
     let directory = TempDir::new().unwrap();
     {
-        let (mut log, _machine) = open(directory.path());
+        let (mut log, mut machine) = open(directory.path());
+        machine.apply([put(299, "key", "299")]).await.unwrap();
         let entries = (0..1_000).map(|index| put(index, "key", &index.to_string()));
         log.blocking_append(entries.collect::<Vec<_>>())
             .await
@@ -50,4 +52,25 @@ async fn a_purge_and_a_truncation_take_ranges_and_last() {
     log.purge(id(699)).await.unwrap();
     let last = log.get_log_state().await.unwrap().last_log_id;
     assert_eq!(last, Some(id(699)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_begins_behind_the_state_is_not_opened() {
+    let directory = TempDir::new().unwrap();
+    {
+        let (mut log, mut machine) = open(directory.path());
+        machine.apply([put(4, "key", "4")]).await.unwrap();
+        log.purge(id(5)).await.unwrap();
+    }
+    let opened = isobath_raft::open::<Types, Map>(directory.path(), &options(), &options());
+    assert!(
+        matches!(
+            opened,
+            Err(Error::Gap {
+                purged: 5,
+                applied: Some(4)
+            })
+        ),
+        "{opened:?}"
+    );
 }

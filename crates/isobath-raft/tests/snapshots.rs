@@ -6,15 +6,16 @@ mod support;
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
-use isobath_raft::{Error, Piece};
-use openraft::storage::RaftStateMachine;
-use openraft::{RaftSnapshotBuilder, Snapshot};
-use support::{Machine, Types, open, put, records};
+use isobath_raft::{Error, Piece, SnapshotFiles};
+use openraft::storage::{RaftLogStorage, RaftStateMachine};
+use openraft::{RaftSnapshotBuilder, Snapshot, Vote};
+use support::{Machine, Map, Types, id, open, options, put, records};
 use tempfile::TempDir;
 
-/// Sends a snapshot as a network does; returns the files that were sent.
-async fn send(snapshot: &Snapshot<Types>, to: &mut Machine) -> Vec<Piece> {
+/// Sends a snapshot as a network does; returns the files that were sent, and what came of them.
+fn receive(snapshot: &Snapshot<Types>, to: &Machine) -> (Vec<Piece>, SnapshotFiles) {
     let receiver = to.receive(&snapshot.snapshot.pieces()).unwrap();
     let missing = receiver.missing();
     for piece in &missing {
@@ -28,7 +29,12 @@ async fn send(snapshot: &Snapshot<Types>, to: &mut Machine) -> Vec<Piece> {
             offset += bytes.len() as u64;
         }
     }
-    let files = receiver.finish().unwrap();
+    (missing, receiver.finish().unwrap())
+}
+
+/// Sends a snapshot and installs it; returns the files that were sent.
+async fn send(snapshot: &Snapshot<Types>, to: &mut Machine) -> Vec<Piece> {
+    let (missing, files) = receive(snapshot, to);
     to.install_snapshot(&snapshot.meta, Box::new(files))
         .await
         .unwrap();
@@ -164,6 +170,7 @@ async fn what_was_installed_is_there_after_opening_and_nothing_else() {
         "0-f.backup",
         "0-e.incoming",
         "0-d.backup.partial",
+        "0-c.restored",
     ] {
         fs::write(there.path().join(name), "cut off").unwrap();
     }
@@ -212,14 +219,23 @@ async fn what_is_sent_wrongly_is_refused_and_leaves_nothing() {
     let snapshot = leader.build_snapshot().await.unwrap();
     let receiver = follower.receive(&[piece("0-c")]).unwrap();
     receiver.write_at("0-c", 0, b"0123456789").unwrap();
-    let files = receiver.finish().unwrap();
-    let installed = follower
-        .install_snapshot(&snapshot.meta, Box::new(files))
-        .await;
-    let told = installed.unwrap_err().to_string();
-    assert!(told.contains("0-c.backup"), "{told}");
+    let told = receiver.finish().unwrap_err().to_string();
+    assert!(told.contains(".incoming"), "{told}");
+    // One byte of the real file is another: it is refused, and the same file can be sent again.
+    let receiver = follower.receive(&snapshot.snapshot.pieces()).unwrap();
+    for piece in receiver.missing() {
+        let bytes = snapshot
+            .snapshot
+            .read_at(&piece.name, 0, piece.bytes as usize);
+        let mut bytes = bytes.unwrap();
+        bytes[piece.bytes as usize / 2] ^= 1;
+        receiver.write_at(&piece.name, 0, &bytes).unwrap();
+    }
+    assert!(receiver.finish().is_err());
+    assert_eq!(names(there.path()), before.0);
+    drop(receive(&snapshot, &follower));
     let mut meta = snapshot.meta.clone();
-    meta.last_log_id = Some(support::id(98));
+    meta.last_log_id = Some(id(98));
     let installed = follower
         .install_snapshot(&meta, snapshot.snapshot.clone())
         .await;
@@ -229,4 +245,107 @@ async fn what_is_sent_wrongly_is_refused_and_leaves_nothing() {
     drop((_log2, follower));
     let (_log2, follower) = open(there.path());
     assert_eq!((names(there.path()), records(&follower)), before);
+}
+
+/// openraft purges what a snapshot covers while that is still installed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_purge_waits_for_the_snapshot_that_it_relies_on() {
+    let (here, there) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let ((_log, mut leader), (log, mut follower)) = (open(here.path()), open(there.path()));
+    fill(&mut leader, 1..100).await;
+    let snapshot = leader.build_snapshot().await.unwrap();
+    fill(&mut follower, 1..50).await;
+    follower.build_snapshot().await.unwrap();
+    let purge = |upto: u64| {
+        let mut log = log.clone();
+        tokio::spawn(async move { log.purge(id(upto)).await })
+    };
+
+    let (_, files) = receive(&snapshot, &follower);
+    purge(49).await.unwrap().unwrap();
+    let purging = purge(99);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!purging.is_finished());
+    // A crash now: the directory as it is opens, with all that was applied. Purges are not synced,
+    // so a vote that is follows them.
+    log.clone().save_vote(&Vote::new(1, 1)).await.unwrap();
+    let copy = TempDir::new().unwrap();
+    for name in names(there.path()) {
+        fs::copy(there.path().join(&name), copy.path().join(&name)).unwrap();
+    }
+    let (mut log2, crashed) = open(copy.path());
+    assert_eq!(records(&crashed).len(), 49);
+    let purged = log2.get_log_state().await.unwrap().last_purged_log_id;
+    assert_eq!(purged, Some(id(49)));
+
+    let meta = snapshot.meta.clone();
+    follower
+        .install_snapshot(&meta, Box::new(files))
+        .await
+        .unwrap();
+    purging.await.unwrap().unwrap();
+    assert_eq!(records(&follower).len(), 99);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_purge_is_refused_if_the_snapshot_is_not_installed() {
+    let (here, there) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let ((_log, mut leader), (mut log, mut follower)) = (open(here.path()), open(there.path()));
+    fill(&mut leader, 1..100).await;
+    let snapshot = leader.build_snapshot().await.unwrap();
+    // It is dropped while the purge waits.
+    let (_, files) = receive(&snapshot, &follower);
+    let mut purger = log.clone();
+    let purging = tokio::spawn(async move { purger.purge(id(99)).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!purging.is_finished());
+    drop(files);
+    let told = purging.await.unwrap().unwrap_err().to_string();
+    assert!(told.contains("was not purged up to entry 99"), "{told}");
+
+    // Its installation fails before the purge begins.
+    let (_, files) = receive(&snapshot, &follower);
+    let mut meta = snapshot.meta.clone();
+    meta.last_log_id = Some(id(98));
+    let installed = follower.install_snapshot(&meta, Box::new(files)).await;
+    assert!(installed.is_err());
+    assert!(log.purge(id(98)).await.is_err());
+    let purged = log.get_log_state().await.unwrap().last_purged_log_id;
+    assert_eq!(purged, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_snapshot_is_there_for_others_while_the_next_is_built() {
+    let here = TempDir::new().unwrap();
+    let (_log, mut machine) = open(here.path());
+    fill(&mut machine, 1..50).await;
+    let first = machine.build_snapshot().await.unwrap();
+    fill(&mut machine, 50..20_000).await;
+    let mut builder = machine.get_snapshot_builder().await;
+    let building = tokio::spawn(async move { builder.build_snapshot().await.unwrap() });
+    let mut during = 0;
+    loop {
+        let current = machine.get_current_snapshot().await.unwrap().unwrap();
+        if current.meta != first.meta {
+            break;
+        }
+        during += 1;
+    }
+    assert!(during > 3, "{during}: each waited for the build");
+    building.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_state_that_is_gone_is_not_made_anew() {
+    let here = TempDir::new().unwrap();
+    {
+        let (_log, mut machine) = open(here.path());
+        fill(&mut machine, 1..50).await;
+        machine.build_snapshot().await.unwrap();
+    }
+    fs::remove_file(here.path().join("state-0.iso")).unwrap();
+    let opened = isobath_raft::open::<Types, Map>(here.path(), &options(), &options());
+    let told = opened.unwrap_err().to_string();
+    assert!(told.contains("state-0.iso"), "{told}");
+    assert!(!here.path().join("state-0.iso").exists());
 }
