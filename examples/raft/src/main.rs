@@ -11,7 +11,7 @@ use isobath_example_raft::server::{self, Fault, Setup};
 
 const USAGE: &str = "usage:
   raft-kv serve --id ID --address HOST:PORT --directory DIRECTORY [--engine isobath|isobath-pread|rocksdb]
-                [--snapshot-every ENTRIES] [--fault stale-reads|early-acknowledgement]
+                [--snapshot-every ENTRIES] [--pool-mib MIB] [--fault stale-reads|early-acknowledgement]
   raft-kv bench --directory DIRECTORY [--engines isobath,isobath-pread,rocksdb] [--clients N] [--seconds N]
                 [--rounds N] [--value-bytes N]";
 
@@ -61,6 +61,7 @@ fn serve(mut arguments: Arguments) -> Result<(), Failure> {
         id: arguments.text("id")?.parse()?,
         address: arguments.text("address")?.parse()?,
         snapshot_every: arguments.number("snapshot-every", 5_000)?,
+        pool_bytes: arguments.number("pool-mib", 64)? << 20,
         backend: match engine {
             "isobath-pread" => Backend::Pread,
             _ => Backend::Auto,

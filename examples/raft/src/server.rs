@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use isobath::{Backend, Options};
 use isobath_raft::{Error, LogStore, Piece, SnapshotReceiver, StateMachine};
@@ -34,11 +35,16 @@ pub struct Setup {
     pub address: SocketAddr,
     /// Entries between snapshots; 0 for none.
     pub snapshot_every: u64,
+    /// Bytes of each of Isobath's two pools.
+    pub pool_bytes: u64,
     /// How Isobath reads and writes.
     pub backend: Backend,
     /// The bug that it has.
     pub fault: Option<Fault>,
 }
+
+/// How long a node waits for one that was killed to let go of its files.
+const OPEN_LIMIT: Duration = Duration::from_secs(30);
 
 type Read = dyn Fn(&str) -> io::Result<Option<String>> + Send + Sync;
 type Receive = dyn Fn(&[Piece]) -> Result<SnapshotReceiver, Error> + Send + Sync;
@@ -67,8 +73,9 @@ struct Node {
 /// What the storage cannot be opened for, and what listening fails with.
 pub fn serve(directory: &Path, setup: &Setup) -> io::Result<()> {
     let options = Options::new()
-        .pool_bytes(64 << 20)
+        .pool_bytes(setup.pool_bytes)
         .workers(1)
+        .open_timeout(OPEN_LIMIT)
         .backend(setup.backend);
     let opened = isobath_raft::open(directory, &options, &options);
     let (log, machine): (LogStore<Types>, StateMachine<Types, Registers>) =
@@ -140,9 +147,9 @@ where
     M: RaftStateMachine<Types>,
 {
     let config = Config {
-        heartbeat_interval: 100,
-        election_timeout_min: 300,
-        election_timeout_max: 600,
+        heartbeat_interval: 300,
+        election_timeout_min: 1_000,
+        election_timeout_max: 2_000,
         snapshot_policy: match setup.snapshot_every {
             0 => SnapshotPolicy::Never,
             entries => SnapshotPolicy::LogsSinceLast(entries),
@@ -272,8 +279,10 @@ impl Node {
         Reply::Status {
             leader: metrics.current_leader,
             term: metrics.current_term,
+            last: metrics.last_log_index.unwrap_or(0),
             applied: metrics.last_applied.map_or(0, |id| id.index),
             snapshot: metrics.snapshot.map_or(0, |id| id.index),
+            purged: metrics.purged.map_or(0, |id| id.index),
         }
     }
 }

@@ -91,8 +91,10 @@ pub enum Reply {
     Status {
         leader: Option<u64>,
         term: u64,
+        last: u64,
         applied: u64,
         snapshot: u64,
+        purged: u64,
     },
 }
 
