@@ -174,10 +174,11 @@ pub fn check(operations: &[Operation]) -> Result<(), Operation> {
             Action::Put(_) => puts.push(one),
             Action::Get(seen) => rest.reads.entry(seen).or_default().push(one),
             // A value is there once, until it is swapped.
-            Action::Swap { old, .. } => match rest.swaps.insert(old, one) {
-                Some(_) => return Err(one),
-                None => {}
-            },
+            Action::Swap { old, .. } => {
+                if rest.swaps.insert(old, one).is_some() {
+                    return Err(one);
+                }
+            }
         }
     }
     let beginning = rest.chain(None)?;
