@@ -24,6 +24,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ),
     ("isobath-files", &["isobath"]),
     ("isobath-object-store", &["isobath"]),
+    ("isobath-raft", &["isobath"]),
     ("isobath-cli", &["isobath", "isobath-files", "isobath-lab"]),
     ("isobath-capi", &["isobath", "isobath-files"]),
 ];

@@ -15,6 +15,8 @@ mod pages {
     struct ThreadsAndAsync;
     #[doc = include_str!("../../../docs/object-store.md")]
     struct ObjectStores;
+    #[doc = include_str!("../../../docs/raft.md")]
+    struct Raft;
     #[doc = include_str!("../../../docs/advise.md")]
     struct Advise;
 }
