@@ -275,7 +275,7 @@ fn a_store_that_is_no_copy_is_left_as_it_is() {
         .run(&["follow", "source.iso", "source.iso"])
         .fails(2, "is the source itself");
     place
-        .run(&["follow", "missing.iso", "new.iso"])
+        .run(&["follow", "-s", "missing.iso", "new.iso"])
         .fails(3, "missing.iso");
     assert!(!place.path("new.iso").exists());
     source.close().unwrap();
