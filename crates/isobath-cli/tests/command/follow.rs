@@ -65,7 +65,7 @@ fn work(store: &Store, round: u64) {
             Ok(_) => store.drop_tree(&name).unwrap(),
             Err(_) => {
                 let loaded = store.create_tree(&name).unwrap();
-                let records = (0..300u64).map(|n| (n.to_be_bytes(), round.to_string()));
+                let records = (0..300u64).map(|n| (format!("{n:03}"), round.to_string()));
                 loaded.bulk_load(records).unwrap();
             }
         }
