@@ -65,7 +65,7 @@ fn work(store: &Store, round: u64) {
             Ok(_) => store.drop_tree(&name).unwrap(),
             Err(_) => {
                 let loaded = store.create_tree(&name).unwrap();
-                let records = (0..300u64).map(|n| (n.to_le_bytes(), round.to_string()));
+                let records = (0..300u64).map(|n| (format!("{n:03}"), round.to_string()));
                 loaded.bulk_load(records).unwrap();
             }
         }
@@ -213,6 +213,13 @@ fn a_follower_that_has_fallen_behind_compares_everything() {
     work(&store, 1);
     let follow = ["follow", "source.iso", "copy.iso", "--once", "--json"];
     place.run(&follow).ok();
+    let backup = place
+        .run(&["backup", "source.iso", "b", "--json"])
+        .ok()
+        .json();
+    let position = backup[0]["position"].as_str().unwrap();
+    place.run(&["restore", "b", "restored.iso"]).ok();
+    let restored = all_of(&place.path("restored.iso"));
     let tree = store.tree("main").unwrap();
     for n in 0..8_000u64 {
         tree.insert((n % 700).to_le_bytes(), vec![n as u8; 1000])
@@ -228,6 +235,72 @@ fn a_follower_that_has_fallen_behind_compares_everything() {
     assert_eq!(all_of(&place.path("copy.iso")), all_of(&source));
     let told = place.run(&follow).ok();
     assert_eq!(told.json()[0]["transactions"], 0, "{told:?}");
+    // Nothing says that this is a copy, so it is not compared.
+    place
+        .run(&["follow", "source.iso", "restored.iso", "--from", position])
+        .fails(2, "moved on");
+    assert_eq!(all_of(&place.path("restored.iso")), restored);
     drop(tree);
     store.close().unwrap();
+}
+
+#[test]
+fn a_store_that_is_no_copy_is_left_as_it_is() {
+    let place = Place::new();
+    let source = Store::create(place.path("source.iso"), &options()).unwrap();
+    work(&source, 1);
+    let other = Store::create(place.path("other.iso"), &options()).unwrap();
+    let elsewhere = other.log_position().unwrap().to_string();
+    let users = Store::create(place.path("users.iso"), &options()).unwrap();
+    users
+        .create_tree("theirs")
+        .unwrap()
+        .insert("a", "1")
+        .unwrap();
+    users.close().unwrap();
+    let before = all_of(&place.path("users.iso"));
+    let follow = ["follow", "source.iso", "users.iso", "--once"];
+    // A run that fails leaves nothing that the next one takes for a copy's note.
+    place
+        .run(&[&follow[..], &["--from", &elsewhere]].concat())
+        .fails(3, "replaced by another one");
+    place.run(&follow).fails(2, "is no copy");
+    let users = Store::open(place.path("users.iso"), &options()).unwrap();
+    assert!(users.tree(".isobath-follow").is_err());
+    users.create_tree(".isobath-follow").unwrap();
+    users.close().unwrap();
+    place.run(&follow).fails(2, "is no copy");
+    assert_eq!(all_of(&place.path("users.iso")), before);
+    place
+        .run(&["follow", "source.iso", "source.iso"])
+        .fails(2, "is the source itself");
+    place
+        .run(&["follow", "-s", "missing.iso", "new.iso"])
+        .fails(3, "missing.iso");
+    assert!(!place.path("new.iso").exists());
+    source.close().unwrap();
+    other.close().unwrap();
+}
+
+/// A copy that has not got everything yet knows whose copy it is.
+#[test]
+fn a_copy_that_was_begun_takes_no_other_store() {
+    let place = Place::new();
+    let source = Store::create(place.path("source.iso"), &options()).unwrap();
+    let other = Store::create(place.path("other.iso"), &options()).unwrap();
+    work(&other, 1);
+    let copy = Store::create(place.path("copy.iso"), &options()).unwrap();
+    let note = copy.create_tree(".isobath-follow").unwrap();
+    let begun = source.log_position().unwrap().to_string();
+    note.insert("source", begun).unwrap();
+    drop(note);
+    copy.close().unwrap();
+    place
+        .run(&["follow", "other.iso", "copy.iso", "--once"])
+        .fails(3, "replaced by another one");
+    place
+        .run(&["follow", "source.iso", "copy.iso", "--once"])
+        .ok();
+    source.close().unwrap();
+    other.close().unwrap();
 }
