@@ -31,10 +31,6 @@ const LEFT_OUT: &[(&str, &str)] = &[
         "Store::changes_beside",
         "`Store::changes`, where the engine's tests read a store beside its writer",
     ),
-    (
-        "Store::log_position",
-        "what a stream says, without a stream",
-    ),
     ("Changes::stop_handle", "ends a wait; no simulation waits"),
     ("ChangesStop", "ends a wait; no simulation waits"),
     (
