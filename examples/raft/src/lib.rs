@@ -6,7 +6,7 @@
 //!   files.
 //! - [`server`]: a node.
 //! - [`linear`]: whether the answers of a run are those of one register per key.
-//! - [`bench`]: writes per second.
+//! - [`mod@bench`]: writes per second.
 
 pub mod bench;
 pub mod linear;
