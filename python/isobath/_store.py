@@ -65,6 +65,8 @@ class Options(TypedDict, total=False):
     fill_factor: float
     log_bytes: int
     log_path: PathLike
+    #: Large trees take updates like an LSM tree; experimental.
+    overlays: bool
     publish_stats: bool
     #: Opens the store as it is now, beside any writer.
     read_only: bool

@@ -78,6 +78,7 @@ fn set(options: Options, name: &str, value: &Bound<'_, PyAny>) -> PyResult<Optio
         "fill_factor" => options.fill_factor(value.extract()?),
         "log_bytes" => options.log_bytes(value.extract()?),
         "log_path" => options.log_path(value.extract::<PathBuf>()?),
+        "overlays" => options.overlays(value.extract()?),
         "publish_stats" => options.publish_stats(value.extract()?),
         "read_only" => options.read_only(value.extract()?),
         "open_timeout" => options.open_timeout(seconds(name, value.extract()?)?),

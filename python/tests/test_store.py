@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,21 @@ def test_options_are_known(option: str) -> None:
     with pytest.raises(TypeError) as caught:
         Store.in_memory(**arguments)
     assert "there is no option" not in str(caught.value)
+
+
+def test_large_trees_have_overlays(path: Path) -> None:
+    with Store.create(path, overlays=True, **SMALL) as store:
+        tree = store.create_tree("t")
+        tree.load((f"{n:08}".encode(), bytes(500)) for n in range(40_000))
+        for n in range(0, 40_000, 7):
+            tree[f"{n:08}".encode()] = b"new"
+        deadline = time.monotonic() + 60
+        while store.stats().overlaid_trees == 0 and time.monotonic() < deadline:
+            tree[b"00000001"] = b"newer"
+        assert store.stats().overlaid_trees == 1
+        assert (tree[b"00000007"], len(tree)) == (b"new", 40_000)
+    with Store.open(path, **SMALL) as store:
+        assert store.tree("t")[b"00000007"] == b"new"
 
 
 def test_read_only(path: Path) -> None:

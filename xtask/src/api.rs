@@ -306,6 +306,37 @@ fn what_is_left_out_is_made_by_no_campaign_and_exists() {
     }
 }
 
+/// Options of a store that neither C nor Python has, and why.
+#[cfg(test)]
+const NOT_BY_NAME: &[(&str, &str)] = &[("on_recovery", "a function, called during opening")];
+
+#[test]
+fn every_option_is_known_to_c_and_python() {
+    let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap();
+    let options = read("crates/isobath/src/api/options.rs");
+    let starts = options.match_indices("    pub fn ");
+    let names = starts.filter_map(|(at, start)| {
+        let rest = &options[at + start.len()..];
+        let name = first_name(rest);
+        rest[name.len()..].starts_with("(mut self").then_some(name)
+    });
+    let names: Vec<&str> = names.collect();
+    assert!(names.len() > 20, "only {names:?} were found");
+    for path in [
+        "crates/isobath-capi/src/abi/options.rs",
+        "python/src/options.rs",
+    ] {
+        let known = read(path);
+        let is_left_out = |name: &&str| NOT_BY_NAME.iter().any(|(left_out, _)| left_out == name);
+        let unknown = |name: &&str| !known.contains(&format!("\"{name}\" =>"));
+        let unknown: Vec<_> = names
+            .iter()
+            .filter(|name| !is_left_out(name) && unknown(name))
+            .collect();
+        assert!(unknown.is_empty(), "{path} does not know {unknown:?}");
+    }
+}
+
 #[test]
 fn calls_are_found_by_who_makes_them() {
     assert_eq!(last_name("self.trees[tree.index(7)]"), "trees");

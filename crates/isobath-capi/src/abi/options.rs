@@ -116,6 +116,7 @@ fn set(options: Options, name: &str, value: &str) -> Option<Options> {
         "transaction_bytes" => options.transaction_bytes(number()?),
         "depth_per_worker" => options.depth_per_worker(small()?),
         "segment_bytes" => options.segment_bytes(small()?),
+        "expected_bytes" => options.expected_bytes(number()?),
         "volume_limit_bytes" => options.volume_limit_bytes(match value {
             "none" => None,
             _ => Some(number()?),
@@ -123,6 +124,7 @@ fn set(options: Options, name: &str, value: &str) -> Option<Options> {
         "fill_factor" => options.fill_factor(value.parse().ok()?),
         "log_bytes" => options.log_bytes(number()?),
         "log_path" => options.log_path(value),
+        "overlays" => options.overlays(value.parse().ok()?),
         "publish_stats" => options.publish_stats(value.parse().ok()?),
         "read_only" => options.read_only(value.parse().ok()?),
         "open_timeout" => options.open_timeout(Duration::from_millis(number()?)),
