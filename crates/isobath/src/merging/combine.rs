@@ -1,6 +1,5 @@
-//! Combining: some runs of which each is next to the other become one, so that readers have few
-//! runs to look at, and a tree that is much larger than its memory has a share of its records in
-//! runs before they are merged.
+//! Combining: neighbouring runs become one, so that readers have few runs to look at, and a tree
+//! that is much larger than its memory has a share of its records in runs before they are merged.
 //!
 //! The new run has all records of theirs, the newest of each key, those that merges have passed as
 //! well: once the store is opened again nothing says that they do not count, and an older run may
@@ -10,8 +9,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::trim::Freed;
-use super::{Work, listing};
+use super::Work;
 use crate::btree::{Direction, Loader, NotLoaded, Tree, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::TaskContext;
@@ -19,8 +17,6 @@ use crate::error::StorageError as Error;
 use crate::levels::Parts;
 use crate::overlay::{Filter, Levels, Overlaid, Run};
 use crate::shared::Counters;
-use crate::txn::catalog_change;
-use crate::types::{OVERLAID, UNLISTED_RUN};
 
 /// Records that are copied between two looks at other work.
 const RECORDS_PER_TURN: u64 = 256;
@@ -66,25 +62,13 @@ impl Work<'_> {
         let mut runs = overlaid.levels().runs.clone();
         let at = at + runs.len() - levels.runs.len();
         runs.splice(at..at + old.len(), [Arc::new(run)]);
-        let listed = listing::key(OVERLAID, overlaid.tree.id);
-        let entry = listing::encode(overlaid, &runs);
-        let built = listing::key(UNLISTED_RUN, tree.id);
-        let is_listed = [
-            catalog_change(&listed, Some(&entry)),
-            catalog_change(&built, None),
-        ];
-        if let Err(error) = self.unlist(old, is_listed) {
+        if let Err(error) = self.replace_runs(overlaid, old, runs, Some(tree)) {
             self.give_up(tree);
             return Err(error);
         }
-        let number = overlaid.change(|levels| Some(levels.with_runs(runs)));
-        let freed = old.iter().map(|run| run.tree).collect();
-        self.retire_at(overlaid, number, Freed::Runs(freed));
         overlaid.set_pace(&self.local.pool.overlays);
-        Counters::add(
-            &self.local.parts.shared.counters.combined_runs,
-            old.len() as u64,
-        );
+        let counters = &self.local.parts.shared.counters;
+        Counters::add(&counters.combined_runs, old.len() as u64);
         Ok(())
     }
 

@@ -209,34 +209,40 @@ impl Work<'_> {
         if retired.is_empty() {
             return Ok(());
         }
-        let listed = listing::key(OVERLAID, overlaid.tree.id);
-        let entry = listing::encode(overlaid, &runs);
-        self.unlist(&retired, [catalog_change(&listed, Some(&entry))])?;
-        let number = overlaid.change(|levels| Some(levels.with_runs(runs)));
         let counters = &self.local.parts.shared.counters;
+        self.replace_runs(overlaid, &retired, runs, None)?;
         Counters::add(&counters.merged_runs, retired.len() as u64);
-        let retired = retired.iter().map(|run| run.tree).collect();
-        self.retire_at(overlaid, number, Freed::Runs(retired));
         Ok(())
     }
 
-    /// Commits `changes`, which take runs from a tree, and lists these as runs that are being freed.
-    pub(super) fn unlist<'c>(
+    /// Gives the tree `runs`, of which one may be `built` just now, in place of those that it has;
+    /// of these `old` are freed once no reader has them.
+    pub(super) fn replace_runs(
         &self,
-        runs: &[Arc<Run>],
-        changes: impl IntoIterator<Item = crate::txn::commit::Change<'c>>,
+        overlaid: &Arc<Overlaid>,
+        old: &[Arc<Run>],
+        runs: Vec<Arc<Run>>,
+        built: Option<Tree>,
     ) -> Result<(), Error> {
-        let entry = |run: &Arc<Run>| {
-            let key = listing::key(UNLISTED_RUN, run.tree.id);
-            (key, listing::encode_unlisted(run.tree))
-        };
-        let entries: Vec<_> = runs.iter().map(entry).collect();
-        let listed = entries
-            .iter()
-            .map(|(key, value)| catalog_change(key, Some(value)));
-        let mut all = Vec::with_capacity(runs.len() + 2);
-        changes.into_iter().for_each(|change| all.push(change));
-        all.extend(listed);
-        self.commit(&all, None)
+        let unlisted = |tree: Tree| listing::key(UNLISTED_RUN, tree.id);
+        let listed = listing::key(OVERLAID, overlaid.tree.id);
+        let entry = listing::encode(overlaid, &runs);
+        let built = built.map(unlisted);
+        let freed = old.iter().map(|run| run.tree);
+        let freed: Vec<_> = freed
+            .map(|tree| (unlisted(tree), listing::encode_unlisted(tree)))
+            .collect();
+        let mut changes = vec![catalog_change(&listed, Some(&entry))];
+        changes.extend(built.iter().map(|key| catalog_change(key, None)));
+        changes.extend(
+            freed
+                .iter()
+                .map(|(key, value)| catalog_change(key, Some(value))),
+        );
+        self.commit(&changes, None)?;
+        let number = overlaid.change(|levels| Some(levels.with_runs(runs)));
+        let freed = old.iter().map(|run| run.tree).collect();
+        self.retire_at(overlaid, number, Freed::Runs(freed));
+        Ok(())
     }
 }

@@ -51,12 +51,14 @@ const SEALED_AT: u64 = 11;
 const LOG_SHARE: u64 = 4;
 /// And from which on writers wait for that.
 const LOG_LIMIT_SHARE: u64 = 2;
-/// Runs from which on some of them become one, how many, and those from which on merges go on and writers wait
-/// for that. What is in memory then is sealed nevertheless, so that it lets go of the log.
+/// Runs from which on some of them become one.
 const MAX_RUNS: usize = 12;
 const SMALL_MAX_RUNS: usize = 3;
+/// How many become one: of pairs each record would be copied twice.
 const COMBINED_RUNS: usize = 4;
 const SMALL_COMBINED_RUNS: usize = 2;
+/// With this many times [`MAX_RUNS`] merges go on and writers wait for that. What is in memory then
+/// is sealed nevertheless, so that it lets go of the log.
 const LIMIT_SHARE: usize = 2;
 /// Runs that a tree can have.
 pub(crate) const MAX_TREE_RUNS: usize = 28;

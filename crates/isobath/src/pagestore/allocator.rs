@@ -43,8 +43,9 @@ pub(crate) struct Request {
     /// The policy's view; `token` is the caller's index.
     pub(crate) write: PageWrite,
     pub(crate) page: PageId,
-    /// A run of overlays has the page. These go to segments of their own: they die in the order of
-    /// their keys, all of a run's together, as merges pass them.
+    /// A new page of a run of overlays. These go to segments of their own: they die in the order of
+    /// their keys, all of a run's together, as merges pass them. What the cleaner moves does not:
+    /// all of a victim fits one segment.
     pub(crate) is_run: bool,
 }
 
@@ -159,6 +160,7 @@ pub(crate) struct SegmentAllocator {
     cleaning: u32,
     /// Whether cleaning gains space.
     progress: CleaningProgress,
+    /// Of the emptiest segments.
     by_live: Selector,
     /// Segments that the cleaner could not empty, because something in them is corrupt.
     bad: BTreeSet<u32>,

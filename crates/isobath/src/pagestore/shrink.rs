@@ -207,7 +207,7 @@ impl PageStore {
         target: u32,
         spare: u32,
     ) -> Result<Fence, StorageError> {
-        // A task that grows the volume now has not seen the fence. One that grows it later lifts it.
+        // A task that grows the volume now has not seen the fence; a later one lifts it.
         drop(self.resizing_turn(worker)?);
         let mut closing = Vec::new();
         let tail = {

@@ -240,8 +240,9 @@ impl PageStore {
             let frame = write.token as FrameId;
             *request = Request {
                 page: frames.header(frame).page(),
-                // A frame that changes hands is not written.
-                is_run: TreeId(frames.words(frame).u64_at(offset::TREE_ID) as u32).is_run(),
+                // Of a frame that changes hands nothing is written.
+                is_run: write.cause == Cause::User
+                    && TreeId(frames.words(frame).u64_at(offset::TREE_ID) as u32).is_run(),
                 write,
             };
         }

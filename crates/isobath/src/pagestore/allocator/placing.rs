@@ -25,10 +25,7 @@ impl SegmentAllocator {
             );
             let stream = self.policy.place(&request.write, self.now);
             let slot = match content {
-                // What the cleaner moves of a victim shares segments: it fits one.
-                Content::Pages if request.is_run && request.write.cause == Cause::User => {
-                    self.chunk_slots().end
-                }
+                Content::Pages if request.is_run => self.chunk_slots().end,
                 Content::Pages => stream.index(),
                 Content::Chunks => stream.index() + self.chunk_slots().start,
             };
