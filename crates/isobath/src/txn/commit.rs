@@ -17,8 +17,10 @@
 //! Where commits are seen once they are applied the slot is emptied at step 9, else at
 //! the end. There the keys are noted before step 9, and that too is taken back at the end.
 
+mod finish;
 mod space;
 
+use self::finish::Outcome;
 use self::space::Splits;
 use super::admission;
 pub(crate) use super::change::Change;
@@ -26,9 +28,8 @@ use super::locks::Locked;
 use super::reserved_task::ReservedTask;
 use super::serializable::{ReadSet, Validation};
 use super::snapshots::Registered;
-use super::unseen::{InParts, Noted};
 use super::versions::{CommitNumber, OldValue};
-use super::{COLLECT_STEP, MIN_COLLECT, Transactions};
+use super::{COLLECT_STEP, Transactions};
 use crate::btree::{Decision, Descriptor, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::{TaskContext, TaskWorker, WriteContext};
@@ -38,7 +39,6 @@ use crate::levels;
 use crate::log::record::{CommitBody, Kind, Operation, Token, operation_bytes};
 use crate::log::{LogReservation, Slot};
 use crate::page::{Lsn, PageId};
-use crate::shared::Counters;
 use crate::shared::Durability;
 
 /// The context of a commit, without its changes.
@@ -204,39 +204,6 @@ impl Transactions {
 pub(crate) type Precondition<'g> =
     dyn FnMut(usize, Option<ValueRef<'_>>) -> Result<bool, TransactionError> + 'g;
 
-/// The rest of the work of an applied commit.
-#[derive(Default)]
-struct Outcome<'a> {
-    /// Its record; `None` if `precondition` refused.
-    lsn: Option<Lsn>,
-    /// Large values that no reader can reach any more.
-    dead: Vec<Descriptor>,
-    /// It has added a version of each key.
-    has_versions: bool,
-    /// One that is seen late, or serializable, keeps its slot until the watermark has passed it.
-    slot: Option<Slot<'a>>,
-    /// Its keys, until it is durable.
-    noted: Option<Noted<'a>>,
-    /// It is to be seen late and has left no versions: its keys stay locked until then.
-    in_parts: Option<InParts<'a>>,
-    /// The precondition refused a value whose commit is not visible yet.
-    is_early: bool,
-}
-
-impl Outcome<'_> {
-    /// Whether it is durable is unknown, so it never becomes visible. `locked`, if it has left no
-    /// versions.
-    fn stays_unseen(self, transactions: &Transactions, locked: Option<&Locked<'_>>) {
-        if let Some(slot) = self.slot {
-            slot.abandon();
-        }
-        std::mem::forget(self.noted);
-        if let Some(locked) = locked {
-            transactions.unseen.fail(locked.numbers().iter().copied());
-        }
-    }
-}
-
 /// Without a log and without a snapshot no version is needed: the change is
 /// one step of the tree. The slot keeps snapshots from beginning until it is done.
 fn apply_unversioned(
@@ -263,109 +230,6 @@ fn apply_unversioned(
         local.parts.pagestore.confirm_allocations(&confirmed, &[]);
     }
     Ok((went, dead.filter(|_| went)))
-}
-
-impl Transactions {
-    fn finish(
-        &self,
-        local: &TaskWorker,
-        changes: &[Change<'_>],
-        locked: Locked<'_>,
-        mut outcome: Outcome<'_>,
-        durability: Durability,
-    ) -> Result<bool, TransactionError> {
-        let is_late = self.is_late;
-        let locked = outcome.in_parts.is_some().then_some(locked);
-        for dead in &outcome.dead {
-            self.free_large(local, dead);
-        }
-        let Some(lsn) = outcome.lsn else {
-            self.gc_after(local, 0);
-            if outcome.is_early {
-                self.await_durable(local)?;
-            }
-            return Ok(false);
-        };
-        let has_versions = outcome.has_versions;
-        let collect_garbage = || {
-            if has_versions {
-                self.release(changes.iter().map(Change::at), lsn);
-            }
-            self.gc_after(local, changes.len());
-        };
-        if !is_late {
-            collect_garbage();
-            if let Some(slot) = outcome.slot.take() {
-                self.wait_for_watermark(local, lsn)?;
-                drop(slot);
-            }
-        }
-        let seen = local
-            .parts
-            .log_tasks
-            .make_durable(&local.worker, lsn, durability)
-            .and_then(|()| self.await_earlier(local, lsn, durability))
-            .and_then(|()| self.wait_for_watermark(local, lsn));
-        // One that is durable and that others may have seen has lasted, whatever has failed since.
-        let log = &local.parts.log;
-        let has_lasted = || is_late && lsn < log.durable() && lsn < self.watermark(log);
-        if seen.is_err() && !has_lasted() {
-            outcome.stays_unseen(self, locked.as_ref());
-            seen?;
-            return Ok(false);
-        }
-        drop(outcome);
-        drop(locked);
-        if is_late {
-            collect_garbage();
-        }
-        Counters::add(&self.counters.commits, 1);
-        Ok(true)
-    }
-
-    /// A commit that need not be durable is seen behind those before it, which may have to be.
-    fn await_earlier(
-        &self,
-        local: &TaskWorker,
-        lsn: Lsn,
-        durability: Durability,
-    ) -> Result<(), StorageError> {
-        let waits = durability != Durability::Synced
-            && self.is_late
-            && self.watermark(&local.parts.log) <= lsn
-            && !canary::is_on(Canary::AcknowledgeEarly);
-        if waits {
-            local.parts.log_tasks.wait_durable(&local.worker, lsn)
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Waits until every snapshot that begins sees the commit at `lsn`.
-    pub(super) fn wait_for_watermark(
-        &self,
-        local: &TaskWorker,
-        lsn: Lsn,
-    ) -> Result<(), StorageError> {
-        let parts = &local.parts;
-        if self.tracker.reported() > lsn.0 {
-            return Ok(());
-        }
-        while self.watermark(&parts.log) <= lsn {
-            parts.shared.writable()?;
-            local.worker.yield_now();
-        }
-        Ok(())
-    }
-
-    /// A commit pays for the versions that it added by collecting some more.
-    fn gc_after(&self, local: &TaskWorker, added: usize) {
-        if !self.versions.is_empty() {
-            self.gc_versions(MIN_COLLECT + 2 * added);
-            self.make_room(&local.parts);
-        }
-        self.free_dead(local);
-    }
 }
 
 /// A commit's log record.
