@@ -22,7 +22,7 @@ struct Progress {
     /// The last entry of the node's snapshot.
     covered: Option<u64>,
     /// An installation has begun and not succeeded.
-    is_unsettled: bool,
+    is_unfinished: bool,
 }
 
 /// Shared by the log and the state machine.
@@ -37,7 +37,7 @@ impl Arrivals {
 
     /// An installation begins.
     pub(crate) fn begin(&self) {
-        self.0.send_modify(|progress| progress.is_unsettled = true);
+        self.0.send_modify(|progress| progress.is_unfinished = true);
     }
 
     /// The node has, durably, a snapshot of the entries up to this one, and its state.
@@ -47,7 +47,8 @@ impl Arrivals {
 
     /// The installation has succeeded.
     pub(crate) fn end(&self) {
-        self.0.send_modify(|progress| progress.is_unsettled = false);
+        self.0
+            .send_modify(|progress| progress.is_unfinished = false);
     }
 
     /// Waits until no snapshot under way may be needed for purging up to `index`; whether the
@@ -59,7 +60,7 @@ impl Arrivals {
         let end = progress.wait_for(|now| is_covered(now) || now.guards == 0);
         // It fails once the sender is dropped, which `self` holds.
         end.await
-            .is_ok_and(|now| is_covered(&now) || !(has_waited || now.is_unsettled))
+            .is_ok_and(|now| is_covered(&now) || !(has_waited || now.is_unfinished))
     }
 }
 

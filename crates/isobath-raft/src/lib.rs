@@ -66,7 +66,8 @@
 //! `full_snapshot`: it sends [`SnapshotFiles::pieces`], the receiver answers what is
 //! [missing](SnapshotReceiver::missing) after [`StateMachine::receive`], gets that from
 //! [`SnapshotFiles::read_at`], and hands what [`SnapshotReceiver::finish`] returns to
-//! [`openraft::Raft::install_full_snapshot`]. A snapshot that `finish` refuses does not end the node.
+//! [`openraft::Raft::install_full_snapshot`]. A snapshot that `finish` refuses does not end the
+//! node.
 
 mod arrivals;
 mod directory;
@@ -111,8 +112,8 @@ pub trait Application<C: Types>: Sized + Send + Sync + 'static {
 
     /// Applies one request and answers it. The same state and request must give the same changes
     /// and answer on every node: no clock, no randomness. It may be called again if the transaction
-    /// is tried again. Nothing but this changes the trees. The program takes no backups of the store:
-    /// one at a time can run, and a snapshot that finds another ends the node.
+    /// is tried again. Nothing but this changes the trees. The program takes no backups of the
+    /// store: one at a time can run, and a snapshot that finds another ends the node.
     ///
     /// # Errors
     ///

@@ -9,11 +9,11 @@
 //! entries again, or purges again. A purge must not precede what makes its entries dispensable: it
 //! waits for a snapshot that is being installed ([`arrivals`](crate::arrivals)).
 //!
-//! A leader that restarts has to be elected again: opening takes the mark *committed* from its vote.
-//! With the mark openraft would let it lead at once, and confirm reads up to the committed id that it
-//! still knows. That one may be older than a write that was acknowledged before the crash, because it
-//! was not synced. A leader that is elected confirms reads only once it has committed an entry of its
-//! own, behind all others. Who was voted for is kept, and so no vote is given twice.
+//! A leader that restarts has to be elected again: opening takes the mark *committed* from its
+//! vote. With the mark openraft would let it lead at once, and confirm reads up to the committed id
+//! that it still knows. That one may be older than a write that was acknowledged before the crash,
+//! because it was not synced. A leader that is elected confirms reads only once it has committed an
+//! entry of its own, behind all others. Who was voted for is kept, and so no vote is given twice.
 //!
 //! The store's own durability is [`Durability::None`], so that these are read back at once. An
 //! entry can therefore be read before it is durable; openraft asks for none before its callback.

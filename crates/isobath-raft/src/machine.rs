@@ -16,7 +16,7 @@
 //! **Installing** is atomic. In this order:
 //!
 //! 1. [`SnapshotReceiver::finish`] has synced the chain's files and restored them into a new store.
-//!    What is damaged is refused there, before openraft hears of it.
+//!    What is corrupt is refused there, before openraft hears of it.
 //! 2. The files have their names, and the store is `state-N+1.iso`.
 //! 3. A synced commit in the log's store makes the record *current* name both.
 //! 4. The old store and files are removed.

@@ -193,7 +193,7 @@ impl SnapshotReceiver {
     /// # Errors
     ///
     /// [`Error::Snapshot`] if a file is shorter than announced; [`Error::Store`] if the files are
-    /// no chain of backups, or damaged; [`Error::File`].
+    /// no chain of backups, or corrupt; [`Error::File`].
     pub fn finish(self) -> Result<SnapshotFiles, Error> {
         let paths = self.files.iter().map(|(piece, arrival)| match arrival {
             Arrival::Here(_) => Ok(self.directory.piece(&piece.name)),

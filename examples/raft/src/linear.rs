@@ -4,8 +4,8 @@
 //! All values that are written differ. So it is known which operations happened next to each other:
 //! a *chain* is a put, the reads of its value, the swap from it, the reads of that one's value, and
 //! so on; no other operation is between. One more chain begins without a value. [`check`] follows
-//! each chain: no operation may be answered before one that precedes it is called. It remains to put
-//! the chains in an order (Gibbons and Korach, Testing Shared Memories, 1997). One must precede
+//! each chain: no operation may be answered before one that precedes it is called. It remains to
+//! put the chains in an order (Gibbons and Korach, Testing Shared Memories, 1997). One must precede
 //! another if its first answer is before the other's last call. There is an order unless two must
 //! precede each other. This takes the time of sorting.
 //!

@@ -1,8 +1,8 @@
 //! Three nodes as processes, killed, restarted and cut off while clients read, write and swap. The
 //! answers must be linearizable; with known bugs planted, they are found not to be.
 //!
-//! Nothing is judged by time: each step waits for what it needs. [`HANG`] only ends a test that will
-//! not end.
+//! Nothing is judged by time: each step waits for what it needs. [`HANG`] only ends a test that
+//! will not end.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -23,7 +23,8 @@ use tempfile::TempDir;
 
 const NODES: [u64; 3] = [1, 2, 3];
 const CLIENTS: usize = 5;
-/// The first of them only read: they stay with a leader that answers, whether it still is one or not.
+/// The first of them only read: they stay with a leader that answers, whether it still is one or
+/// not.
 const READERS: u64 = 2;
 const KEYS: u64 = 4;
 const CALL_LIMIT: Duration = Duration::from_secs(1);
@@ -109,12 +110,12 @@ impl Cluster {
             cluster.tell(1, Call::Initialize { nodes }).await;
             patience.pause().await;
         }
-        cluster.settle().await;
+        cluster.wait_until_equal().await;
         cluster
     }
 
     /// Waits until all nodes follow one leader and have the same entries.
-    async fn settle(&mut self) {
+    async fn wait_until_equal(&mut self) {
         let patience = Patience::with("getting to the same entries");
         while self.find_ended().is_none() {
             let mut known = BTreeSet::new();
@@ -572,7 +573,7 @@ async fn read_from_an_old_leader(fault: Option<&'static str>) -> Verdict {
     let history = Arc::new(History::default());
     let mut client = Client::new(&cluster, &history, Instant::now(), 0);
     client.ask_until(&mut cluster, true, None).await;
-    cluster.settle().await;
+    cluster.wait_until_equal().await;
     let old = cluster.wait_for_leader().await;
     cluster.isolate(old, true).await;
     client.ask_until(&mut cluster, true, Some(old)).await;

@@ -528,6 +528,18 @@ fn a_stream_waits_and_can_be_stopped() {
     });
 }
 
+/// A store, a stream of it that has read nothing, and the keys that were put since that was opened.
+fn with_puts() -> (Store, Changes, Vec<Vec<u8>>) {
+    let store = Store::in_memory(&options()).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let changes = store.changes(Some(store.log_position().unwrap())).unwrap();
+    let keys: Vec<_> = (0..20).map(key).collect();
+    for key in &keys {
+        tree.insert(key, "1").unwrap();
+    }
+    (store, changes, keys)
+}
+
 /// The keys that are put before a stream's error.
 fn put_before_the_end(changes: &mut Changes) -> (Vec<Vec<u8>>, Error) {
     let mut keys = Vec::new();
@@ -546,13 +558,7 @@ fn put_before_the_end(changes: &mut Changes) -> (Vec<Vec<u8>>, Error) {
 
 #[test]
 fn what_was_committed_before_the_store_was_closed_comes_first() {
-    let store = Store::in_memory(&options()).unwrap();
-    let tree = store.create_tree("t").unwrap();
-    let mut changes = store.changes(Some(store.log_position().unwrap())).unwrap();
-    let keys: Vec<_> = (0..20).map(key).collect();
-    for key in &keys {
-        tree.insert(key, "1").unwrap();
-    }
+    let (store, mut changes, keys) = with_puts();
     store.close().unwrap();
     let (found, error) = put_before_the_end(&mut changes);
     assert_eq!(found, keys);
@@ -561,13 +567,8 @@ fn what_was_committed_before_the_store_was_closed_comes_first() {
 
 #[test]
 fn what_was_read_before_an_error_comes_first() {
-    let store = Store::in_memory(&options()).unwrap();
-    let tree = store.create_tree("t").unwrap();
-    let mut changes = store.changes(Some(store.log_position().unwrap())).unwrap();
-    let keys: Vec<_> = (0..20).map(key).collect();
-    for key in &keys {
-        tree.insert(key, "1").unwrap();
-    }
+    let (store, mut changes, keys) = with_puts();
+    let tree = store.tree("t").unwrap();
     let before = store.log_position().unwrap();
     // Its bytes are not in the log: they cannot be read once the store is closed.
     tree.insert("large", value(1, 60_000)).unwrap();

@@ -12,8 +12,8 @@
 //!
 //! The log has small changes by key. Two things it does not have: the bytes of a large value that
 //! was replaced since, and the records of trees that a load or a large transaction has rewritten.
-//! Then several transactions become one ([`Group`]): up to the one that replaces the value, or up to
-//! a snapshot that is opened now, from which the rewritten trees are read.
+//! Then several transactions become one ([`Group`]): up to the one that replaces the value, or up
+//! to a snapshot that is opened now, from which the rewritten trees are read.
 
 mod feed;
 mod group;
@@ -179,9 +179,9 @@ impl ChangesStop {
 /// [`Store::changes_beside`].
 ///
 /// Nothing of the store waits for a stream. The log keeps what it has not used the space of again:
-/// at most as many bytes as it has. A [`Committed`] that reads trees has a snapshot, which keeps old
-/// versions in the store as long as it, or a stream that has it read ahead, exists: drop them when
-/// they are not read on. A stream that falls behind further ends with
+/// at most as many bytes as it has. A [`Committed`] that reads trees has a snapshot, which keeps
+/// old versions in the store as long as it, or a stream that has it read ahead, exists: drop them
+/// when they are not read on. A stream that falls behind further ends with
 /// [`Error::ChangesOverrun`]. After any error it answers the same again; open another one at the
 /// last position.
 pub struct Changes {
@@ -278,8 +278,8 @@ impl Changes {
 
     /// Everything before this was given out, or concerns no tree. An application that notes its
     /// position notes this one when nothing was changed for long, too: the log goes on for other
-    /// reasons. A stream that was opened without a position counts only from its first transaction on,
-    /// which has everything before.
+    /// reasons. A stream that was opened without a position counts only from its first transaction
+    /// on, which has everything before.
     #[must_use]
     pub fn position(&self) -> LogPosition {
         LogPosition {
@@ -295,17 +295,18 @@ impl Changes {
     }
 
     /// The next transaction, once it is durable; `None` after `timeout`, or once the stream was
-    /// stopped. A `timeout` of zero waits for nothing, but reads all that is there. Waits in a task as tasks do, but reading the log blocks its thread. Commits of a
-    /// store that does not make them durable ([`Durability::None`](crate::Durability::None)) come
-    /// once its log is written for other reasons, such as a checkpoint.
+    /// stopped. A `timeout` of zero waits for nothing, but reads all that is there. Waits in a task
+    /// as tasks do, but reading the log blocks its thread. Commits of a store that does not make
+    /// them durable ([`Durability::None`](crate::Durability::None)) come once its log is written
+    /// for other reasons, such as a checkpoint.
     ///
     /// # Errors
     ///
     /// [`Error::ChangesOverrun`], [`Error::Poisoned`] and [`Error::Closed`] once all before that
     /// was given out, or a failed read. In the writer's process a stream that has fallen behind
-    /// answers [`Error::Closed`] before the first transaction that needs more than the closed store's
-    /// log: a large value, or a tree that was loaded or rewritten. A stream of the opened store goes
-    /// on at the position.
+    /// answers [`Error::Closed`] before the first transaction that needs more than the closed
+    /// store's log: a large value, or a tree that was loaded or rewritten. A stream of the opened
+    /// store goes on at the position.
     pub fn next_within(&mut self, timeout: Duration) -> Result<Option<Committed>, Error> {
         let next = self.next_or_none(timeout);
         next.inspect_err(|error| self.failed = Some(error.clone()))
