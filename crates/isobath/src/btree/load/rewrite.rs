@@ -53,6 +53,10 @@ pub(crate) struct Rewrite<'c, C: WriteContext> {
     leaf: LeafStage,
     /// Whether the open leaf has a range.
     is_open: bool,
+    /// The leaf before it, not written yet; empty if there is none.
+    full: LeafStage,
+    /// New records are the last ones of the open leaf: more of them are to be expected.
+    is_appended: bool,
     /// `inner[i]` collects nodes of level `i`.
     inner: Vec<Option<InnerStage>>,
     /// The next change that was not merged yet.
@@ -147,6 +151,8 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
             pages: Pages::new(ctx, tree, token),
             leaf: LeafStage::new(),
             is_open: false,
+            full: LeafStage::new(),
+            is_appended: false,
             inner: Vec::new(),
             next: None,
             built: Vec::new(),
@@ -370,6 +376,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
                 self.take_change(edits)?;
             }
         }
+        self.is_appended = self.has_change(upper);
         while self.has_change(upper) {
             self.take_change(edits)?;
         }
@@ -410,14 +417,25 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
         Ok(())
     }
 
-    /// Writes the open leaf, all but its last record.
+    /// Finishes the open leaf, all but its last record.
     fn emit_leaf(&mut self) -> Result<(), TransactionError> {
         self.next_turn();
+        self.write_full()?;
+        std::mem::swap(&mut self.leaf, &mut self.full);
+        self.full.split_off(self.full.count() - 1, &mut self.leaf);
+        Ok(())
+    }
+
+    /// Writes the leaf before the open one.
+    fn write_full(&mut self) -> Result<(), TransactionError> {
+        if self.full.count() == 0 {
+            return Ok(());
+        }
         let page = self.pages.reserve()?;
-        let (image, next_lower) = self.leaf.build(self.tree.id, false);
+        let image = (self.full).build_all(self.tree.id, Some(self.leaf.lower()));
         let id = self.pages.write(page, image);
         self.built.push(id);
-        let lower = self.leaf.replace_lower(next_lower);
+        let lower = self.full.replace_lower(Vec::new());
         self.add_child(0, lower, id)
     }
 
@@ -437,6 +455,10 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
             if !fits(&self.leaf) {
                 self.emit_leaf()?;
             }
+            if let Some(upper) = upper.filter(|_| !self.is_appended) {
+                self.leaf.even_out(&mut self.full, upper);
+            }
+            self.write_full()?;
             let page = self.pages.reserve()?;
             let image = self.leaf.build_all(self.tree.id, upper);
             let id = self.pages.write(page, image);

@@ -4,6 +4,8 @@
 //! only when the node's successor is. So entries are staged, and one more than
 //! the node will have: at any time the node could be closed before its last entry.
 
+use std::ops::Range;
+
 use crate::btree::node::{
     Builder, CAPACITY, INNER_FIXED, Image, common_prefix, inner_cost, leaf_cost,
 };
@@ -50,6 +52,10 @@ impl LeafStage {
 
     pub(super) fn set_lower(&mut self, lower: &[u8]) {
         self.lower = lower.to_vec();
+    }
+
+    pub(super) fn lower(&self) -> &[u8] {
+        &self.lower
     }
 
     /// Sets the next leaf's lower bound; returns that of the leaf just built.
@@ -204,6 +210,55 @@ impl LeafStage {
         (image, next_lower)
     }
 
+    /// Moves the records from `at` on to `next`, which has none; one stays at least. `next` begins
+    /// where this ends then.
+    pub(super) fn split_off(&mut self, at: usize, next: &mut LeafStage) {
+        let (last, first) = (self.key(self.records[at - 1]), self.key(self.records[at]));
+        next.set_lower(&first[..common_prefix(last, first) + 1]);
+        next.append(self, at..self.records.len());
+        let end = self.records[at].at;
+        self.arena.truncate(end);
+        self.records.truncate(at);
+        self.key_bytes -= next.key_bytes;
+        self.value_bytes -= next.value_bytes;
+    }
+
+    /// Adds some records of `other`, which are above its own.
+    fn append(&mut self, other: &LeafStage, which: Range<usize>) {
+        for &record in &other.records[which] {
+            self.add(other.key(record), other.value(record), 0);
+        }
+    }
+
+    /// Has this leaf, which ends at `upper`, and the one before it take about as many bytes each,
+    /// if it has less than half of a page and that can be.
+    pub(super) fn even_out(&mut self, before: &mut LeafStage, upper: &[u8]) {
+        let cost = |record: &StagedRecord| leaf_cost(record.key_len, record.value_len);
+        let bytes = |leaf: &LeafStage| leaf.records.iter().map(cost).sum::<usize>();
+        let (own, others) = (bytes(self), bytes(before));
+        if 2 * own >= CAPACITY {
+            return;
+        }
+        let mut left = others;
+        let is_even = |record: &StagedRecord| {
+            left -= cost(record);
+            2 * (left + own) <= own + others
+        };
+        let at = before.records.iter().position(is_even).map_or(0, |at| at + 1);
+        if at == 0 || at >= before.records.len() {
+            return;
+        }
+        let mut moved = LeafStage::new();
+        before.split_off(at, &mut moved);
+        let count = moved.count();
+        moved.append(self, 0..self.count());
+        if moved.fits_below(upper) {
+            *self = moved;
+        } else {
+            before.append(&moved, 0..count);
+        }
+    }
+
     /// Passes the extents of all staged records to `on_extent`.
     pub(super) fn extents(&self, on_extent: &mut dyn FnMut(&Descriptor)) {
         for &record in &self.records {
@@ -323,5 +378,64 @@ impl InnerStage {
         std::iter::once(self.leftmost)
             .chain(rest)
             .filter(|child| child.get() != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VALUE: ValueRef<'_> = ValueRef {
+        kind: ValueKind::Inline,
+        bytes: &[7; 100],
+    };
+
+    fn keys(leaf: &LeafStage) -> Vec<Vec<u8>> {
+        let keys = leaf.records.iter().map(|record| leaf.key(*record).to_vec());
+        keys.collect()
+    }
+
+    /// A full leaf, and the next one with so many records.
+    fn full_and(count: usize, prefix: &[u8]) -> (LeafStage, LeafStage) {
+        let (mut full, mut leaf) = (LeafStage::new(), LeafStage::new());
+        let key = |number: usize| [prefix, &(number as u32).to_be_bytes()].concat();
+        full.push_first(&key(0), VALUE);
+        let mut number = 1;
+        while full.push(&key(number), VALUE, CAPACITY) {
+            number += 1;
+        }
+        full.split_off(full.count() - 1, &mut leaf);
+        let added = (0..count - 1).all(|more| leaf.push(&key(number + more), VALUE, CAPACITY));
+        assert!(added);
+        (full, leaf)
+    }
+
+    #[test]
+    fn a_full_leaf_and_a_small_one_become_two_of_the_same_size() {
+        for count in [1, 5] {
+            let (mut full, mut leaf) = full_and(count, b"key");
+            let all = [keys(&full), keys(&leaf)].concat();
+            leaf.even_out(&mut full, b"keyz");
+            assert!(full.count().abs_diff(leaf.count()) <= 1);
+            assert_eq!([keys(&full), keys(&leaf)].concat(), all);
+            assert!(full.last_key() < leaf.lower() && *leaf.lower() <= *keys(&leaf)[0]);
+            // Both are built without a panic, with the bytes that their stages say.
+            full.build_all(TreeId(7), Some(leaf.lower()));
+            leaf.build_all(TreeId(7), Some(b"keyz"));
+        }
+    }
+
+    #[test]
+    fn leaves_stay_that_are_full_enough_or_would_not_fit() {
+        let (mut full, mut leaf) = full_and(20, b"key");
+        leaf.even_out(&mut full, b"keyz");
+        assert_eq!(leaf.count(), 20);
+        // Records of a page's third with a long prefix that they have no more beside this bound.
+        let (mut full, mut leaf) = full_and(1, &[b'k'; 1500]);
+        let before = (keys(&full), keys(&leaf));
+        leaf.even_out(&mut full, b"z");
+        assert_eq!((keys(&full), keys(&leaf)), before);
+        leaf.even_out(&mut LeafStage::new(), b"z");
+        assert_eq!(leaf.count(), 1);
     }
 }
