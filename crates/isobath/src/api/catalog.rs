@@ -183,16 +183,18 @@ pub(crate) fn drop_tree(local: &WorkerState, name: &str, tree: &TreeState) -> Re
         local.worker.yield_now();
         Ok::<(), Error>(())
     };
-    let _kept_out = engine
-        .merging
-        .leave(&engine.transactions, local, tree.tree)?;
+    let _kept_out = engine.merging.keep_out(local, tree.tree)?;
     let closed = tree.status.close_to_drop(wait)?.ok_or_else(missing)?;
     // Waits for the commits that have not seen the mark; of a commit and this, one sees the other.
     if !canary::is_on(Canary::DropBesideCommits) {
         engine.transactions.tracker.drain(false, wait)?;
     }
     local.pool.overlays.forget(tree.tree.id);
-    match remove_name(local, name, tree.tree) {
+    let (merging, transactions) = (&engine.merging, &engine.transactions);
+    let removed = merging.drop_with(transactions, local, tree.tree, |changes| {
+        remove_name(local, name, tree.tree, changes)
+    });
+    match removed {
         Ok(was_there) => {
             closed.drop_tree();
             if !was_there {
@@ -210,14 +212,19 @@ pub(crate) fn drop_tree(local: &WorkerState, name: &str, tree: &TreeState) -> Re
     Ok(free_dropped(local, tree.tree)?)
 }
 
-/// Takes the name of `tree` out of the catalog, which lists it as dropped from then on;
-/// `false` if it was gone. No commit to the tree may be in flight or begin any more.
-fn remove_name(local: &WorkerState, name: &str, tree: Tree) -> Result<bool, Error> {
+/// Takes the name of `tree` out of the catalog, which lists it as dropped from then on, and has
+/// these changes; `false` if it was gone. No commit to the tree may be in flight or begin any more.
+fn remove_name(
+    local: &WorkerState,
+    name: &str,
+    tree: Tree,
+    also: &[Change<'_>],
+) -> Result<bool, Error> {
     let (mark, key, value) = (dropping_key(tree.id), name_key(name)?, encode(tree));
-    let changes = [
-        catalog_change(&mark, Some(&value)),
-        catalog_change(&key, None),
-    ];
+    let name_at = also.len();
+    let mut changes = also.to_vec();
+    changes.push(catalog_change(&key, None));
+    changes.push(catalog_change(&mark, Some(&value)));
     let durability = local.engine.shared.config.durability;
     let was_there = local.engine.transactions.change_all(
         local,
@@ -227,7 +234,7 @@ fn remove_name(local: &WorkerState, name: &str, tree: Tree) -> Result<bool, Erro
             ..CommitContext::default()
         },
         durability,
-        &mut |at, old| Ok(at == 0 || old.is_some_and(|old| old.bytes == value)),
+        &mut |at, old| Ok(at != name_at || old.is_some_and(|old| old.bytes == value)),
     )?;
     Ok(was_there)
 }

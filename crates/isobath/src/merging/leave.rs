@@ -1,16 +1,19 @@
-//! Leaving: a tree gets rid of its overlays, for work that knows the base alone.
+//! Leaving: a tree gets rid of its overlays, for work that knows the base alone, or since it is
+//! dropped.
 
 use std::sync::Arc;
 
+use super::trim::Freed;
 use super::{Merging, Work, listing};
 use crate::btree::Tree;
 use crate::context::TaskWorker;
 use crate::error::StorageError as Error;
-use crate::overlay::{KeptOut, Overlaid};
+use crate::overlay::{Busy, KeptOut, Overlaid};
 use crate::runtime::Patience;
 use crate::sync::atomic::Ordering;
+use crate::txn::commit::Change;
 use crate::txn::{Transactions, catalog_change};
-use crate::types::OVERLAID;
+use crate::types::{OVERLAID, UNLISTED_RUN};
 
 /// Commits to the tree wait until this is dropped.
 struct Leaving<'o>(&'o Overlaid);
@@ -36,42 +39,113 @@ impl Merging {
         tree: Tree,
     ) -> Result<Option<KeptOut>, Error> {
         let overlays = &local.pool.overlays;
+        let kept_out = self.keep_out(local, tree)?;
+        let work = self.work(transactions, local);
+        while let Some(overlaid) = overlays.of(tree.id) {
+            if let Some(_busy) = self.wait_to_work(local, &overlaid)? {
+                work.merge_and_end(&overlaid)?;
+            }
+        }
+        Ok(kept_out)
+    }
+
+    /// Keeps `tree` from getting overlays until what this returns is dropped; `None` if no tree of
+    /// the store can have any.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`].
+    pub(crate) fn keep_out(
+        &self,
+        local: &TaskWorker,
+        tree: Tree,
+    ) -> Result<Option<KeptOut>, Error> {
+        let overlays = &local.pool.overlays;
         if !overlays.may_have_some() {
             return Ok(None);
         }
-        let work = Work {
-            merging: self,
-            transactions,
-            local,
-        };
         let kept_out = overlays.keep_out(tree.id);
         while overlays.is_beginning(tree.id) {
-            work.wait()?;
+            local.parts.shared.writable()?;
+            local.worker.yield_now();
         }
+        Ok(Some(kept_out))
+    }
+
+    /// Has `end` commit that `tree` is dropped, to which no commit is in flight or begins any more.
+    /// It is given changes of the catalog to commit along with that, and answers whether it has.
+    /// Then the tree has no overlays: nothing that they have is merged, unless some of it may be a
+    /// large value, since these are freed with the base.
+    ///
+    /// # Errors
+    ///
+    /// Those of `end`, and as for any commit.
+    pub(crate) fn drop_with<E: From<Error>>(
+        &self,
+        transactions: &Transactions,
+        local: &TaskWorker,
+        tree: Tree,
+        end: impl FnOnce(&[Change<'_>]) -> Result<bool, E>,
+    ) -> Result<bool, E> {
+        let overlays = &local.pool.overlays;
+        let _kept_out = match overlays.of(tree.id) {
+            Some(overlaid) if overlaid.has_large() => self.leave(transactions, local, tree)?,
+            _ => None,
+        };
+        let Some(overlaid) = overlays.of(tree.id) else {
+            return end(&[]);
+        };
+        let Some(_busy) = self.wait_to_work(local, &overlaid)? else {
+            return end(&[]);
+        };
+        let runs: Vec<_> = overlaid.levels().runs.iter().map(|run| run.tree).collect();
+        let entry = |run: &Tree| {
+            let key = listing::key(UNLISTED_RUN, run.id);
+            (key, listing::encode_unlisted(*run))
+        };
+        let entries: Vec<_> = runs.iter().map(entry).collect();
+        let listed = listing::key(OVERLAID, tree.id);
+        let mut changes = vec![catalog_change(&listed, None)];
+        let unlisted = entries.iter();
+        changes.extend(unlisted.map(|(key, value)| catalog_change(key, Some(value))));
+        if !end(&changes)? {
+            return Ok(false);
+        }
+        overlays.remove(tree.id);
+        // Readers may have the runs.
+        let number = overlaid.change(|levels| Some(levels.with_runs(Vec::new())));
+        let work = self.work(transactions, local);
+        work.retire_at(&overlaid, number, Freed::Runs(runs));
+        work.free_retired()?;
+        Ok(true)
+    }
+
+    /// Makes the caller the one task that works on these overlays; `None` if the tree has them no
+    /// more. What goes on for long ends.
+    fn wait_to_work<'o>(
+        &self,
+        local: &TaskWorker,
+        overlaid: &'o Overlaid,
+    ) -> Result<Option<Busy<'o>>, Error> {
+        let overlays = &local.pool.overlays;
         let mut patience = Patience::default();
-        // What goes on for long ends.
         let mut pause = None;
-        while let Some(overlaid) = overlays.of(tree.id) {
-            if let Some(_busy) = overlaid.begin_work() {
-                drop(pause);
-                work.merge_and_end(&overlaid)?;
-                break;
+        loop {
+            if let Some(busy) = overlaid.begin_work() {
+                let has_them = overlays.state(overlaid.tree.id) == Some(overlaid.serial);
+                return Ok(has_them.then_some(busy));
             }
             pause.get_or_insert_with(|| self.begin_pause());
             local.parts.shared.writable()?;
             patience.wait(&local.worker);
         }
-        Ok(Some(kept_out))
     }
 }
 
 impl Work<'_> {
+    /// Of overlays with which the caller is busy.
     fn merge_and_end(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
         let overlays = &self.local.pool.overlays;
-        if overlays.state(overlaid.tree.id) != Some(overlaid.serial) {
-            // Another task has done it.
-            return Ok(());
-        }
         overlaid.is_leaving.store(true, Ordering::SeqCst);
         let leaving = Leaving(overlaid);
         self.transactions.tracker.drain(false, || self.wait())?;

@@ -471,6 +471,56 @@ fn a_full_volume_takes_removals_and_goes_on() {
     }
 }
 
+/// A tree goes with its overlays unmerged; what has a large value somewhere is merged first, since
+/// the leaves say which chunks are to be freed. Nothing of it is left, also after a crash.
+#[test]
+fn dropping_a_tree_merges_no_more_than_it_has_to() {
+    for seed in parameter("ISOBATH_FROM", 0)..parameter("ISOBATH_SEEDS", 6) {
+        let has_large = seed % 2 == 1;
+        small(6 << 10);
+        let options = options(4 << 20).durability(Durability::Synced);
+        let device = device(seed);
+        let volume = Volume::from_device(device.clone());
+        let simulation = Simulation::new(volume, &options, seed).unwrap();
+        let store = simulation.store();
+        let tree = store.create_tree("t").unwrap();
+        let mut random = Random::new(seed);
+        // No more large values are possible once none was found.
+        while !has_large && store.stats().merged_runs < 4 || store.stats().sealed_runs < 20 {
+            let key = key(random.below(KEYS));
+            let value = value(random.bits(), random.one_of(&[0, 10, 100]));
+            tree.insert(key, value).unwrap();
+        }
+        if has_large {
+            tree.insert(key(1), value(1, 9000)).unwrap();
+        }
+        let snapshot = store.snapshot().unwrap();
+        let mut begun = tree.range(..);
+        begun.next().unwrap().unwrap();
+        let before = store.stats();
+        store.drop_tree("t").unwrap();
+        let after = store.stats();
+        assert_eq!(has_large, after.sealed_runs > before.sealed_runs);
+        assert_eq!((after.runs, after.overlay_bytes, after.overlaid_trees), (0, 0, 0));
+        let rest: Result<Vec<_>, Error> = begun.collect();
+        assert!(matches!(rest, Err(Error::TreeDropped { .. })), "{rest:?}");
+        let read = snapshot.get(&tree, key(3));
+        assert!(matches!(read, Err(Error::TreeDropped { .. })), "{read:?}");
+        drop(snapshot);
+        let new = store.create_tree("t").unwrap();
+        new.insert(key(7), b"new").unwrap();
+        assert_sound(store, Some(1));
+        let image = device.crash_image(Survivors::None, seed);
+        simulation.close().unwrap();
+        let recovered = open(&image, &options, seed + 1);
+        let tree = recovered.store().tree("t").unwrap();
+        assert_eq!(tree.get(key(7)).unwrap(), Some(b"new".to_vec()));
+        assert_eq!(tree.count(..).unwrap(), 1);
+        assert_sound(recovered.store(), Some(1));
+        recovered.close().unwrap();
+    }
+}
+
 fn value_of(round: u64) -> Vec<u8> {
     let mut value = round.to_le_bytes().to_vec();
     value.resize(100, b'v');
