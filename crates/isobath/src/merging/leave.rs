@@ -122,7 +122,7 @@ impl Merging {
 
     /// Makes the caller the one task that works on these overlays; `None` if the tree has them no
     /// more. What goes on for long ends.
-    fn wait_to_work<'o>(
+    pub(super) fn wait_to_work<'o>(
         &self,
         local: &TaskWorker,
         overlaid: &'o Overlaid,

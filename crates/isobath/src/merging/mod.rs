@@ -8,6 +8,7 @@
 //! leave half of the log's area for them ([`Overlays::admit`](crate::overlay::Overlays::admit)).
 
 mod combine;
+mod large;
 mod leave;
 mod listing;
 mod merge;
@@ -274,7 +275,7 @@ impl Merging {
             || self.is_to_be_combined(overlaid)
             || self.is_to_be_merged(overlaid)
             || is_to_be_measured(overlaid)
-            || lacks_filter(overlaid)
+            || self.lacks_filter(overlaid)
             || self.is_to_be_looked_at(overlaid)
     }
 
@@ -316,6 +317,15 @@ impl Merging {
             && !overlaid.merge_failed.load(Ordering::SeqCst)
     }
 
+    /// Whether a run of the tree is to get a filter.
+    fn lacks_filter(&self, overlaid: &Overlaid) -> bool {
+        let overlays = &self.lower.buffer.pool.overlays;
+        let levels = overlaid.levels();
+        let mut runs = levels.runs.iter();
+        let lacks_one = runs.any(|run| overlays.is_to_be_filtered(run));
+        lacks_one && !overlaid.merge_failed.load(Ordering::SeqCst)
+    }
+
     /// Whether it may turn out that no record of the tree has a large value.
     fn is_to_be_looked_at(&self, overlaid: &Overlaid) -> bool {
         let looked = self.looked.lock();
@@ -355,13 +365,6 @@ fn limit_memory(local: &TaskWorker) {
     if let Some(limit) = local.parts.pagestore.limit_bytes() {
         local.pool.overlays.limit_memory(limit / LIMIT_SHARE);
     }
-}
-
-/// A run of the tree has no filter.
-fn lacks_filter(overlaid: &Overlaid) -> bool {
-    let levels = overlaid.levels();
-    let has_none = levels.runs.iter().any(|run| run.filter.get().is_none());
-    has_none && !overlaid.merge_failed.load(Ordering::SeqCst)
 }
 
 /// How large the base is was not found since the store was opened: what may be to be merged follows
@@ -444,7 +447,7 @@ impl Work<'_> {
             if overlaid.levels().position.key.is_empty() {
                 self.begin_trim(overlaid);
             }
-        } else if lacks_filter(overlaid) {
+        } else if self.merging.lacks_filter(overlaid) {
             self.build_filter(overlaid)?;
         }
         Ok(())
@@ -478,6 +481,17 @@ impl Work<'_> {
         if !is_large {
             return Ok(());
         }
+        self.give_overlays_to(tree, sample.records)
+    }
+
+    /// Gives overlays to `tree`, which has none; the caller keeps others from doing so.
+    fn give_overlays(&self, tree: Tree) -> Result<(), Error> {
+        let sample = tree.sample(&TaskContext { local: self.local }, SAMPLED)?;
+        self.give_overlays_to(tree, sample.records)
+    }
+
+    fn give_overlays_to(&self, tree: Tree, records: f64) -> Result<(), Error> {
+        let overlays = &self.local.pool.overlays;
         limit_memory(self.local);
         let key = listing::key(OVERLAID, tree.id);
         let entry = listing::encode_new(tree);
@@ -489,7 +503,7 @@ impl Work<'_> {
         overlays.insert(tree, initial);
         self.transactions.tracker.drain(false, || self.wait())?;
         if let Some(overlaid) = overlays.of(tree.id) {
-            let records = sample.records.round() as u64;
+            let records = records.round() as u64;
             overlaid.base_records.store(records, Ordering::Relaxed);
             *self.merging.looked.lock() = Some((overlaid.serial, Vec::new()));
         }
@@ -513,7 +527,9 @@ impl Work<'_> {
     /// Builds the filter of a run that has none since the store was opened.
     fn build_filter(&self, overlaid: &Overlaid) -> Result<(), Error> {
         let levels = overlaid.levels();
-        let Some(run) = levels.runs.iter().find(|run| run.filter.get().is_none()) else {
+        let overlays = &self.local.pool.overlays;
+        let mut runs = levels.runs.iter();
+        let Some(run) = runs.find(|run| overlays.is_to_be_filtered(run)) else {
             return Ok(());
         };
         let ctx = TaskContext { local: self.local };

@@ -41,10 +41,7 @@ impl Work<'_> {
     /// Seals the memory of `overlaid`, with which the caller is busy, or one that an earlier attempt
     /// has left half-way.
     pub(super) fn seal(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
-        // The catalog can name no more. Bound: a round of merges takes some away.
-        while overlaid.levels().runs.len() >= MAX_TREE_RUNS {
-            self.merge(overlaid)?;
-        }
+        self.make_room_for_run(overlaid)?;
         overlaid.change(|levels| {
             // One that an earlier attempt has left is first.
             let begins = levels.sealing.is_none() && levels.memory.count() > 0;
@@ -83,6 +80,15 @@ impl Work<'_> {
         });
         overlaid.set_pace(&self.local.pool.overlays);
         Counters::add(&self.local.parts.shared.counters.sealed_runs, 1);
+        Ok(())
+    }
+
+    /// Merges until the catalog can name one more run of `overlaid`, with which the caller is busy.
+    pub(super) fn make_room_for_run(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
+        // Bound: a round of merges takes some away.
+        while overlaid.levels().runs.len() >= MAX_TREE_RUNS {
+            self.merge(overlaid)?;
+        }
         Ok(())
     }
 

@@ -592,6 +592,11 @@ impl Overlays {
         self.memory_bytes() * 8 / Filter::BITS / FILTER_SHARE / 2
     }
 
+    /// Whether a run has no filter, and is not so large that it takes more memory than all others.
+    pub(crate) fn is_to_be_filtered(&self, run: &Run) -> bool {
+        run.filter.get().is_none() && run.records <= 2 * self.max_filtered()
+    }
+
     /// When a commit of so many changes of `tree` may begin, if not now: writers are slowed down
     /// before they have to wait.
     pub(crate) fn begin(&self, tree: TreeId, changes: u64, now: Instant) -> Option<Instant> {
@@ -690,6 +695,17 @@ impl Overlays {
         let tree = found?;
         *beginning = Some(tree.id);
         Some((tree, Beginning(self)))
+    }
+
+    /// Keeps others from giving `tree` overlays, or from keeping it without some, until what this
+    /// returns is dropped; `None` if someone does that already.
+    pub(crate) fn begin_with(&self, tree: TreeId) -> Option<Beginning<'_>> {
+        let mut candidates = self.candidates.lock();
+        let is_free = candidates.beginning.is_none() && !candidates.kept_out.contains_key(&tree);
+        is_free.then(|| {
+            candidates.beginning = Some(tree);
+            Beginning(self)
+        })
     }
 
     /// Keeps `tree` from getting overlays; the caller waits while [`Overlays::is_beginning`].

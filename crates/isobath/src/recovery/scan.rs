@@ -15,7 +15,7 @@ use crate::recovery::AsFar;
 use crate::recovery::unflushed_chunks::{UnflushedChunks, find_end};
 use crate::shared::Address;
 use crate::sync::{HashMap, HashSet};
-use crate::types::{CATALOG, TreeId, dropped_by};
+use crate::types::{CATALOG, TreeId, dropped_by, replaced_by};
 
 /// The newest that the log says of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -269,6 +269,12 @@ impl Scan {
                 self.commits += 1;
                 self.confirm(tokens, chunks, lsn);
                 for operation in operations {
+                    if operation.tree == CATALOG
+                        && let Some(tree) = replaced_by(operation.key)
+                        && !canary::is_on(Canary::RepeatOverRuns)
+                    {
+                        self.loads.note(tree, &[], lsn);
+                    }
                     if operation.tree == CATALOG
                         && let Some(tree) = dropped_by(operation.key)
                         && operation.value.is_some()

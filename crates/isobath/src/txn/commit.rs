@@ -28,9 +28,10 @@ use super::locks::Locked;
 use super::reserved_task::ReservedTask;
 use super::serializable::{ReadSet, Validation};
 use super::snapshots::Registered;
+use super::unseen::UnseenTrees;
 use super::versions::{CommitNumber, OldValue};
 use super::{COLLECT_STEP, Transactions};
-use crate::btree::{Decision, Descriptor, Tree, ValueKind, ValueRef};
+use crate::btree::{Decision, Descriptor, Tree, TreeId, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::{TaskContext, TaskWorker, WriteContext};
 use crate::error::{StorageError, TransactionError};
@@ -55,6 +56,25 @@ pub(crate) struct CommitContext<'a> {
     /// Its precondition holds whatever the keys have: where overlays take the changes, and nothing
     /// else has to know what they replace, that is not read.
     pub(crate) is_blind: bool,
+    /// What becomes visible with it beside its changes.
+    pub(crate) installs: Option<&'a dyn Installs>,
+}
+
+/// What trees that the caller has closed are to have once a commit is durable. Snapshots that are
+/// older cannot read these trees from then on.
+pub(crate) trait Installs: Sync {
+    /// The tokens of large values that it names.
+    fn tokens(&self) -> &[Token];
+    /// Chunks of large values that it replaces.
+    fn chunks(&self) -> &[PageId];
+    fn trees(&self) -> Vec<TreeId>;
+    /// Keeps snapshots from the trees.
+    fn begin(&self);
+    /// Lets them read the trees as they were.
+    fn cancel(&self);
+    /// Gives the trees what they are to have by the commit at `lsn`, and lets newer snapshots read
+    /// them.
+    fn install(&self, lsn: Lsn);
 }
 
 /// A key's value, read under its lock.
@@ -320,7 +340,9 @@ impl<'a> Commit<'a, '_> {
     /// As they are locked, no other commit will. What loads have changed is seen
     /// when the keys are read, and in the slot.
     fn validate_writes(&self) -> Result<(), TransactionError> {
-        let Some(snapshot) = self.context.snapshot else {
+        // Of one that installs something, the changes are the engine's own.
+        let is_validated = self.context.installs.is_none();
+        let Some(snapshot) = self.context.snapshot.filter(|_| is_validated) else {
             return Ok(());
         };
         let versions = &self.transactions.versions;
@@ -408,6 +430,9 @@ impl<'a> Commit<'a, '_> {
             confirmed: self.changes.iter().flat_map(Change::tokens).collect(),
             ..Record::default()
         };
+        let installs = self.context.installs;
+        let installed = installs.map_or(&[][..], |installs| installs.tokens());
+        record.confirmed.extend(installed);
         if !local.parts.log.is_on() {
             return Ok(record);
         }
@@ -423,7 +448,8 @@ impl<'a> Commit<'a, '_> {
         }
         let chunks = record.replaced.iter().flat_map(|old| &old.chunks);
         let root = self.context.ends.map(|tree| tree.root);
-        record.ended = chunks.copied().chain(root).collect();
+        let replaced = installs.map_or(&[][..], |installs| installs.chunks());
+        record.ended = chunks.chain(replaced).copied().chain(root).collect();
         record.body = CommitBody::new(&record.confirmed, &record.ended);
         for change in self.changes {
             record.body.push(&Operation {
@@ -478,6 +504,8 @@ impl<'a> Commit<'a, '_> {
         }
         // Snapshots that begin from here on wait for the slot.
         drop(kept_out);
+        let installs = self.context.installs;
+        installs.inspect(|installs| installs.begin());
         let unlogged = !publish && !parts.log.is_on();
         let dead = if unlogged {
             extents_of(&peeked)
@@ -504,6 +532,7 @@ impl<'a> Commit<'a, '_> {
         let in_parts = in_parts.then(|| unseen.begin_parts());
         if let Err(error) = self.validate_reads(validation.as_deref(), published) {
             self.cancel(published);
+            installs.inspect(|installs| installs.cancel());
             return Err(error);
         }
         local.worker.preemption_point();
@@ -514,11 +543,16 @@ impl<'a> Commit<'a, '_> {
         local.worker.preemption_point();
         let applied = self.apply(&reserved, lsn, splits, &mut reservation);
         let applied = applied.and_then(|()| Ok(self.end_tree(lsn)?));
-        if let Err(error) = applied {
-            self.fail(slot, published, &error);
-            std::mem::forget(noted);
-            return Err(error);
-        }
+        drop((reserved, reservation));
+        let swap = match applied.and_then(|()| self.install(&slot, lsn)) {
+            Ok(swap) => swap,
+            Err(error) => {
+                installs.inspect(|installs| installs.cancel());
+                self.fail(slot, published, &error);
+                std::mem::forget(noted);
+                return Err(error);
+            }
+        };
         match published {
             Some(number) => self.stamp_commit_lsn(number, lsn),
             // While the commit is registered no checkpoint can begin that would know
@@ -533,7 +567,7 @@ impl<'a> Commit<'a, '_> {
             && self.durability == Durability::Synced
             && !canary::is_on(Canary::AcknowledgeEarly)
             && !canary::is_on(Canary::ShowEarly);
-        let stays = lasts || self.context.reads.is_some();
+        let stays = lasts || self.context.reads.is_some() || installs.is_some();
         if lasts {
             slot.lasts(lsn);
         } else if stays {
@@ -546,6 +580,7 @@ impl<'a> Commit<'a, '_> {
             slot: stays.then_some(slot),
             noted,
             in_parts: in_parts.filter(|_| is_late),
+            swap,
             is_early: false,
         }))
     }
@@ -641,6 +676,24 @@ impl<'a> Commit<'a, '_> {
             self.local.worker.preemption_point();
         }
         Ok(())
+    }
+
+    /// Once the commit at `lsn` and those before it are durable and applied, gives the trees what it
+    /// installs. Readers outside transactions that come from then on wait until what this returns is
+    /// dropped: they would see this commit, and not all before it.
+    fn install(
+        &self,
+        slot: &Slot<'_>,
+        lsn: Lsn,
+    ) -> Result<Option<UnseenTrees<'a>>, TransactionError> {
+        let Some(installs) = self.context.installs else {
+            return Ok(None);
+        };
+        self.transactions.await_older(self.local, slot, lsn)?;
+        let swap = self.transactions.begin_swap(installs.trees().into_iter());
+        installs.install(lsn);
+        extent::free_logged(self.local, lsn, installs.chunks());
+        Ok(swap)
     }
 
     /// Frees the root of the tree that ends with the commit at `lsn`. The commit stays

@@ -82,7 +82,8 @@ impl Content {
     }
 }
 
-struct LargeCommit<'a> {
+/// A large commit on its way.
+pub(crate) struct LargeCommit<'a> {
     transactions: &'a Transactions,
     local: &'a TaskWorker,
     trees: &'a [LargeTree<'a>],
@@ -147,6 +148,30 @@ impl Transactions {
     }
 }
 
+impl Transactions {
+    /// Waits until the commit at `lsn`, and those before it, are durable, and these are applied, so
+    /// that it is visible soon after its trees have their new content.
+    pub(super) fn await_older(
+        &self,
+        local: &TaskWorker,
+        slot: &Slot<'_>,
+        lsn: Lsn,
+    ) -> Result<(), StorageError> {
+        let parts = &local.parts;
+        if canary::is_on(Canary::SwapBeforeRecord) || !parts.log.is_on() {
+            return Ok(());
+        }
+        parts.log_tasks.wait_durable(&local.worker, lsn)?;
+        while self.tracker.waits_for_others(&parts.log, lsn, slot)
+            && !canary::is_on(Canary::ShowRootsEarly)
+        {
+            parts.shared.writable()?;
+            local.worker.yield_now();
+        }
+        Ok(())
+    }
+}
+
 /// All roots are in memory and latched when they get their new content.
 fn check_trees(parts: &TaskParts, trees: usize) -> Result<(), TransactionError> {
     let most = u64::from(parts.buffer.pool.frames.count()) / FRAMES_PER_ROOT;
@@ -160,7 +185,8 @@ fn check_trees(parts: &TaskParts, trees: usize) -> Result<(), TransactionError> 
 }
 
 impl<'a> LargeCommit<'a> {
-    fn new(
+    /// Of `trees`, at most so many that their roots fit the pool.
+    pub(crate) fn new(
         transactions: &'a Transactions,
         local: &'a TaskWorker,
         trees: &'a [LargeTree<'a>],
@@ -178,6 +204,11 @@ impl<'a> LargeCommit<'a> {
             most: (parts.log.record_limit() / 8) as usize,
             repacks: false,
         })
+    }
+
+    /// The transaction's snapshot and reads.
+    pub(crate) fn context(&self) -> CommitContext<'a> {
+        self.context
     }
 
     fn run(&self, next: &mut NextChange<'_>) -> Result<(), TransactionError> {
@@ -200,7 +231,7 @@ impl<'a> LargeCommit<'a> {
     }
 
     /// Closes all trees, in one order for all commits, and waits for the commits in flight.
-    fn close(&self) -> Result<Vec<(usize, Closed<'a>)>, TransactionError> {
+    pub(crate) fn close(&self) -> Result<Vec<(usize, Closed<'a>)>, TransactionError> {
         let mut patience = Patience::default();
         let mut wait = || {
             self.local.parts.shared.writable()?;
@@ -275,7 +306,8 @@ impl<'a> LargeCommit<'a> {
         Ok(content)
     }
 
-    fn check_entries(&self, count: usize) -> Result<(), TransactionError> {
+    /// The record can name so many pages, chunks or tokens.
+    pub(crate) fn check_entries(&self, count: usize) -> Result<(), TransactionError> {
         if count > self.most {
             return Err(self.too_large(8 * count as u64));
         }
@@ -289,7 +321,11 @@ impl<'a> LargeCommit<'a> {
 
     /// First committer wins: no commit has changed the key since the snapshot; as the tree is
     /// closed none will.
-    fn validate_write(&self, tree: &LargeTree<'_>, key: &[u8]) -> Result<(), TransactionError> {
+    pub(crate) fn validate_write(
+        &self,
+        tree: &LargeTree<'_>,
+        key: &[u8],
+    ) -> Result<(), TransactionError> {
         let Some(snapshot) = self.context.snapshot else {
             return Ok(());
         };
@@ -378,20 +414,6 @@ impl<'a> LargeCommit<'a> {
         Ok(body)
     }
 
-    /// Waits until the commits before the one at `lsn` are applied and durable, so that it is
-    /// visible soon after its trees have their new roots.
-    fn await_earlier(&self, slot: &Slot<'_>, lsn: Lsn) -> Result<(), StorageError> {
-        let parts = &self.local.parts;
-        let tracker = &self.transactions.tracker;
-        while tracker.waits_for_others(&parts.log, lsn, slot)
-            && !canary::is_on(Canary::ShowRootsEarly)
-        {
-            parts.shared.writable()?;
-            self.local.worker.yield_now();
-        }
-        Ok(())
-    }
-
     /// Steps 4 to 7.
     fn write(
         &self,
@@ -449,15 +471,7 @@ impl<'a> LargeCommit<'a> {
             });
         drop((validating, reservation));
         let ctx = TaskContext { local };
-        let lasts = match canary::is_on(Canary::SwapBeforeRecord) || !parts.log.is_on() {
-            true => Ok(()),
-            false => local
-                .parts
-                .log_tasks
-                .wait_durable(&local.worker, lsn)
-                .and_then(|()| self.await_earlier(&slot, lsn)),
-        };
-        if let Err(error) = lasts {
+        if let Err(error) = transactions.await_older(local, &slot, lsn) {
             // For readers the trees stay as they were.
             slot.abandon();
             reopen();

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{Random, assert_sound, key, parameter, value};
 use isobath::{
-    Durability, Error, Options, Simulation, Small, Snapshot, Store, TransactionOptions, Tree,
-    Volume,
+    Durability, Error, Options, Simulation, Small, Snapshot, Store, TransactionError,
+    TransactionOptions, Tree, Volume,
 };
 use isobath_io::{FaultDevice, FaultPlan, Survivors};
 
@@ -36,10 +36,15 @@ fn options(log: u64) -> Options {
 
 /// Memories of overlays of so many bytes in the stores of this thread.
 fn small(bytes: u64) {
+    small_with_spills(bytes, None);
+}
+
+/// The same; transactions of more than `spill` bytes are large.
+fn small_with_spills(bytes: u64, spill: Option<u64>) {
     Small {
         words_per_page: None,
         checkpoint_bytes: Some(64 << 10),
-        spill_bytes: None,
+        spill_bytes: spill,
         overlay_bytes: Some(bytes),
     }
     .switch_on();
@@ -130,7 +135,8 @@ impl Compared {
             80..88 => {
                 let mut new = model.clone();
                 let mut transaction = store.begin().unwrap();
-                for _ in 0..1 + random.below(20) {
+                let count = random.one_of(&[20, 20, 20, 120]);
+                for _ in 0..1 + random.below(count) {
                     let key = common::key(random.below(KEYS));
                     if random.below(3) == 0 {
                         let existed = transaction.remove(tree, &key).unwrap();
@@ -169,7 +175,14 @@ impl Compared {
             94..97 if !snapshots.is_empty() => {
                 let at = random.below(snapshots.len() as u64) as usize;
                 let (snapshot, seen) = &snapshots[at];
-                assert_eq!(snapshot.get(tree, &key).unwrap().as_ref(), seen.get(&key));
+                match snapshot.get(tree, &key) {
+                    // A large transaction came since.
+                    Err(Error::SnapshotTooOld { .. }) => {
+                        snapshots.remove(at);
+                        return;
+                    }
+                    found => assert_eq!(found.unwrap().as_ref(), seen.get(&key)),
+                }
                 let (from, to) = bounds(random);
                 let found = snapshot.range(tree, from.clone()..to.clone()).unwrap();
                 let found: Vec<_> = found.map(|record| record.unwrap()).collect();
@@ -212,7 +225,7 @@ impl Compared {
 }
 
 fn against_a_map(seed: u64, log: u64, durability: Durability, steps: u64) {
-    small(6 << 10);
+    small_with_spills(6 << 10, (seed % 2 == 1).then_some(3 << 10));
     let options = options(log).durability(durability);
     let device = device(seed);
     let volume = Volume::from_device(device.clone());
@@ -222,7 +235,7 @@ fn against_a_map(seed: u64, log: u64, durability: Durability, steps: u64) {
         simulation.store().create_tree("t").unwrap(),
         Model::default(),
     );
-    let (mut sealed, mut merged) = (0, 0);
+    let (mut sealed, mut merged, mut large) = (0, 0, 0);
     for round in 0..6 {
         for _ in 0..steps {
             compared.step(simulation.store(), &mut random);
@@ -230,6 +243,7 @@ fn against_a_map(seed: u64, log: u64, durability: Durability, steps: u64) {
         compared.compare();
         let stats = simulation.store().stats();
         (sealed, merged) = (sealed + stats.sealed_runs, merged + stats.merged_runs);
+        large += stats.large_commits;
         let Compared { model, .. } = compared;
         // Everything that was acknowledged is there, whatever has been written.
         let survivors = match durability {
@@ -266,6 +280,11 @@ fn against_a_map(seed: u64, log: u64, durability: Durability, steps: u64) {
     assert!(
         sealed > 3 && merged > 3,
         "seed {seed}: {sealed} sealed, {merged} merged"
+    );
+    assert_eq!(
+        large > 0,
+        seed % 2 == 1,
+        "seed {seed}: {large} large commits"
     );
 }
 
@@ -471,6 +490,96 @@ fn a_full_volume_takes_removals_and_goes_on() {
     }
 }
 
+/// What a large transaction changes in a tree with overlays is a run: the tree keeps them. Trees of it
+/// that had none get some. Older snapshots and transactions are told. A crash leaves all of it
+/// or nothing, and no older change above it.
+#[test]
+fn a_large_transaction_becomes_a_run_of_each_of_its_trees() {
+    for seed in parameter("ISOBATH_FROM", 0)..parameter("ISOBATH_SEEDS", 12) {
+        small_with_spills(6 << 10, Some(4 << 10));
+        let options = options(4 << 20).durability(Durability::Synced);
+        let device = device(seed);
+        let volume = Volume::from_device(device.clone());
+        let simulation = Simulation::new(volume, &options, seed).unwrap();
+        let store = simulation.store();
+        let (tree, other) = (
+            store.create_tree("t").unwrap(),
+            store.create_tree("u").unwrap(),
+        );
+        let mut random = Random::new(seed);
+        let mut models = [Model::default(), Model::default()];
+        while store.stats().runs < 2 {
+            let (key, value) = (key(random.below(KEYS)), value(random.bits(), 60));
+            tree.insert(&key, &value).unwrap();
+            models[0].insert(key, value);
+        }
+        other.insert(key(5), b"other").unwrap();
+        models[1].insert(key(5), b"other".to_vec());
+        let before = store.stats();
+        let snapshot = store.snapshot().unwrap();
+        let mut late = store.begin().unwrap();
+        late.insert(&tree, key(4), b"late").unwrap();
+        let mut new = models.clone();
+        let mut transaction = store.begin().unwrap();
+        for n in 0..300 {
+            let at = usize::from(n % 3 == 0);
+            let (tree, key) = ([&tree, &other][at], key(random.below(KEYS)));
+            let length = if n % 97 == 0 { 6000 } else { 40 };
+            match random.below(4) {
+                0 => {
+                    let existed = transaction.remove(tree, &key).unwrap();
+                    assert_eq!(existed, new[at].remove(&key).is_some());
+                }
+                _ => {
+                    let value = value(random.bits(), length);
+                    transaction.insert(tree, &key, &value).unwrap();
+                    new[at].insert(key, value);
+                }
+            }
+        }
+        transaction.commit().unwrap();
+        let after = store.stats();
+        assert_eq!(after.large_commits - before.large_commits, 1);
+        assert_eq!(after.overlaid_trees, 2);
+        let read = snapshot.get(&tree, key(1));
+        assert!(
+            matches!(read, Err(Error::SnapshotTooOld { .. })),
+            "{read:?}"
+        );
+        let late = late.commit();
+        assert!(
+            matches!(late, Err(TransactionError::Conflict { .. })),
+            "{late:?}"
+        );
+        let compare = |store: &Store, models: &[Model; 2]| {
+            for (name, model) in ["t", "u"].into_iter().zip(models) {
+                let tree = store.tree(name).unwrap();
+                let found: Model = tree.range(..).map(|record| record.unwrap()).collect();
+                assert!(found == *model, "seed {seed}: {name} differs");
+                let missing = (0..KEYS)
+                    .map(key)
+                    .find(|key| tree.get(key).unwrap().as_ref() != model.get(key));
+                assert_eq!(missing, None);
+            }
+            assert_sound(
+                store,
+                Some(models.iter().map(|model| model.len() as u64).sum()),
+            );
+        };
+        compare(store, &new);
+        // Newer changes are above it.
+        tree.insert(key(9), b"newer").unwrap();
+        new[0].insert(key(9), b"newer".to_vec());
+        let image = device.crash_image(Survivors::None, seed);
+        simulation.close().unwrap();
+        for device in [&image, &device] {
+            let opened = open(device, &options, seed + 1);
+            compare(opened.store(), &new);
+            opened.close().unwrap();
+        }
+    }
+}
+
 /// A tree goes with its overlays unmerged; what has a large value somewhere is merged first, since
 /// the leaves say which chunks are to be freed. Nothing of it is left, also after a crash.
 #[test]
@@ -501,7 +610,10 @@ fn dropping_a_tree_merges_no_more_than_it_has_to() {
         store.drop_tree("t").unwrap();
         let after = store.stats();
         assert_eq!(has_large, after.sealed_runs > before.sealed_runs);
-        assert_eq!((after.runs, after.overlay_bytes, after.overlaid_trees), (0, 0, 0));
+        assert_eq!(
+            (after.runs, after.overlay_bytes, after.overlaid_trees),
+            (0, 0, 0)
+        );
         let rest: Result<Vec<_>, Error> = begun.collect();
         assert!(matches!(rest, Err(Error::TreeDropped { .. })), "{rest:?}");
         let read = snapshot.get(&tree, key(3));

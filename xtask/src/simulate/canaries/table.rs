@@ -416,6 +416,8 @@ pub(super) const ROWS: &[Row] = &[
         campaign(POWER).shape(Shape::Overlaid)),
     row(Canary::CombineOlderFirst, "0105", "Where two runs become one the newer one counts.",
         campaign(&[]).shape(Shape::Overlaid)),
+    row(Canary::RepeatOverRuns, "0105", "Recovery repeats no commits above a large transaction's run.",
+        campaign(POWER).shape(Shape::Overlaid)),
     row(Canary::StreamSkips, "0106", "A stream gives out all changes of a transaction.",
         campaign(&[]).shape(Shape::Streamed).quick()),
     row(Canary::StreamTwice, "0106", "A stream goes on behind what it has given out.",

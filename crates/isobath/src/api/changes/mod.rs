@@ -38,7 +38,7 @@ use crate::paths::StorePaths;
 use crate::recovery::unknown_record;
 use crate::runtime::clock;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::types::{CATALOG, LogPosition, dropped_by};
+use crate::types::{CATALOG, LogPosition, dropped_by, replaced_by};
 use crate::{Options, Store};
 use feed::{Feed, State};
 use group::Group;
@@ -454,7 +454,7 @@ impl Changes {
                 let wanted = operations.len() - usize::from(skips && operations.len() > 1);
                 for operation in &operations[..wanted] {
                     match operation.tree.id == CATALOG.id {
-                        true => self.take_structure(operation),
+                        true => self.take_structure(lsn, operation),
                         false => self.take_change(lsn, operation)?,
                     }
                 }
@@ -482,8 +482,13 @@ impl Changes {
         Ok(())
     }
 
-    /// A change of the catalog: a tree is named, or begins to be dropped.
-    fn take_structure(&mut self, operation: &Operation<'_>) {
+    /// A change of the catalog: a tree is named, or begins to be dropped, or a large transaction
+    /// has changed it.
+    fn take_structure(&mut self, lsn: Lsn, operation: &Operation<'_>) {
+        let replaced = replaced_by(operation.key);
+        if let Some(id) = replaced.filter(|id| self.names.contains_key(id)) {
+            self.group.get_or_insert_default().replace(id, &[], lsn);
+        }
         let Some(value) = operation.value else { return };
         if let Some(id) = dropped_by(operation.key) {
             if let Some((tree, _)) = self.names.remove(&id) {

@@ -559,9 +559,8 @@ impl Transaction {
             let context = CommitContext {
                 snapshot: validated.then(|| view.registered()),
                 reads,
-                frees_space: false,
-                ends: None,
                 is_blind: true,
+                ..CommitContext::default()
             };
             local.engine.transactions.change_all(
                 local,
@@ -616,9 +615,7 @@ impl Transaction {
         let context = CommitContext {
             snapshot: validated.then(|| self.view.registered()),
             reads,
-            frees_space: false,
-            ends: None,
-            is_blind: false,
+            ..CommitContext::default()
         };
         let changes = self.writes.large().map_err(TransactionError::from);
         let result = changes.and_then(|mut changes| {
@@ -627,6 +624,9 @@ impl Transaction {
                 let mut next = |at| changes.next(at);
                 let transactions = &local.engine.transactions;
                 let merging = &local.engine.merging;
+                if merging.commit_large(transactions, local, &trees, context, &mut next)? {
+                    return Ok(());
+                }
                 let leave = |tree: &LargeTree<'_>| merging.leave(transactions, local, tree.tree);
                 let _kept_out = trees.iter().map(leave).collect::<Result<Vec<_>, _>>()?;
                 transactions.commit_large(local, &trees, context, &mut next)

@@ -244,7 +244,11 @@ impl LeafStage {
             left -= cost(record);
             2 * (left + own) <= own + others
         };
-        let at = before.records.iter().position(is_even).map_or(0, |at| at + 1);
+        let at = before
+            .records
+            .iter()
+            .position(is_even)
+            .map_or(0, |at| at + 1);
         if at == 0 || at >= before.records.len() {
             return;
         }

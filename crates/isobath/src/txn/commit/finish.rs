@@ -2,7 +2,7 @@
 
 use super::super::change::Change;
 use super::super::locks::Locked;
-use super::super::unseen::{InParts, Noted};
+use super::super::unseen::{InParts, Noted, UnseenTrees};
 use super::super::{MIN_COLLECT, Transactions};
 use crate::btree::Descriptor;
 use crate::canary::{self, Canary};
@@ -27,6 +27,8 @@ pub(super) struct Outcome<'a> {
     pub(super) noted: Option<Noted<'a>>,
     /// It is to be seen late and has left no versions: its keys stay locked until then.
     pub(super) in_parts: Option<InParts<'a>>,
+    /// Trees that it has installed something in, until every snapshot that begins sees that.
+    pub(super) swap: Option<UnseenTrees<'a>>,
     /// The precondition refused a value whose commit is not visible yet.
     pub(super) is_early: bool,
 }
@@ -38,7 +40,7 @@ impl Outcome<'_> {
         if let Some(slot) = self.slot {
             slot.abandon();
         }
-        std::mem::forget(self.noted);
+        std::mem::forget((self.noted, self.swap));
         if let Some(locked) = locked {
             transactions.unseen.fail(locked.numbers().iter().copied());
         }
