@@ -20,6 +20,14 @@ class TreeStats:
     large_value_bytes: int
     bytes: int
     leaf_fill: float
+    #: Records of the tree's overlays in memory, removals included.
+    memory_records: int
+    #: Runs of its overlays.
+    runs: int
+    #: Their records that are to be merged, removals included.
+    run_records: int
+    #: Bytes of their pages.
+    run_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

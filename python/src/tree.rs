@@ -591,6 +591,10 @@ impl Tree {
         dict.set_item("large_value_bytes", stats.large_value_bytes)?;
         dict.set_item("bytes", stats.bytes)?;
         dict.set_item("leaf_fill", stats.leaf_fill)?;
+        dict.set_item("memory_records", stats.memory_records)?;
+        dict.set_item("runs", stats.runs)?;
+        dict.set_item("run_records", stats.run_records)?;
+        dict.set_item("run_bytes", stats.run_bytes)?;
         Ok(dict)
     }
 }

@@ -269,6 +269,14 @@ pub struct isobath_tree_stats {
     pub bytes: u64,
     /// Share of the leaves' bytes that is in use, 0 to 1.
     pub leaf_fill: f64,
+    /// Records of the tree's overlays in memory, removals included.
+    pub memory_records: u64,
+    /// Runs of its overlays.
+    pub runs: u64,
+    /// Their records that are to be merged, removals included.
+    pub run_records: u64,
+    /// Bytes of their pages.
+    pub run_bytes: u64,
 }
 
 /// What a tree holds. Any thread.
@@ -296,6 +304,10 @@ pub unsafe extern "C" fn isobath_tree_get_stats(
             large_value_bytes: found.large_value_bytes,
             bytes: found.bytes,
             leaf_fill: found.leaf_fill,
+            memory_records: found.memory_records,
+            runs: found.runs,
+            run_records: found.run_records,
+            run_bytes: found.run_bytes,
         };
         given!(stats.write(answer));
         Ok(ISOBATH_OK)

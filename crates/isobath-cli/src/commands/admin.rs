@@ -54,7 +54,7 @@ pub(crate) fn trees(args: &TreesArgs, out: &mut Output) -> Result<(), Failure> {
 
 /// Prints the statistics of each tree.
 fn tree_stats(store: &Store, trees: &[TreeInfo], out: &mut Output) -> Result<(), Failure> {
-    let mut rows = Vec::new();
+    let (mut rows, mut has_overlays) = (Vec::new(), false);
     for tree in trees {
         let stats = store.tree(&tree.name)?.stats()?;
         if out.json() {
@@ -72,6 +72,10 @@ fn tree_stats(store: &Store, trees: &[TreeInfo], out: &mut Output) -> Result<(),
                 "large_value_bytes": stats.large_value_bytes,
                 "bytes": stats.bytes,
                 "leaf_fill": stats.leaf_fill,
+                "memory_records": stats.memory_records,
+                "runs": stats.runs,
+                "run_records": stats.run_records,
+                "run_bytes": stats.run_bytes,
             }))?;
             continue;
         }
@@ -84,15 +88,19 @@ fn tree_stats(store: &Store, trees: &[TreeInfo], out: &mut Output) -> Result<(),
             stats.levels.to_string(),
             format!("{:.0}%", 100.0 * stats.leaf_fill),
             count(stats.large_values),
+            count(stats.memory_records + stats.run_records),
         ]);
+        has_overlays |= stats.memory_records + stats.runs > 0;
     }
     if out.json() {
         return Ok(());
     }
     let header = [
-        "tree", "records", "bytes", "pages", "levels", "fill", "large",
+        "tree", "records", "bytes", "pages", "levels", "fill", "large", "overlaid",
     ];
-    out.table(&header, &rows, true)
+    let columns = header.len() - usize::from(!has_overlays);
+    rows.iter_mut().for_each(|row| row.truncate(columns));
+    out.table(&header[..columns], &rows, true)
 }
 
 fn changed(what: &str, name: &str, out: &mut Output) -> Result<(), Failure> {

@@ -2,6 +2,7 @@
 
 use crate::btree::{self, MaxPages, Sample};
 use crate::context::TaskContext;
+use crate::overlay::Levels;
 use crate::page::PAGE_SIZE;
 use crate::{Error, Tree};
 
@@ -12,6 +13,11 @@ const STATS_PAGES: MaxPages = MaxPages {
 };
 const ESTIMATE_PAGES: MaxPages = MaxPages {
     leaves: 64,
+    inner: 64,
+};
+/// And of each run of overlays.
+const RUN_PAGES: MaxPages = MaxPages {
+    leaves: 8,
     inner: 64,
 };
 
@@ -29,7 +35,8 @@ pub struct TreeStats {
     pub leaf_pages: u64,
     /// Pages above them.
     pub inner_pages: u64,
-    /// Records.
+    /// Records; of a tree with overlays those of its base, the leaves that merges write: records of
+    /// overlays replace or remove some of them, or are new.
     pub records: u64,
     /// Bytes of all keys.
     pub key_bytes: u64,
@@ -39,10 +46,18 @@ pub struct TreeStats {
     pub large_values: u64,
     /// Bytes of those.
     pub large_value_bytes: u64,
-    /// Bytes of the tree's pages, and of its large values.
+    /// Bytes of the tree's pages, those of runs included, and of its large values.
     pub bytes: u64,
     /// Share of the leaves' bytes that is in use, from 0 to 1.
     pub leaf_fill: f64,
+    /// Records of the tree's overlays in memory, removals included; 0 without overlays, as the rest.
+    pub memory_records: u64,
+    /// Runs of its overlays.
+    pub runs: u64,
+    /// Their records that are to be merged, removals included.
+    pub run_records: u64,
+    /// Bytes of their pages.
+    pub run_bytes: u64,
 }
 
 impl TreeStats {
@@ -62,7 +77,24 @@ impl TreeStats {
             large_value_bytes: whole(sample.large_value_bytes),
             bytes: whole(pages) * PAGE_SIZE as u64 + whole(sample.large_value_bytes),
             leaf_fill: sample.leaf_bytes_used / room.max(1.0),
+            ..TreeStats::default()
         }
+    }
+
+    /// Adds what the overlays have.
+    fn add_overlays(&mut self, ctx: &TaskContext<'_>, levels: &Levels) -> Result<(), Error> {
+        let sealing = levels.sealing.as_ref().map_or(0, |memory| memory.count());
+        self.memory_records = levels.memory.count() + sealing;
+        self.runs = levels.runs.len() as u64;
+        for run in &levels.runs {
+            let sample = run.tree.sample(ctx, RUN_PAGES)?;
+            let pages = (sample.leaf_pages + sample.inner_pages).round() as u64;
+            self.run_records += run.unmerged();
+            self.run_bytes += pages * PAGE_SIZE as u64;
+        }
+        self.bytes += self.run_bytes;
+        self.is_exact &= self.memory_records + self.run_records == 0;
+        Ok(())
     }
 }
 
@@ -87,8 +119,17 @@ impl Tree {
     ///
     /// [`Error::TreeDropped`], [`Error::Closed`], or a failed read.
     pub fn stats(&self) -> Result<TreeStats, Error> {
-        self.sample(STATS_PAGES)
-            .map(|sample| TreeStats::of(&sample))
+        let tree = self.state.tree;
+        self.run(|local| {
+            let ctx = TaskContext { local };
+            // Taken first: merges move records from there to the base.
+            let levels = local.pool.overlays.of(tree.id).map(|own| own.levels());
+            let mut stats = TreeStats::of(&tree.sample(&ctx, STATS_PAGES)?);
+            if let Some(levels) = levels {
+                stats.add_overlays(&ctx, &levels)?;
+            }
+            Ok(stats)
+        })
     }
 
     /// About how many records the tree has: exact up to 64 leaves (some thousand small records),
@@ -101,12 +142,10 @@ impl Tree {
     /// As for [`Tree::stats`].
     #[doc(alias = "len")]
     pub fn estimate_len(&self) -> Result<u64, Error> {
-        self.sample(ESTIMATE_PAGES)
-            .map(|sample| sample.records.round() as u64)
-    }
-
-    fn sample(&self, pages: MaxPages) -> Result<Sample, Error> {
         let tree = self.state.tree;
-        self.run(|local| Ok(tree.sample(&TaskContext { local }, pages)?))
+        self.run(|local| {
+            let sample = tree.sample(&TaskContext { local }, ESTIMATE_PAGES)?;
+            Ok(sample.records.round() as u64)
+        })
     }
 }
