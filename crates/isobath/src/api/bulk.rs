@@ -1,6 +1,7 @@
 //! Loading sorted records: the caller's thread packs them into batches, tasks
 //! build the tree's pages from them. A caller that is a task does both.
 
+use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
@@ -12,7 +13,6 @@ use crate::context::TaskContext;
 use crate::engine::{Admitted, TaskHandle, WorkerState};
 use crate::error::{LoadError, StorageError};
 use crate::extent;
-use crate::overlay::KeptOut;
 use crate::runtime::{Patience, Urgency, block_on};
 use crate::shared::Counters;
 use crate::txn::tree_status::Closed;
@@ -29,16 +29,9 @@ pub(crate) fn load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     if tree.runtime.is_in_task() {
         tree.alive()?;
         let engine = tree.runtime.engine()?;
-        let loaded = WorkerState::in_task(engine, |local| {
-            let _kept_out = leave_overlays(local, &tree.state)?;
-            load_here(local, &tree.state, records)
-        });
+        let loaded = WorkerState::in_task(engine, |local| load_here(local, &tree.state, records));
         return tree.map_error(loaded);
     }
-    let _kept_out = match tree.runtime.pool()?.overlays.may_have_some() {
-        true => tree.run(|local| leave_overlays(local, &tree.state))?,
-        false => None,
-    };
     let mut feed = Feed::begin(tree)?;
     let mut batch = Packed::default();
     for record in records {
@@ -52,13 +45,6 @@ pub(crate) fn load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         }
     }
     feed.finish(batch)
-}
-
-/// Has the tree be its base alone until the load is over.
-fn leave_overlays(local: &WorkerState, tree: &TreeState) -> Result<Option<KeptOut>, LoadError> {
-    let engine = &local.engine;
-    let merging = &engine.merging;
-    Ok(merging.leave(&engine.transactions, local, tree.tree)?)
 }
 
 /// A load whose records come from outside of tasks. Each batch gets a task of its own, once it is
@@ -205,7 +191,26 @@ fn begin<'c>(
         true => 100,
         false => btree::FILL_PERCENT,
     };
-    Loader::new(ctx, tree.tree, fill_percent, alone)
+    // Overlays have nothing above the base's last key, nor do they remove that.
+    let last = btree::last_key(ctx, tree.tree)?;
+    let from = last.as_deref().map_or(Bound::Unbounded, Bound::Included);
+    beside_overlays(local, tree, (from, false), || {
+        Loader::new(ctx, tree.tree, fill_percent, alone)
+    })
+}
+
+/// Calls `work`, which changes the tree's base `from` a key on, beside overlays; see
+/// [`Merging::beside_overlays`](crate::merging::Merging::beside_overlays).
+fn beside_overlays<T>(
+    local: &WorkerState,
+    tree: &TreeState,
+    (from, puts_large): (Bound<&[u8]>, bool),
+    work: impl FnOnce() -> Result<T, LoadError>,
+) -> Result<T, LoadError> {
+    let engine = &local.engine;
+    let (merging, transactions) = (&engine.merging, &engine.transactions);
+    let what = ((from, Bound::Unbounded), puts_large);
+    merging.beside_overlays(transactions, local, tree.tree, what, work)
 }
 
 /// Ends a load that is not to appear.
@@ -279,8 +284,36 @@ fn appear(
             return Err(error);
         }
     };
-    let unseen = match loader.lower() {
-        Ok(lower) => lower.and_then(|from| engine.transactions.begin_load(tree.tree.id, from)),
+    let Some(lower) = loader.lower().map(<[u8]>::to_vec) else {
+        return link(local, tree, &closed, loader);
+    };
+    let what = (Bound::Included(&lower[..]), loader.has_large());
+    let mut loader = Some(loader);
+    let linked = beside_overlays(local, tree, what, || match loader.take() {
+        Some(loader) => link(local, tree, &closed, loader),
+        None => Ok(0),
+    });
+    if let Some(loader) = loader {
+        loader.abort(note);
+    }
+    linked
+}
+
+/// Links what was loaded into a tree that no commit or merge changes.
+fn link(
+    local: &WorkerState,
+    tree: &TreeState,
+    closed: &Closed<'_>,
+    loader: Loader<'_, TaskContext<'_>>,
+) -> Result<u64, LoadError> {
+    let engine = &local.engine;
+    let note = &mut |extent: &Descriptor| engine.transactions.free_large(local, extent);
+    let unseen = match loader.is_overtaken() {
+        Ok(true) => None,
+        Ok(false) => {
+            let from = loader.lower();
+            from.and_then(|from| engine.transactions.begin_load(tree.tree.id, from))
+        }
         Err(error) => {
             loader.abort(note);
             return Err(error.into());

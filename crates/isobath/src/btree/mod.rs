@@ -41,7 +41,7 @@ pub(crate) use cursor::{Cursor, Direction, Entry, OwnedBounds};
 pub(crate) use get_many::{Batch, Lookup};
 pub(crate) use load::{
     Change, Edits, FILL_PERCENT, Loader, NotLoaded, Paused, Rewrite, Rewritten, install_roots,
-    roots_body,
+    last_key, roots_body,
 };
 pub(crate) use ops::Decision;
 pub(crate) use sample::{MaxPages, Sample};

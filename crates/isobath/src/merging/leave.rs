@@ -1,13 +1,15 @@
 //! Leaving: a tree gets rid of its overlays, for work that knows the base alone, or since it is
 //! dropped.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
 use super::trim::Freed;
 use super::{Merging, Work, listing};
-use crate::btree::Tree;
-use crate::context::TaskWorker;
+use crate::btree::{Direction, Tree};
+use crate::context::{TaskContext, TaskWorker};
 use crate::error::StorageError as Error;
+use crate::levels::Parts;
 use crate::overlay::{Busy, KeptOut, Overlaid};
 use crate::runtime::Patience;
 use crate::sync::atomic::Ordering;
@@ -47,6 +49,38 @@ impl Merging {
             }
         }
         Ok(kept_out)
+    }
+
+    /// Calls `work`, which changes the base of `tree` within `bounds`, while no merge does and the
+    /// overlays have nothing there: where they have something, or if the work `puts_large` values
+    /// into the base, the tree leaves them before. The caller has no slot.
+    ///
+    /// # Errors
+    ///
+    /// Those of `work`, of reading and of writing.
+    pub(crate) fn beside_overlays<T, E: From<Error>>(
+        &self,
+        transactions: &Transactions,
+        local: &TaskWorker,
+        tree: Tree,
+        (bounds, puts_large): ((Bound<&[u8]>, Bound<&[u8]>), bool),
+        work: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let _kept_out = self.keep_out(local, tree)?;
+        // Bound: overlays that have something there go.
+        while let Some(overlaid) = local.pool.overlays.of(tree.id) {
+            let Some(_busy) = self.wait_to_work(local, &overlaid)? else {
+                continue;
+            };
+            let levels = overlaid.levels();
+            let mut parts = Parts::new(&levels, bounds, Direction::Forward, true);
+            if !puts_large && parts.peek(&TaskContext { local })?.is_none() {
+                return work();
+            }
+            drop((parts, levels));
+            self.work(transactions, local).merge_and_end(&overlaid)?;
+        }
+        work()
     }
 
     /// Keeps `tree` from getting overlays until what this returns is dropped; `None` if no tree of

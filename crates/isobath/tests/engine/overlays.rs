@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{Random, assert_sound, key, parameter, value};
 use isobath::{
-    Durability, Error, Options, Simulation, Small, Snapshot, Store, TransactionError,
+    Durability, Error, LoadError, Options, Simulation, Small, Snapshot, Store, TransactionError,
     TransactionOptions, Tree, Volume,
 };
 use isobath_io::{FaultDevice, FaultPlan, Survivors};
@@ -64,6 +64,16 @@ struct Compared {
     tree: Tree,
     model: Model,
     snapshots: Vec<(Snapshot, Model)>,
+}
+
+/// A key above all others, in the order of the numbers.
+fn high(number: u64) -> Vec<u8> {
+    [&[0xff; 9][..], &number.to_be_bytes()].concat()
+}
+
+fn number_of_high(key: &[u8]) -> Option<u64> {
+    let number = key.strip_prefix(&[0xff; 9])?;
+    number.try_into().map(u64::from_be_bytes).ok()
 }
 
 fn bounds(random: &mut Random) -> (Vec<u8>, Vec<u8>) {
@@ -193,6 +203,21 @@ impl Compared {
                 if random.below(3) == 0 {
                     snapshots.remove(at);
                 }
+            }
+            97 if random.below(4) == 0 => {
+                let last = model.last_key_value().map(|(key, _)| &key[..]);
+                let from = last.and_then(number_of_high).map_or(0, |last| last + 1);
+                let length = match random.below(8) {
+                    0 => 5000,
+                    _ => 100,
+                };
+                let records = (from..from + 1 + random.below(60))
+                    .map(|number| (high(number), value(number, length)));
+                let records: Vec<_> = records.collect();
+                assert_eq!(tree.bulk_load(records.clone()).unwrap(), records.len() as u64);
+                model.extend(records);
+                let refused = tree.bulk_load([(high(from), b"again")]);
+                assert!(matches!(refused, Err(LoadError::LoadOrder { .. })));
             }
             97 => {
                 let first = tree.first().unwrap();
@@ -575,6 +600,52 @@ fn a_large_transaction_becomes_a_run_of_each_of_its_trees() {
         for device in [&image, &device] {
             let opened = open(device, &options, seed + 1);
             compare(opened.store(), &new);
+            opened.close().unwrap();
+        }
+    }
+}
+
+/// Records above all that a tree has are loaded beside its overlays, which stay; they go where they
+/// have something there, be it removals alone.
+#[test]
+fn a_load_above_all_keys_leaves_the_overlays_alone() {
+    for seed in parameter("ISOBATH_FROM", 0)..parameter("ISOBATH_SEEDS", 6) {
+        small(6 << 10);
+        let options = options(4 << 20).durability(Durability::Synced);
+        let device = device(seed);
+        let volume = Volume::from_device(device.clone());
+        let simulation = Simulation::new(volume, &options, seed).unwrap();
+        let store = simulation.store();
+        let tree = store.create_tree("t").unwrap();
+        let mut random = Random::new(seed);
+        let mut model: Model = (0..KEYS).map(|n| (key(n), value(n, 60))).collect();
+        tree.bulk_load(&model).unwrap();
+        while store.stats().runs < 2 {
+            let (key, value) = (key(random.below(KEYS)), value(random.bits(), 60));
+            tree.insert(&key, &value).unwrap();
+            model.insert(key, value);
+        }
+        let load = |model: &mut Model, from: u64| {
+            let records = (from..from + 50).map(|n| (high(n), value(n + seed, 80)));
+            let records: Vec<_> = records.collect();
+            tree.bulk_load(records.clone()).unwrap();
+            model.extend(records);
+            store.stats().overlaid_trees
+        };
+        assert_eq!(load(&mut model, 0), 1);
+        assert_eq!(load(&mut model, 200), 1);
+        // One that was inserted above all and removed again would hide what is loaded there.
+        tree.insert(high(310), b"x").unwrap();
+        tree.remove(high(310)).unwrap();
+        assert_eq!(load(&mut model, 300), 0);
+        let image = device.crash_image(Survivors::None, seed);
+        simulation.close().unwrap();
+        for device in [&image, &device] {
+            let opened = open(device, &options, seed + 1);
+            let tree = opened.store().tree("t").unwrap();
+            let found: Model = tree.range(..).map(|record| record.unwrap()).collect();
+            assert!(found == model, "seed {seed}: what was loaded differs");
+            assert_sound(opened.store(), Some(model.len() as u64));
             opened.close().unwrap();
         }
     }

@@ -17,8 +17,8 @@ use pages::Pages;
 use stage::{InnerStage, LeafStage};
 
 use super::node::{CAPACITY, separator};
-use super::{Cursor, Descriptor, Direction, Tree, ValueRef};
-use crate::context::WriteContext;
+use super::{Cursor, Descriptor, Direction, Tree, ValueKind, ValueRef};
+use crate::context::{ReadContext, WriteContext};
 use crate::error::{LoadError, StorageError};
 use crate::log::record::Token;
 use crate::page::PageId;
@@ -54,6 +54,8 @@ pub(crate) struct Loader<'c, C: WriteContext> {
     is_over: bool,
     /// The token of the built pages until they are linked.
     token: Token,
+    /// Some of the records have large values.
+    has_large: bool,
 }
 
 /// A bulk load between two tasks: it holds no frames, no reserved pages and no log space.
@@ -66,6 +68,7 @@ pub(crate) struct Paused {
     edge: Option<Vec<u8>>,
     orphans: Vec<PageId>,
     token: Token,
+    has_large: bool,
 }
 
 impl Paused {
@@ -84,6 +87,7 @@ impl Paused {
             built: None,
             is_over: false,
             token: self.token,
+            has_large: self.has_large,
         }
     }
 }
@@ -126,6 +130,12 @@ impl From<NotLoaded> for LoadError {
     }
 }
 
+/// The last key that the pages of `tree` have.
+pub(crate) fn last_key<C: ReadContext>(ctx: &C, tree: Tree) -> Result<Option<Vec<u8>>, C::Error> {
+    let mut cursor = Cursor::new(tree, Bound::Unbounded, Bound::Unbounded, Direction::Reverse);
+    Ok(cursor.next(ctx)?.map(|entry| entry.key.to_vec()))
+}
+
 impl<'c, C: WriteContext> Loader<'c, C> {
     /// Leaves the load as it is, before it is complete, for another task to go on with.
     pub(crate) fn pause(mut self) -> Paused {
@@ -141,6 +151,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
             edge: self.edge.take(),
             orphans: std::mem::take(&mut self.orphans),
             token: self.token,
+            has_large: self.has_large,
         }
     }
 
@@ -153,8 +164,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
         fill_percent: usize,
         alone: impl FnOnce() -> Result<G, E>,
     ) -> Result<Self, E> {
-        let mut cursor = Cursor::new(tree, Bound::Unbounded, Bound::Unbounded, Direction::Reverse);
-        let last = cursor.next(ctx)?.map(|entry| entry.key.to_vec());
+        let last = last_key(ctx, tree)?;
         if last.is_none() {
             let _alone = alone()?;
             link::collapse(ctx, &tree)?;
@@ -174,12 +184,18 @@ impl<'c, C: WriteContext> Loader<'c, C> {
             built: None,
             is_over: false,
             token,
+            has_large: false,
         })
     }
 
     /// The token of the load's pages and chunks until it is linked.
     pub(crate) fn token(&self) -> Token {
         self.token
+    }
+
+    /// Whether some of the records have large values.
+    pub(crate) fn has_large(&self) -> bool {
+        self.has_large
     }
 
     /// Adds a record, whose key is above all before it.
@@ -203,6 +219,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
             assert!(fits, "a leaf can be closed after one record");
         }
         self.records += 1;
+        self.has_large |= value.kind == ValueKind::Extent;
         Ok(())
     }
 
@@ -306,16 +323,20 @@ impl<'c, C: WriteContext> Loader<'c, C> {
     }
 
     /// From which key on all records are the loaded ones once they are linked; `None` if nothing
-    /// was loaded, or the tree has such records already, so that the load will be refused. Asked
-    /// once it is complete, while no commit changes the tree.
-    pub(crate) fn lower(&self) -> Result<Option<&[u8]>, StorageError> {
-        let Some(built) = &self.built else {
-            return Ok(None);
+    /// was loaded, or it is not complete.
+    pub(crate) fn lower(&self) -> Option<&[u8]> {
+        self.built.as_ref().map(|built| &built.lower[..])
+    }
+
+    /// Whether the tree has such records already, so that the load will be refused. Asked once it is
+    /// complete, while no commit changes the tree.
+    pub(crate) fn is_overtaken(&self) -> Result<bool, StorageError> {
+        let Some(lower) = self.lower() else {
+            return Ok(false);
         };
-        let lower = Bound::Included(&built.lower[..]);
+        let lower = Bound::Included(lower);
         let mut cursor = Cursor::new(self.tree, lower, Bound::Unbounded, Direction::Forward);
-        let is_overtaken = cursor.next(self.ctx)?.is_some();
-        Ok((!is_overtaken).then_some(&built.lower))
+        Ok(cursor.next(self.ctx)?.is_some())
     }
 
     /// Links the loaded subtree to the tree; returns the number of records.
