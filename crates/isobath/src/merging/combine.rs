@@ -121,6 +121,7 @@ impl Work<'_> {
             }
             if copied % merge_every == 0 {
                 self.merge_due(overlaid)?;
+                self.look_for_large(overlaid)?;
             }
         }
         // Values belong to the tree whose overlays these are.

@@ -421,11 +421,7 @@ impl Work<'_> {
         }
         self.merge_some(overlaid)
             .inspect_err(|error| overlaid.note_failed_merge(error, overlays))?;
-        // Until that has ended changes read what they replace, which costs more than merges.
-        if self.merging.is_to_be_looked_at(overlaid) {
-            self.look_for_large(overlaid)?;
-        }
-        Ok(())
+        self.look_for_large(overlaid)
     }
 
     fn merge_some(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
@@ -552,9 +548,13 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Goes on looking for large values in the base, where every change since it got overlays says
-    /// whether it has one.
+    /// Goes on looking for large values in the base, unless that has ended; every change since it got
+    /// overlays says whether it has one. Until that has ended changes read what they replace, which
+    /// costs more than merges.
     fn look_for_large(&self, overlaid: &Overlaid) -> Result<(), Error> {
+        if !self.merging.is_to_be_looked_at(overlaid) {
+            return Ok(());
+        }
         let Some((_, from)) = self.merging.looked.lock().take() else {
             return Ok(());
         };
