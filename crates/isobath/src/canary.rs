@@ -259,6 +259,8 @@ canaries! {
     StreamUndurable,
     /// A stream beside a writer gives out what it finds in the drive's cache.
     StreamUnflushed,
+    /// What becomes durable wakes no stream that waits for it.
+    StreamUnwoken,
 }
 
 #[cfg(any(test, feature = "simulation"))]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::{LOG, key, tiny, value};
+use crate::common::{LOG, key, parameter, tiny, value};
 use isobath::{
     Change, Changes, Committed, Error, LogPosition, Options, Store, TransactionOptions, Volume,
 };
@@ -122,13 +122,16 @@ fn a_stream_beside_a_writer_that_goes_on_flushes_nothing() {
     let tree = store.tree("t").unwrap();
     let mut changes = beside(&device, from).unwrap();
     fail_flushes(&device);
+    let mut count = 0;
     for n in 0..100 {
         tree.insert(key(n), "1").unwrap();
+        // Next to no time: none in which the writer pauses.
+        while let Some(next) = changes.next_within(Duration::from_nanos(1)).unwrap() {
+            count += next.changes.len();
+        }
     }
-    let (found, ended) = puts(&mut changes, Duration::from_millis(1));
     // Of the newest ones no record says that they are durable.
-    assert!((95..100).contains(&found.len()), "{}", found.len());
-    assert!(ended.is_none(), "{ended:?}");
+    assert!((95..100).contains(&count), "{count}");
     let (found, ended) = puts(&mut changes, SOON);
     assert!(found.is_empty(), "{found:?}");
     assert!(matches!(ended, Some(Error::Io(_))), "{ended:?}");
@@ -373,11 +376,12 @@ fn openings_that_log_nothing_are_no_overrun() {
         let (found, ended) = puts(&mut open, NOW);
         assert!(ended.is_none(), "{ended:?}");
         assert_eq!(found.len(), 1);
-        let mut later = store.changes(Some(from)).unwrap();
-        assert_eq!(puts(&mut later, NOW).0, found);
+        let mut own = store.changes(Some(from)).unwrap();
+        assert_eq!(puts(&mut own, NOW).0, found);
         let mut later = Store::changes_beside(&path, &options, Some(from)).unwrap();
         assert_eq!(puts(&mut later, NOW).0, found);
         from = later.position();
+        drop(own);
         store.close().unwrap();
     }
 }
@@ -386,13 +390,13 @@ fn openings_that_log_nothing_are_no_overrun() {
 /// has given out is there when the store is opened again, and its position is one of that store.
 #[test]
 fn positions_of_a_stream_beside_a_writer_outlive_its_kills() {
-    for seed in 0..40 {
+    for seed in 0..parameter("ISOBATH_SEEDS", 10) {
         let device = FaultDevice::new(0, FaultPlan::new(seed));
         let (store, from) = store_on(&device);
         let mut changes = beside(&device, from).unwrap();
         let tree = store.tree("t").unwrap();
         let cut = Fault::PowerLoss;
-        let rule = FaultRule::new(cut, Trigger::At(seed * 3));
+        let rule = FaultRule::new(cut, Trigger::At(seed * 13));
         device.add_rule(rule.ops(&[Op::Write, Op::WriteV, Op::Flush]));
         let mut found = BTreeMap::new();
         let mut position = from;

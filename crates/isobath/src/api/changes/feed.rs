@@ -12,9 +12,9 @@ use isobath_io::Volume;
 
 use super::{BATCH_BYTES, LOOK_AGAIN, LOOK_EVERY, Names};
 use crate::api::store::WeakStore;
-use crate::api::{catalog, reader};
 use crate::api::transaction::{Snapshot, TransactionRange};
 use crate::api::tree::Tree;
+use crate::api::{catalog, reader};
 use crate::btree::TreeId;
 use crate::canary::{self, Canary};
 use crate::checkpoint::{self, Superblock, log_area};

@@ -272,6 +272,7 @@ impl Store {
         options: &Options,
         from: Option<LogPosition>,
     ) -> Result<Changes, Error> {
+        let options = options.clone().read_only(true);
         let (paths, volume_options) = (paths.store_paths(), options.volume_options());
         let opened = paths.clone();
         let volume = move || Ok(Volume::open(&opened, &volume_options)?);
@@ -286,6 +287,7 @@ impl Store {
         options: &Options,
         from: Option<LogPosition>,
     ) -> Result<Changes, Error> {
+        let options = options.clone().read_only(true);
         Changes::beside(Vec::new(), move || Ok(volume.clone()), options, from)
     }
 
@@ -303,11 +305,10 @@ impl Changes {
     fn beside(
         paths: Vec<PathBuf>,
         volume: impl Fn() -> Result<Volume, OpenError> + Send + Sync + 'static,
-        options: &Options,
+        options: Options,
         from: Option<LogPosition>,
     ) -> Result<Changes, Error> {
-        let options = Box::new(options.clone().read_only(true));
-        let readers = Readers::new(paths, volume, options);
+        let readers = Readers::new(paths, volume, Box::new(options));
         let (feed, names) = Feed::beside(readers, from)?;
         Ok(Changes::new(feed, names, from.is_none()))
     }
