@@ -121,6 +121,42 @@ fn a_follower_that_is_killed_at_any_moment_goes_on() {
     assert_eq!(all_of(&place.path("copy.iso")), all_of(&source));
 }
 
+/// The copy gets its name once it notes what it follows: what a kill leaves before is in no run's way.
+#[test]
+fn a_follower_that_is_killed_while_it_makes_the_copy_makes_it_again() {
+    let place = Place::new();
+    let store = Store::create(place.path("source.iso"), &options()).unwrap();
+    work(&store, 1);
+    let (copy, partial) = (place.path("copy.iso"), place.path("copy.iso.partial"));
+    let follow = ["follow", "source.iso", "copy.iso", "--once"];
+    for round in 0..12 {
+        let mut follower = start(&place);
+        // When there is something of it, or later.
+        let began = Instant::now();
+        while !partial.exists() && !copy.exists() && began.elapsed() < SOON {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        std::thread::sleep(Duration::from_micros(round * 400));
+        follower.kill().unwrap();
+        follower.wait().unwrap();
+        if round % 2 == 0 {
+            place.run(&follow).ok();
+            assert!(!partial.exists());
+            assert_eq!(all_of(&copy), all_of(&place.path("source.iso")));
+            std::fs::remove_file(&copy).unwrap();
+        } else if copy.exists() {
+            std::fs::remove_file(&copy).unwrap();
+        }
+    }
+    // Another process makes it.
+    let other = Store::create(&partial, &options()).unwrap();
+    place.run(&follow).fails(3, "copy.iso.partial");
+    assert!(!copy.exists());
+    other.close().unwrap();
+    place.run(&follow).ok();
+    store.close().unwrap();
+}
+
 /// The source that a process of this test writes.
 const WRITTEN: &str = "ISOBATH_TEST_WRITTEN";
 
