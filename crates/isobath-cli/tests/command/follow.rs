@@ -402,6 +402,25 @@ fn a_store_that_is_no_copy_is_left_as_it_is() {
         .run(&["follow", "-s", "missing.iso", "new.iso"])
         .fails(3, "missing.iso");
     assert!(!place.path("new.iso").exists());
+    // A store that is there is not taken for the source in the place of one that is not.
+    for line in [
+        &["follow", "missing.iso", "other.iso", "--once"][..],
+        &["follow", "--once", "missing.iso", "other.iso"],
+        &["follow", "--pool", "8MiB", "missing.iso", "other.iso"],
+        &["salvage", "missing.iso", "other.iso"],
+    ] {
+        place.run(line).fails(2, "--store <PATH>");
+        assert!(!place.path("missing.iso").exists());
+    }
+    let pool = [
+        "follow",
+        "--pool",
+        "8MiB",
+        "--once",
+        "source.iso",
+        "new.iso",
+    ];
+    place.run(&pool).ok();
     source.close().unwrap();
     other.close().unwrap();
 }
