@@ -245,6 +245,29 @@ fn a_stream_that_waits_in_a_task_is_woken_there() {
 }
 
 #[test]
+fn closing_the_store_ends_a_stream_that_waits_in_one_of_its_tasks() {
+    let store = Store::in_memory(&options()).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let mut changes = store.changes(Some(store.log_position().unwrap())).unwrap();
+    tree.insert("a", "1").unwrap();
+    let task = store.spawn(move || {
+        let first = changes.next_within(Duration::MAX).unwrap().unwrap();
+        (
+            first.changes.len(),
+            changes.next_within(Duration::MAX).map(drop),
+        )
+    });
+    std::thread::sleep(Duration::from_millis(100));
+    drop(tree);
+    let (closed, closes) = std::sync::mpsc::channel();
+    std::thread::spawn(move || closed.send(store.close()));
+    closes.recv_timeout(SOON).unwrap().unwrap();
+    let (count, ended) = task.join().unwrap();
+    assert_eq!(count, 1);
+    assert!(matches!(ended, Err(Error::Closed)), "{ended:?}");
+}
+
+#[test]
 fn a_failed_write_ends_the_waiting() {
     let device = FaultDevice::new(0, FaultPlan::new(1));
     let (store, from) = store_on(&device);

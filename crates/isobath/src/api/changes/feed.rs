@@ -350,6 +350,8 @@ impl Feed {
             Source::Own {
                 is_closed: true, ..
             } => Err(Error::Closed),
+            // It would wait for the closing, and that for its task.
+            Source::Own { runtime, .. } if runtime.is_closing_around_this() => Err(Error::Closed),
             Source::Own { runtime, .. } => Ok(runtime.engine()?.shared.not_poisoned()?),
             Source::Beside {
                 readers, is_closed, ..
@@ -369,21 +371,22 @@ impl Feed {
     /// is durable beyond where the last look has found it, or never is again: its thread wakes this
     /// one by `waker`.
     pub(super) fn wait_for_news(&mut self, waker: Waker, left: Duration) {
-        let engine = match &mut self.source {
-            Source::Own { runtime, .. } => runtime.engine(),
+        let runtime = match &mut self.source {
+            Source::Own { runtime, .. } => runtime,
             Source::Beside { pause, .. } => {
                 park_within(left.min(*pause));
                 *pause = (2 * *pause).min(LOOK_EVERY);
                 return;
             }
         };
-        let Ok(engine) = engine else {
+        let Ok(engine) = runtime.engine() else {
             return;
         };
         let (seen, streams) = (self.durable, engine.log_tasks.streams());
         let has_news = || {
             let shared = &engine.shared;
-            engine.log.durable() != seen || shared.is_poisoned() || shared.volume().is_err()
+            let is_over = shared.is_poisoned() || shared.volume().is_err();
+            engine.log.durable() != seen || is_over || runtime.is_closing_around_this()
         };
         // What is durable and was not read, because the log was moved just now, is read then.
         let longest = match seen > self.at {
