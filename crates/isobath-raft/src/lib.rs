@@ -66,10 +66,14 @@
 //! `full_snapshot`: it sends [`SnapshotFiles::pieces`], the receiver answers what is
 //! [missing](SnapshotReceiver::missing) after [`StateMachine::receive`], gets that from
 //! [`SnapshotFiles::read_at`], and hands what [`SnapshotReceiver::finish`] returns to
-//! [`openraft::Raft::install_full_snapshot`]. A snapshot that `finish` refuses does not end the
-//! node.
+//! [`openraft::Raft::install_full_snapshot`] with the `SnapshotMeta` that `finish` was given. A
+//! snapshot that `finish` refuses does not end the node: it answers the sender, which tries again.
+
+#[cfg(test)]
+extern crate self as isobath_raft;
 
 mod arrivals;
+mod cut;
 mod directory;
 mod error;
 mod log;

@@ -16,7 +16,8 @@
 //! **Installing** is atomic. In this order:
 //!
 //! 1. [`SnapshotReceiver::finish`] has synced the chain's files and restored them into a new store.
-//!    What is corrupt is refused there, before openraft hears of it.
+//!    What is corrupt, or came with the id of another snapshot, is refused there, before openraft
+//!    hears of it.
 //! 2. The files have their names, and the store is `state-N+1.iso`.
 //! 3. A synced commit in the log's store makes the record *current* name both.
 //! 4. The old store and files are removed.
@@ -42,7 +43,7 @@ use crate::directory::{Directory, remove};
 use crate::record::{encode, read};
 use crate::snapshot::{Piece, SnapshotFiles, SnapshotReceiver, restore};
 use crate::state::{Applied, State};
-use crate::{Application, Error, Types};
+use crate::{Application, Error, Types, cut};
 
 /// Most files of a snapshot.
 const MAX_PIECES: usize = 16;
@@ -189,7 +190,7 @@ impl<C: Types, A: Application<C>> StateMachine<C, A> {
     /// # Errors
     ///
     /// [`Error::Snapshot`] if a name is no name of a snapshot's file; [`Error::File`].
-    pub fn receive(&self, pieces: &[Piece]) -> Result<SnapshotReceiver, Error> {
+    pub fn receive(&self, pieces: &[Piece]) -> Result<SnapshotReceiver<C>, Error> {
         let shared = &self.shared;
         SnapshotReceiver::new(&shared.directory, &shared.options, &shared.arrivals, pieces)
     }
@@ -216,6 +217,7 @@ impl<C: Types, A: Application<C>> Shared<C, A> {
     /// Makes `next` the record *current*, durably.
     fn become_current(&self, next: &Current<C>) -> Result<(), Error> {
         self.directory.sync()?;
+        cut::at("synced");
         let bytes = encode(CURRENT, next)?;
         let synced = TransactionOptions::new().durability(Durability::Synced);
         let insert = |txn: &mut isobath::Transaction| txn.insert(&self.marks, CURRENT, &bytes);
@@ -293,6 +295,7 @@ impl<C: Types, A: Application<C>> Shared<C, A> {
     /// Makes `next` current, and removes the files of which that was the last use.
     fn replace(&self, next: Current<C>) -> Result<(), Error> {
         self.become_current(&next)?;
+        cut::at("current");
         self.arrivals.cover(next.covered());
         let kept = next.pieces().to_vec();
         let old = std::mem::replace(&mut *locked(&self.current), next);
@@ -311,10 +314,13 @@ impl<C: Types, A: Application<C>> Shared<C, A> {
     ) -> Result<(), Error> {
         let _changing = locked(&self.changing);
         self.arrivals.begin();
+        cut::at("begun");
         self.directory.adopt(files)?;
+        cut::at("adopted");
         let pieces = files.pieces();
         let generation = locked(&self.current).generation + 1;
         let state = self.restore(generation, &meta, files)?;
+        cut::at("restored");
         let next = Current {
             generation,
             snapshot: Some(Chain {
@@ -326,9 +332,12 @@ impl<C: Types, A: Application<C>> Shared<C, A> {
         let _applying = locked(&self.applying);
         self.replace(next)?;
         self.arrivals.end();
+        cut::at("replaced");
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(state);
         // Readers that still have the old store go on with the file that has no name.
-        remove(&self.directory.state(generation - 1))
+        remove(&self.directory.state(generation - 1))?;
+        cut::at("removed");
+        Ok(())
     }
 
     /// The store that was made of a snapshot, under its new name.
@@ -341,7 +350,9 @@ impl<C: Types, A: Application<C>> Shared<C, A> {
         let path = self.directory.state(generation);
         // An attempt that failed has left it.
         remove(&path)?;
-        if !files.move_store(&path)? {
+        let is_moved = files.move_store(&path)?;
+        cut::at("moved");
+        if !is_moved {
             let paths = files.files.iter();
             let paths: Vec<PathBuf> = paths
                 .map(|(piece, _)| self.directory.piece(&piece.name))
@@ -349,12 +360,7 @@ impl<C: Types, A: Application<C>> Shared<C, A> {
             restore(&paths, &path, &self.options)?;
         }
         let state: State<A> = State::open(&path, &self.options, false)?;
-        if state.applied::<C>()?.last != meta.last_log_id {
-            return Err(Error::Snapshot {
-                id: meta.snapshot_id.clone(),
-                reason: "its files end with another entry than it says; send it with its own id",
-            });
-        }
+        state.applied::<C>()?.check(meta)?;
         Ok(state)
     }
 }

@@ -3,17 +3,20 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use isobath::{Options, Store};
+use openraft::SnapshotMeta;
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
 use crate::arrivals::{Arrivals, Guard};
 use crate::directory::{Directory, Incoming};
+use crate::state::applied_in;
+use crate::{Error, Types, cut};
 
 /// The name and length of one of a snapshot's files. Names are unique among all nodes, so equal
 /// names are equal files.
@@ -111,12 +114,13 @@ impl SnapshotFiles {
 /// A snapshot that is being received, from
 /// [`StateMachine::receive`](crate::StateMachine::receive). Dropping it removes what has come.
 #[derive(Debug)]
-pub struct SnapshotReceiver {
+pub struct SnapshotReceiver<C> {
     directory: Directory,
     options: Options,
     arrivals: Arrivals,
     /// In the order of restoring.
     files: Vec<(Piece, Arrival)>,
+    types: PhantomData<fn() -> C>,
 }
 
 #[derive(Debug)]
@@ -125,13 +129,13 @@ enum Arrival {
     Missing(Incoming),
 }
 
-impl SnapshotReceiver {
+impl<C: Types> SnapshotReceiver<C> {
     pub(crate) fn new(
         directory: &Directory,
         options: &Options,
         arrivals: &Arrivals,
         pieces: &[Piece],
-    ) -> Result<SnapshotReceiver, Error> {
+    ) -> Result<SnapshotReceiver<C>, Error> {
         let files = pieces.iter().map(|piece| {
             let arrival = match directory.find(piece.checked()?)? {
                 Some(file) => Arrival::Here(file),
@@ -144,6 +148,7 @@ impl SnapshotReceiver {
             options: options.clone(),
             arrivals: arrivals.clone(),
             files: files.collect::<Result<_, Error>>()?,
+            types: PhantomData,
         })
     }
 
@@ -183,18 +188,20 @@ impl SnapshotReceiver {
         incoming.write_at(offset, bytes)
     }
 
-    /// The complete snapshot, for [`openraft::Raft::install_full_snapshot`]. Syncs what has come,
-    /// and makes a store of it, which verifies it; blocks the thread. The files of a snapshot that
-    /// is refused are removed: it can be sent again.
+    /// The complete snapshot, for [`openraft::Raft::install_full_snapshot`] together with `meta`,
+    /// which came with it. Syncs what has come, makes a store of it, which verifies it, and looks
+    /// whether that ends with the entry, and has the members, that `meta` says; blocks the thread.
+    /// openraft has not heard of a snapshot that is refused here: the node goes on, the files that
+    /// came are removed, and it can be sent again.
     ///
     /// The log is not purged beyond the node's own snapshot until what this returns is installed or
     /// dropped.
     ///
     /// # Errors
     ///
-    /// [`Error::Snapshot`] if a file is shorter than announced; [`Error::Store`] if the files are
-    /// no chain of backups, or corrupt; [`Error::File`].
-    pub fn finish(self) -> Result<SnapshotFiles, Error> {
+    /// [`Error::Snapshot`] if a file is shorter than announced, or `meta` is of another snapshot;
+    /// [`Error::Store`] if the files are no chain of backups, or corrupt; [`Error::File`].
+    pub fn finish(self, meta: &SnapshotMeta<C::NodeId, C::Node>) -> Result<SnapshotFiles, Error> {
         let paths = self.files.iter().map(|(piece, arrival)| match arrival {
             Arrival::Here(_) => Ok(self.directory.piece(&piece.name)),
             Arrival::Missing(incoming) => {
@@ -208,6 +215,8 @@ impl SnapshotReceiver {
             _guard: self.arrivals.guard(),
         };
         restore(&paths, &received.store, &self.options)?;
+        applied_in::<C>(&received.store, &self.options)?.check(meta)?;
+        cut::at("verified");
         let files = self.files.into_iter().map(|(piece, arrival)| {
             let file = match arrival {
                 Arrival::Here(file) => file,

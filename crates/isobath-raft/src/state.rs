@@ -5,12 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use isobath::{Durability, Options, Store, Transaction, TransactionOptions, Tree};
-use openraft::{Entry, EntryPayload, LogId, StoredMembership};
+use openraft::{Entry, EntryPayload, LogId, SnapshotMeta, StoredMembership};
 use serde::{Deserialize, Serialize};
 
 use crate::record::{encode, read};
 use crate::{Application, Error, Types};
 
+const MARKS: &str = "raft";
 const APPLIED: &str = "applied";
 
 /// Up to where entries are applied, and the members then.
@@ -19,6 +20,35 @@ const APPLIED: &str = "applied";
 pub(crate) struct Applied<C: Types> {
     pub(crate) last: Option<LogId<C::NodeId>>,
     pub(crate) membership: StoredMembership<C::NodeId, C::Node>,
+}
+
+impl<C: Types> Applied<C> {
+    /// Refuses a snapshot that says to hold something else.
+    pub(crate) fn check(&self, meta: &SnapshotMeta<C::NodeId, C::Node>) -> Result<(), Error> {
+        let refused = |reason| Error::Snapshot {
+            id: meta.snapshot_id.clone(),
+            reason,
+        };
+        if self.last != meta.last_log_id {
+            return Err(refused(
+                "its files end with another entry than it says; send it with its own id",
+            ));
+        }
+        if self.membership != meta.last_membership {
+            return Err(refused(
+                "its files have other members than it says; send it with its own id",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// What is applied in the state's store at `path`, which nothing has opened.
+pub(crate) fn applied_in<C: Types>(path: &Path, options: &Options) -> Result<Applied<C>, Error> {
+    let store = Store::open(path, &options.clone().read_only(true))?;
+    let applied = read(&store.tree(MARKS)?, APPLIED)?;
+    store.close()?;
+    Ok(applied.unwrap_or_default())
 }
 
 pub(crate) struct State<A> {
@@ -49,7 +79,7 @@ impl<A> State<A> {
         };
         Ok(State {
             application: Arc::new(A::open(&store)?),
-            marks: store.open_or_create_tree("raft")?,
+            marks: store.open_or_create_tree(MARKS)?,
             store,
         })
     }

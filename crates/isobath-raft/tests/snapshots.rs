@@ -4,18 +4,19 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use isobath_raft::{Error, Piece, SnapshotFiles};
+use isobath_raft::{Error, Piece, SnapshotFiles, SnapshotReceiver};
 use openraft::storage::{RaftLogStorage, RaftStateMachine};
-use openraft::{RaftSnapshotBuilder, Snapshot, Vote};
+use openraft::{Membership, RaftSnapshotBuilder, Snapshot, StoredMembership, Vote};
 use support::{Machine, Map, Types, id, open, options, put, records};
 use tempfile::TempDir;
 
-/// Sends a snapshot as a network does; returns the files that were sent, and what came of them.
-fn receive(snapshot: &Snapshot<Types>, to: &Machine) -> (Vec<Piece>, SnapshotFiles) {
+/// Sends a snapshot as a network does; returns the files that were sent, and their receiver.
+fn filled(snapshot: &Snapshot<Types>, to: &Machine) -> (Vec<Piece>, SnapshotReceiver<Types>) {
     let receiver = to.receive(&snapshot.snapshot.pieces()).unwrap();
     let missing = receiver.missing();
     for piece in &missing {
@@ -29,7 +30,13 @@ fn receive(snapshot: &Snapshot<Types>, to: &Machine) -> (Vec<Piece>, SnapshotFil
             offset += bytes.len() as u64;
         }
     }
-    (missing, receiver.finish().unwrap())
+    (missing, receiver)
+}
+
+/// The same; what came of them.
+fn receive(snapshot: &Snapshot<Types>, to: &Machine) -> (Vec<Piece>, SnapshotFiles) {
+    let (missing, receiver) = filled(snapshot, to);
+    (missing, receiver.finish(&snapshot.meta).unwrap())
 }
 
 /// Sends a snapshot and installs it; returns the files that were sent.
@@ -213,13 +220,13 @@ async fn what_is_sent_wrongly_is_refused_and_leaves_nothing() {
     assert!(receiver.write_at("0-b", 0, b"x").is_err());
     assert!(receiver.write_at("0-a", 8, b"xyz").is_err());
     receiver.write_at("0-a", 0, b"short").unwrap();
-    assert!(receiver.finish().is_err());
+    let snapshot = leader.build_snapshot().await.unwrap();
+    assert!(receiver.finish(&snapshot.meta).is_err());
 
     // A file that is not what it says, and one whose name promises other entries.
-    let snapshot = leader.build_snapshot().await.unwrap();
     let receiver = follower.receive(&[piece("0-c")]).unwrap();
     receiver.write_at("0-c", 0, b"0123456789").unwrap();
-    let told = receiver.finish().unwrap_err().to_string();
+    let told = receiver.finish(&snapshot.meta).unwrap_err().to_string();
     assert!(told.contains(".incoming"), "{told}");
     // One byte of the real file is another: it is refused, and the same file can be sent again.
     let receiver = follower.receive(&snapshot.snapshot.pieces()).unwrap();
@@ -231,7 +238,7 @@ async fn what_is_sent_wrongly_is_refused_and_leaves_nothing() {
         bytes[piece.bytes as usize / 2] ^= 1;
         receiver.write_at(&piece.name, 0, &bytes).unwrap();
     }
-    assert!(receiver.finish().is_err());
+    assert!(receiver.finish(&snapshot.meta).is_err());
     assert_eq!(names(there.path()), before.0);
     drop(receive(&snapshot, &follower));
     let mut meta = snapshot.meta.clone();
@@ -245,6 +252,36 @@ async fn what_is_sent_wrongly_is_refused_and_leaves_nothing() {
     drop((_log2, follower));
     let (_log2, follower) = open(there.path());
     assert_eq!((names(there.path()), records(&follower)), before);
+}
+
+/// A snapshot that came with the id of another one is refused before openraft hears of it, and taken
+/// once it comes with its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_id_is_refused_before_the_installation_and_can_be_sent_again() {
+    let (here, there) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let ((_log, mut leader), (mut log, mut follower)) = (open(here.path()), open(there.path()));
+    fill(&mut leader, 1..100).await;
+    fill(&mut follower, 1..50).await;
+    let before = (names(there.path()), records(&follower));
+    let snapshot = leader.build_snapshot().await.unwrap();
+    let mut other_entry = snapshot.meta.clone();
+    other_entry.last_log_id = Some(id(98));
+    let mut other_members = snapshot.meta.clone();
+    let members = Membership::new(vec![BTreeSet::from([1])], BTreeSet::from([1]));
+    other_members.last_membership = StoredMembership::new(Some(id(1)), members);
+    for (meta, reason) in [
+        (other_entry, "another entry than it says"),
+        (other_members, "other members than it says"),
+    ] {
+        let told = filled(&snapshot, &follower).1.finish(&meta);
+        assert!(matches!(told, Err(Error::Snapshot { .. })), "{told:?}");
+        assert!(told.unwrap_err().to_string().contains(reason));
+        assert_eq!((names(there.path()), records(&follower)), before);
+    }
+    // What was refused holds no purge back.
+    log.purge(id(10)).await.unwrap();
+    send(&snapshot, &mut follower).await;
+    assert_eq!(records(&follower), records(&leader));
 }
 
 /// openraft purges what a snapshot covers while that is still installed.

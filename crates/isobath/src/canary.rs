@@ -257,6 +257,12 @@ canaries! {
     StreamGoneValues,
     /// A stream of changes reads trees from a snapshot that lacks changes which it has left out.
     StreamOldState,
+    /// A stream in the writer's process reads what is not durable yet.
+    StreamUndurable,
+    /// A stream beside a writer gives out what it finds in the drive's cache.
+    StreamUnflushed,
+    /// What becomes durable wakes no stream that waits for it.
+    StreamUnwoken,
 }
 
 #[cfg(any(test, feature = "simulation"))]

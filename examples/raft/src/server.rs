@@ -47,7 +47,7 @@ pub struct Setup {
 const OPEN_LIMIT: Duration = Duration::from_secs(30);
 
 type Read = dyn Fn(&str) -> io::Result<Option<String>> + Send + Sync;
-type Receive = dyn Fn(&[Piece]) -> Result<SnapshotReceiver, Error> + Send + Sync;
+type Receive = dyn Fn(&[Piece]) -> Result<SnapshotReceiver<Types>, Error> + Send + Sync;
 
 /// What a server needs of a storage, beside what openraft needs.
 pub(crate) struct Storage<L, M> {
@@ -202,7 +202,7 @@ impl Node {
         self: &Arc<Node>,
         call: Call,
         bytes: &[u8],
-        receiver: &mut Option<SnapshotReceiver>,
+        receiver: &mut Option<SnapshotReceiver<Types>>,
     ) -> Reply {
         match call {
             Call::Append(rpc) => Reply::Append(self.raft.append_entries(rpc).await),
@@ -222,13 +222,18 @@ impl Node {
                 let Some(receiver) = receiver.take() else {
                     return unknown("no snapshot is being received");
                 };
-                match tokio::task::spawn_blocking(|| receiver.finish()).await {
+                let expected = meta.clone();
+                let finished = tokio::task::spawn_blocking(move || receiver.finish(&expected));
+                match finished.await {
                     Ok(Ok(files)) => {
                         let snapshot = Box::new(files);
                         let snapshot = Snapshot { meta, snapshot };
                         Reply::Installed(self.raft.install_full_snapshot(vote, snapshot).await)
                     }
-                    Ok(Err(error)) => unknown(error),
+                    Ok(Err(error)) => {
+                        eprintln!("node {}: {error}; the leader sends it again", self.id);
+                        unknown(error)
+                    }
                     Err(error) => unknown(error),
                 }
             }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
-use clap::{CommandFactory, Parser};
+use clap::{Command, CommandFactory, Parser};
 
 use super::Cli;
 
@@ -56,6 +56,9 @@ const OTHER_VERBS: &[(&[&str], &str)] = &[
     ),
 ];
 
+/// Verbs of which another word than the store's may name a store, too: there the store is the first.
+const WITH_TWO_STORES: &[&str] = &["follow", "salvage"];
+
 impl Cli {
     /// Reads the command line. A store that stands there without `-s` is understood where nothing
     /// else can be meant.
@@ -102,6 +105,31 @@ fn move_behind_verb(words: &mut [OsString]) {
     }
 }
 
+/// Whether one of the words is neither an option of the verb nor the value of one.
+fn names(verb: &Command, words: &[OsString]) -> bool {
+    let takes_value = |word: &str| {
+        let mut options = verb.get_arguments();
+        let option = options.find(|option| match word.strip_prefix("--") {
+            Some(long) => option.get_long() == Some(long),
+            None => word.strip_prefix('-').is_some_and(|short| {
+                let mut letter = [0; 4];
+                let known = option.get_short();
+                known.is_some_and(|known| short == &*known.encode_utf8(&mut letter))
+            }),
+        });
+        option.is_some_and(|option| option.get_action().takes_values())
+    };
+    let mut is_value = false;
+    for word in words {
+        let word = word.to_string_lossy();
+        if !is_value && !word.starts_with('-') {
+            return true;
+        }
+        is_value = !is_value && takes_value(&word);
+    }
+    false
+}
+
 /// A guess at the meaning of words that do not parse.
 enum Hint {
     Tip(String),
@@ -137,6 +165,10 @@ fn hint(words: &[OsString], kind: ErrorKind) -> Option<Hint> {
     let is_store =
         |word: &OsString| !is_option(word) && isobath_lab::is_store_file(Path::new(word));
     let found = rest.iter().position(is_store);
+    let may_be_meant = |&at: &usize| {
+        !WITH_TWO_STORES.contains(&verb) || rest.get(..at).is_some_and(|words| !names(known, words))
+    };
+    let found = found.filter(may_be_meant);
     let at = match found {
         Some(at) => at,
         None if rest.first().is_some_and(|word| !is_option(word)) => 0,

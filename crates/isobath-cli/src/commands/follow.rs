@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -170,10 +171,57 @@ fn not_the_source(args: &FollowArgs) -> Result<(), Failure> {
     }
 }
 
+/// A new copy, under the name that it has until it notes what it follows: what a kill leaves before
+/// that is no copy, and the next run removes it.
+struct Unfinished {
+    path: PathBuf,
+}
+
+impl Unfinished {
+    /// # Errors
+    ///
+    /// What creating fails with; that another process makes the same copy.
+    fn create(copy: &Path, options: &Options) -> Result<(Unfinished, Store), Failure> {
+        let mut path = copy.as_os_str().to_owned();
+        path.push(".partial");
+        let path = PathBuf::from(path);
+        match Store::open(&path, options) {
+            Ok(rest) => rest.close()?,
+            Err(error) => match Error::from(error) {
+                error if error.is_in_use() => return Err(error.into()),
+                // There is none, or its creation was killed.
+                _ => {}
+            },
+        }
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(LabError::io("remove", &path)(error).into());
+            }
+            _ => {}
+        }
+        let store = Store::create(&path, options)?;
+        // Another run may have made it before this one had the lock.
+        if copy.exists() {
+            store.undo_creation()?;
+            let path = copy.to_owned();
+            return Err(Error::FileExists { path }.into());
+        }
+        Ok((Unfinished { path }, store))
+    }
+
+    /// Gives the store, which is whole, the copy's name.
+    fn finish(self, store: Store, copy: &Path, options: &Options) -> Result<Store, Failure> {
+        store.close()?;
+        fs::rename(&self.path, copy).map_err(LabError::io("rename", &self.path))?;
+        // The name is not synced: a power cut that takes it back has the next run begin anew.
+        Ok(Store::open(copy, options)?)
+    }
+}
+
 /// A copy as it was found, before anything of it is changed.
 struct Found {
     store: Store,
-    is_new: bool,
+    new: Option<Unfinished>,
     position: Option<LogPosition>,
     source: Option<LogPosition>,
     /// Its position is the one of the command line.
@@ -183,20 +231,22 @@ struct Found {
 impl Found {
     fn open(args: &FollowArgs, given: Option<LogPosition>) -> Result<Found, Failure> {
         let options = store::with_pool(args.store.pool, LARGE_POOL);
-        let is_new = !args.copy.exists();
-        let store = match is_new {
-            false => Store::open(&args.copy, &options)?,
-            true if given.is_some() => {
+        let (store, new) = match args.copy.exists() {
+            true => (Store::open(&args.copy, &options)?, None),
+            false if given.is_some() => {
                 return Err(Failure::Usage(format!(
                     "--from is for a copy that was restored from a backup; {} does not exist",
                     args.copy.display()
                 )));
             }
-            true => Store::create(&args.copy, &options)?,
+            false => {
+                let (new, store) = Unfinished::create(&args.copy, &options)?;
+                (store, Some(new))
+            }
         };
         let mut found = Found {
             store,
-            is_new,
+            new,
             position: None,
             source: None,
             is_given: false,
@@ -253,17 +303,18 @@ impl Found {
 
     /// Leaves the copy as it was.
     fn give_up<T>(self, error: Failure) -> Result<T, Failure> {
-        match self.is_new {
-            true => self.store.undo_creation()?,
-            false => self.store.close()?,
+        match self.new {
+            Some(_) => self.store.undo_creation()?,
+            None => self.store.close()?,
         }
         Err(error)
     }
 
     /// The copy of the source that `first` is of, which it notes before anything else.
-    fn begin(self, first: Option<&Changes>) -> Result<Copy, Error> {
-        let note = self.store.open_or_create_tree(NOTE)?;
-        let mut transaction = self.store.begin()?;
+    fn begin(self, args: &FollowArgs, first: Option<&Changes>) -> Result<Copy, Failure> {
+        let mut store = self.store;
+        let mut note = store.open_or_create_tree(NOTE)?;
+        let mut transaction = store.begin()?;
         let source = self.source.or(first.map(Changes::position));
         if let Some(source) = source {
             transaction.insert(&note, SOURCE, source.to_string())?;
@@ -272,8 +323,14 @@ impl Found {
             transaction.insert(&note, POSITION, position.to_string())?;
         }
         transaction.commit()?;
+        if let Some(new) = self.new {
+            drop(note);
+            let options = store::with_pool(args.store.pool, LARGE_POOL);
+            store = new.finish(store, &args.copy, &options)?;
+            note = store.tree(NOTE)?;
+        }
         Ok(Copy {
-            store: self.store,
+            store,
             note,
             position: self.position,
             source,
@@ -290,7 +347,7 @@ impl Copy {
         not_the_source(args)?;
         let found = Found::open(args, given)?;
         match found.stream(args, options) {
-            Ok(first) => Ok((found.begin(first.as_ref())?, first)),
+            Ok(first) => Ok((found.begin(args, first.as_ref())?, first)),
             Err(error) => found.give_up(error),
         }
     }

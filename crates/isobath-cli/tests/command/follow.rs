@@ -36,8 +36,12 @@ fn all_of(path: &Path) -> Trees {
 }
 
 fn start(place: &Place) -> Child {
+    start_from(place, "source.iso", "copy.iso")
+}
+
+fn start_from(place: &Place, source: &str, copy: &str) -> Child {
     let mut command = place.command();
-    command.args(["follow", "source.iso", "copy.iso"]);
+    command.args(["follow", source, copy]);
     let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().unwrap()
 }
@@ -115,6 +119,126 @@ fn a_follower_that_is_killed_at_any_moment_goes_on() {
     assert_eq!(ended.status.code(), Some(0), "{ended:?}");
     assert!(String::from_utf8_lossy(&ended.stdout).contains("the source was closed"));
     assert_eq!(all_of(&place.path("copy.iso")), all_of(&source));
+}
+
+/// The copy gets its name once it notes what it follows: what a kill leaves before is in no run's way.
+#[test]
+fn a_follower_that_is_killed_while_it_makes_the_copy_makes_it_again() {
+    let place = Place::new();
+    let store = Store::create(place.path("source.iso"), &options()).unwrap();
+    work(&store, 1);
+    let (copy, partial) = (place.path("copy.iso"), place.path("copy.iso.partial"));
+    let follow = ["follow", "source.iso", "copy.iso", "--once"];
+    for round in 0..12 {
+        let mut follower = start(&place);
+        // When there is something of it, or later.
+        let began = Instant::now();
+        while !partial.exists() && !copy.exists() && began.elapsed() < SOON {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        std::thread::sleep(Duration::from_micros(round * 400));
+        follower.kill().unwrap();
+        follower.wait().unwrap();
+        if round % 2 == 0 {
+            place.run(&follow).ok();
+            assert!(!partial.exists());
+            assert_eq!(all_of(&copy), all_of(&place.path("source.iso")));
+            std::fs::remove_file(&copy).unwrap();
+        } else if copy.exists() {
+            std::fs::remove_file(&copy).unwrap();
+        }
+    }
+    // Another process makes it.
+    let other = Store::create(&partial, &options()).unwrap();
+    place.run(&follow).fails(3, "copy.iso.partial");
+    assert!(!copy.exists());
+    other.close().unwrap();
+    place.run(&follow).ok();
+    store.close().unwrap();
+}
+
+/// The source that a process of this test writes.
+const WRITTEN: &str = "ISOBATH_TEST_WRITTEN";
+
+/// What that process does. Alone it does nothing.
+#[test]
+fn write_until_killed() {
+    let Some(source) = std::env::var_os(WRITTEN) else {
+        return;
+    };
+    let options = options().log_bytes(4 << 20);
+    let store = Store::open_or_create(Path::new(&source), &options).unwrap();
+    (0..1_000_000).for_each(|round| work(&store, round));
+}
+
+/// One follower outlives writers that are killed in the middle of their work, and their recoveries.
+#[test]
+fn a_writer_that_is_killed_and_opened_again_is_followed_on() {
+    let place = Place::new();
+    let source = place.path("source.iso");
+    let write = || {
+        let mut writer = Command::new(std::env::current_exe().unwrap());
+        writer.args(["--exact", "follow::write_until_killed"]);
+        let writer = writer.env(WRITTEN, &source).stdout(Stdio::null());
+        writer.spawn().unwrap()
+    };
+    Store::create(&source, &options()).unwrap().close().unwrap();
+    let mut follower: Option<Child> = None;
+    for round in 0..8 {
+        let mut writer = write();
+        std::thread::sleep(Duration::from_millis(300 + round * 57 % 200));
+        follower.get_or_insert_with(|| start(&place));
+        writer.kill().unwrap();
+        writer.wait().unwrap();
+    }
+    let mut follower = follower.unwrap();
+    let ended = follower.try_wait().unwrap();
+    if ended.is_some() {
+        panic!("{:?}", follower.wait_with_output());
+    }
+    let store = Store::open(&source, &options()).unwrap();
+    work(&store, 1000);
+    let caught_up = Instant::now();
+    while all_of(&place.path("copy.iso")) != all_of(&source) {
+        assert!(caught_up.elapsed() < SOON, "the copy stays behind");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    store.close().unwrap();
+    let ended = follower.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+    assert_eq!(all_of(&place.path("copy.iso")), all_of(&source));
+}
+
+/// Two followers of one source, and one of a copy, all of which are killed.
+#[test]
+fn a_source_has_several_followers_and_a_copy_may_have_one() {
+    let place = Place::new();
+    let source = place.path("source.iso");
+    let store = Store::create(&source, &options()).unwrap();
+    let pairs = [
+        ("source.iso", "one.iso"),
+        ("source.iso", "two.iso"),
+        ("one.iso", "third.iso"),
+    ];
+    work(&store, 0);
+    for (from, to) in pairs {
+        place.run(&["follow", from, to, "--once"]).ok();
+    }
+    for round in 1..10 {
+        let mut followers = pairs.map(|(from, to)| start_from(&place, from, to));
+        (0..5).for_each(|step| work(&store, round * 5 + step));
+        std::thread::sleep(Duration::from_millis(round * 37 % 190));
+        for follower in &mut followers {
+            follower.kill().unwrap();
+            follower.wait().unwrap();
+        }
+    }
+    let there = all_of(&source);
+    for (from, to) in pairs {
+        place.run(&["follow", from, to, "--once"]).ok();
+        assert_eq!(all_of(&place.path(to)), there, "{to}");
+    }
+    store.close().unwrap();
 }
 
 #[test]
@@ -278,6 +402,25 @@ fn a_store_that_is_no_copy_is_left_as_it_is() {
         .run(&["follow", "-s", "missing.iso", "new.iso"])
         .fails(3, "missing.iso");
     assert!(!place.path("new.iso").exists());
+    // A store that is there is not taken for the source in the place of one that is not.
+    for line in [
+        &["follow", "missing.iso", "other.iso", "--once"][..],
+        &["follow", "--once", "missing.iso", "other.iso"],
+        &["follow", "--pool", "8MiB", "missing.iso", "other.iso"],
+        &["salvage", "missing.iso", "other.iso"],
+    ] {
+        place.run(line).fails(2, "--store <PATH>");
+        assert!(!place.path("missing.iso").exists());
+    }
+    let pool = [
+        "follow",
+        "--pool",
+        "8MiB",
+        "--once",
+        "source.iso",
+        "new.iso",
+    ];
+    place.run(&pool).ok();
     source.close().unwrap();
     other.close().unwrap();
 }

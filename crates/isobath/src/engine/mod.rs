@@ -117,6 +117,8 @@ impl Engine {
         self.pagestore.release();
         self.buffer.release();
         self.log.discard();
+        // Behind the volume: without one they end.
+        self.log_tasks.streams().wake_all();
     }
 
     /// A worker has panicked outside its tasks, or one of the engine's own tasks has. What its

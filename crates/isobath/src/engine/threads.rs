@@ -259,6 +259,11 @@ impl Runtime {
         }
     }
 
+    /// Whether closing has begun, and waits for the task that runs here.
+    pub(crate) fn is_closing_around_this(&self) -> bool {
+        self.workers.admission.is_closing() && self.is_in_task()
+    }
+
     /// The worker that the next piece of work goes to.
     fn pick(&self) -> usize {
         self.next_worker.fetch_add(1, Ordering::Relaxed) % self.engine.shared.config.workers
@@ -389,6 +394,8 @@ impl Runtime {
     pub(crate) fn refuse_and_drain(&self) {
         let admission = &self.workers.admission;
         admission.closing.store(true, Ordering::SeqCst);
+        // Those that wait in tasks end: closing waits for the tasks.
+        self.engine.log_tasks.streams().wake_all();
         loop {
             let (tell, idle) = oneshot::async_channel();
             *admission.idle.lock() = Some(tell);

@@ -1,6 +1,7 @@
 //! Log state that tasks share, other than the log itself.
 
 use std::sync::Arc;
+use std::task::Waker;
 
 use super::growth::LogGrowth;
 use super::hold::Hold;
@@ -22,6 +23,9 @@ pub(crate) struct LogTasks {
     /// Tasks that wait until old changes are on the drive, a checkpoint among them: it goes on
     /// without them where the log has no space for the records of what is written.
     pub(super) flush_waiters: Arc<WaitQueue>,
+    /// Streams of changes, each until the log is durable beyond an LSN. They are woken, too, where
+    /// that comes no more.
+    pub(super) streams: Arc<WaitQueue<Waker>>,
     pub(super) own: PerWorker<Own>,
     pub(super) shared: Arc<Shared>,
     pub(super) workers: Arc<WorkerPool>,
@@ -45,8 +49,12 @@ impl LogTasks {
             });
         }
         let flush_waiters = Arc::new(WaitQueue::new());
-        let waiters = Arc::clone(&flush_waiters);
-        shared.on_poison(move || waiters.wake_all());
+        let streams = Arc::new(WaitQueue::new());
+        let (waiters, streaming) = (Arc::clone(&flush_waiters), Arc::clone(&streams));
+        shared.on_poison(move || {
+            waiters.wake_all();
+            streaming.wake_all();
+        });
         LogTasks {
             hold: Hold::new(),
             commits: Arc::new(Tracker::new(workers.count(), shared.config.tasks)),
@@ -54,6 +62,7 @@ impl LogTasks {
             awaited: (0..workers.count()).map(|_| Awaited::new()).collect(),
             volume_flush: VolumeFlush::new(),
             flush_waiters,
+            streams,
             own: PerWorker::new(workers, |_| Own::new()),
             shared: Arc::clone(shared),
             workers: Arc::clone(workers),
@@ -76,6 +85,11 @@ impl LogTasks {
             (self.volume_flush.waiters(), "a flush of the volume"),
             (self.flush_waiters.waiters(), "older changes on the drive"),
         ]
+    }
+
+    /// Streams of changes that wait for durable records, each for one at its LSN.
+    pub(crate) fn streams(&self) -> &WaitQueue<Waker> {
+        &self.streams
     }
 
     /// Tasks that wait until old changes are on the drive. They are woken, too, where the log has

@@ -89,9 +89,12 @@ impl LogTasks {
         Some(deadline.saturating_duration_since(clock::now()))
     }
 
-    /// Wakes the workers on which a task waits for what is durable now.
+    /// Wakes the workers on which a task waits for what is durable now, and streams.
     fn wake_durable(&self, except: usize) {
         let durable = self.log.durable().0;
+        if !canary::is_on(Canary::StreamUnwoken) {
+            self.streams.wake(durable);
+        }
         for (index, awaited) in self.awaited.iter().enumerate() {
             if index != except && awaited.0.load(Ordering::SeqCst) < durable {
                 self.workers.notify(index);

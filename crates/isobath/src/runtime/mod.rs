@@ -27,7 +27,7 @@ pub(crate) use of_process::OfProcess;
 pub(crate) use patience::Patience;
 pub(crate) use per_worker::PerWorker;
 pub(crate) use spin::{FOR_A_RESULT, Spin};
-pub(crate) use task::{TaskId, TaskRef, block_on, in_any_task, yield_task};
+pub(crate) use task::{TaskId, TaskRef, block_on, in_any_task, park_within, waker, yield_task};
 pub use task::{sleep_until, yield_now};
 pub(crate) use wait_queue::WaitQueue;
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, Yielder};
@@ -100,8 +100,8 @@ pub(crate) fn in_any_task() -> bool {
     Worker::with_current(|worker| worker.is_some_and(Worker::in_task))
 }
 
-/// Waits for `future`: inside a task by yielding, elsewhere by blocking the thread.
-pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+/// Resumes the task that runs on this thread, or else the thread, from [`park_within`].
+pub(crate) fn waker() -> Waker {
     struct Thread(std::thread::Thread);
     impl Wake for Thread {
         fn wake(self: Arc<Self>) {
@@ -109,15 +109,40 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
         }
     }
 
+    let task = Worker::with_current(|worker| {
+        let worker = worker.filter(|worker| worker.in_task());
+        worker.and_then(Worker::current_task)
+    });
+    match task {
+        Some(task) => Waker::from(Arc::new(task)),
+        None => Waker::from(Arc::new(Thread(std::thread::current()))),
+    }
+}
+
+/// Suspends the task that runs on this thread, or else the thread, until its [`waker`] wakes it,
+/// which may have come first; for `timeout` at most, or a little longer. May return for no reason.
+#[cfg_attr(any(test, feature = "simulation"), track_caller)]
+pub(crate) fn park_within(timeout: Duration) {
+    let in_task = Worker::with_current(|worker| {
+        let worker = worker.filter(|worker| worker.in_task());
+        if let Some(worker) = worker {
+            match super::clock::now().checked_add(timeout) {
+                Some(wake_at) => worker.park_until(wake_at),
+                None => worker.park(),
+            }
+        }
+        worker.is_some()
+    });
+    if !in_task && !crate::sync::drive() {
+        std::thread::park_timeout(timeout);
+    }
+}
+
+/// Waits for `future`: inside a task by yielding, elsewhere by blocking the thread.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let in_task = in_any_task();
-    let waker = if in_task {
-        Worker::with_current(|worker| worker.and_then(Worker::current_task))
-            .map(|task| Waker::from(Arc::new(task)))
-    } else {
-        None
-    };
-    let waker = waker.unwrap_or_else(|| Waker::from(Arc::new(Thread(std::thread::current()))));
+    let waker = waker();
     let mut context = Context::from_waker(&waker);
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {

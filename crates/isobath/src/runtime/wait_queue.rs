@@ -10,6 +10,8 @@
 //! A sequentially consistent fence stands between the two steps on both sides, so one of them sees
 //! the other. A waiter may be woken for no reason, and looks again.
 
+use std::task::Waker;
+
 use super::task::TaskRef;
 use super::worker::Worker;
 use crate::sync::modelled::Ordering::{Relaxed, SeqCst};
@@ -24,6 +26,13 @@ pub(crate) trait Wakes {
 impl Wakes for TaskRef {
     fn wake(&self) {
         self.unpark();
+    }
+}
+
+/// Of a task or of a thread.
+impl Wakes for Waker {
+    fn wake(&self) {
+        self.wake_by_ref();
     }
 }
 
@@ -69,7 +78,7 @@ impl<W: Wakes> WaitQueue<W> {
 
     /// Lists `waiter`, to be woken once `until` is reached, unless `is_over` says then that there
     /// is nothing to wait for. The ticket is for [`WaitQueue::leave`].
-    pub(super) fn enter(
+    pub(crate) fn enter(
         &self,
         until: u64,
         waiter: W,
@@ -95,7 +104,7 @@ impl<W: Wakes> WaitQueue<W> {
     }
 
     /// Takes the waiter with this ticket from the list, if it is there.
-    pub(super) fn leave(&self, ticket: u64) {
+    pub(crate) fn leave(&self, ticket: u64) {
         if !self.has_waiters() {
             return;
         }

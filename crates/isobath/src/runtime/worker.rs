@@ -132,6 +132,8 @@ pub(crate) struct Worker {
     completions: RefCell<Vec<Completion>>,
     /// Sleeping tasks, the next to wake first.
     timers: RefCell<BinaryHeap<Reverse<(Instant, TaskId)>>>,
+    /// Parked tasks that are not to wait longer, the next one first.
+    alarms: RefCell<BinaryHeap<Reverse<(Instant, TaskId)>>>,
     running: Cell<Option<TaskId>>,
     /// Operations that the running task may still do before others run.
     turn: Cell<u32>,
@@ -233,6 +235,7 @@ impl Worker {
             inbox: RefCell::new(VecDeque::new()),
             completions: RefCell::new(Vec::new()),
             timers: RefCell::new(BinaryHeap::new()),
+            alarms: RefCell::new(BinaryHeap::new()),
             running: Cell::new(None),
             turn: Cell::new(0),
             live_user_tasks: Cell::new(0),

@@ -40,6 +40,7 @@ mod simulation;
 mod small_first;
 mod space;
 mod store;
+mod streams;
 mod switches;
 mod transaction_conflicts;
 mod transaction_histories;

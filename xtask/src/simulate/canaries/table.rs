@@ -428,4 +428,13 @@ pub(super) const ROWS: &[Row] = &[
         campaign(&[]).shape(Shape::Streamed)),
     row(Canary::StreamOldState, "0106", "A snapshot from which a stream reads has all changes that the stream leaves out.",
         campaign(&[]).shape(Shape::Streamed)),
+    test(Canary::StreamUndurable, "0106", "A stream gives out what is durable.",
+        ("isobath", Some("engine"), "streams::what_a_stream_gives_out_survives_a_power_cut"),
+        "the power has to go between a write of the log and its flush, right after a look"),
+    test(Canary::StreamUnflushed, "0106", "A stream beside a writer flushes what no record says to be durable.",
+        ("isobath", Some("engine"), "streams::what_a_stream_beside_a_writer_gives_out_survives_a_power_cut"),
+        "no simulated client reads beside the writer"),
+    test(Canary::StreamUnwoken, "0106", "A stream that waits is woken by what becomes durable.",
+        ("isobath", Some("engine"), "streams::a_stream_that_waits_is_woken_by_each_commit"),
+        "simulated streams do not wait"),
 ];

@@ -5,25 +5,28 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
 
 use isobath_io::Volume;
 
-use super::{BATCH_BYTES, Names};
-use crate::api::catalog;
+use super::{BATCH_BYTES, LOOK_AGAIN, LOOK_EVERY, Names};
 use crate::api::store::WeakStore;
 use crate::api::transaction::{Snapshot, TransactionRange};
 use crate::api::tree::Tree;
+use crate::api::{catalog, reader};
 use crate::btree::TreeId;
+use crate::canary::{self, Canary};
 use crate::checkpoint::{self, Superblock, log_area};
 use crate::engine::{Engine, Runtime, WorkerState};
-use crate::error::{Error, StorageError};
+use crate::error::{Error, OpenError, StorageError};
 use crate::extent::{self, Extent};
 use crate::log::record::{Body, decode};
 use crate::log::{LogArea, Reader};
 use crate::page::Lsn;
 use crate::recovery::unflushed_chunks::UnflushedChunks;
 use crate::recovery::{self, unknown_record};
-use crate::runtime::Urgency;
+use crate::runtime::{Urgency, clock, park_within};
 use crate::types::{CATALOG, LogPosition, dropped_by};
 use crate::{Options, Store};
 
@@ -61,6 +64,31 @@ impl State {
     }
 }
 
+/// What opens a store for reading beside its writer.
+pub(super) struct Readers {
+    paths: Vec<PathBuf>,
+    volume: Box<dyn Fn() -> Result<Volume, OpenError> + Send + Sync>,
+    options: Box<Options>,
+}
+
+impl Readers {
+    pub(super) fn new(
+        paths: Vec<PathBuf>,
+        volume: impl Fn() -> Result<Volume, OpenError> + Send + Sync + 'static,
+        options: Box<Options>,
+    ) -> Readers {
+        Readers {
+            paths,
+            volume: Box::new(volume),
+            options,
+        }
+    }
+
+    fn open(&self) -> Result<Store, OpenError> {
+        reader::open(&self.volume, &self.paths, &self.options)
+    }
+}
+
 enum Source {
     /// The store that this process writes. The stream does not keep it open.
     Own {
@@ -71,12 +99,15 @@ enum Source {
     },
     /// A store that another process may write.
     Beside {
-        paths: Vec<PathBuf>,
-        options: Box<Options>,
+        readers: Readers,
         /// Opened for the values of a batch: where they are.
         reader: Option<(Store, Lsn)>,
         /// Its writer has closed it, and all of its log was read.
         is_closed: bool,
+        /// The newest end of the log that a look has found, and when.
+        found: (Lsn, Instant),
+        /// How long the next wait is.
+        pause: Duration,
     },
 }
 
@@ -92,6 +123,8 @@ pub(super) struct Feed {
     /// What is read next, and the open epoch of what was read before.
     pub(super) at: Lsn,
     pub(super) epoch: u32,
+    /// In the writer's process: up to where the log was durable at the last look.
+    durable: Lsn,
 }
 
 fn overrun(from: Lsn, oldest: u64) -> Error {
@@ -155,26 +188,26 @@ impl Feed {
     }
 
     pub(super) fn beside(
-        paths: Vec<PathBuf>,
-        options: Options,
+        readers: Readers,
         from: Option<LogPosition>,
     ) -> Result<(Feed, Names), Error> {
-        let volume = Volume::open(&paths, &options.volume_options())?;
-        let mut superblock = recovery::read_superblock(&volume, &paths)?;
+        let (volume, paths) = ((readers.volume)()?, &readers.paths);
+        let mut superblock = recovery::read_superblock(&volume, paths)?;
         if !superblock.is_logged() {
             return Err(Error::ChangesNeedLog);
         }
-        let given = options.log_path.as_deref();
-        checkpoint::open_log(&volume, &mut superblock, &paths, given)?;
-        let store = Store::open(&paths, &options)?;
+        let given = readers.options.log_path.as_deref();
+        checkpoint::open_log(&volume, &mut superblock, paths, given)?;
+        let store = readers.open()?;
         let names = names_of(store.runtime())?;
         let end = reached(&store)?;
         store.close()?;
         let source = Source::Beside {
-            paths,
-            options: Box::new(options),
+            readers,
             reader: None,
             is_closed: false,
+            found: (Lsn(0), clock::now()),
+            pause: LOOK_AGAIN,
         };
         Feed::at_position(source, volume, &superblock, from, end, names)
     }
@@ -210,6 +243,7 @@ impl Feed {
             area,
             at: from,
             epoch: 0,
+            durable: Lsn(0),
         };
         feed.find(superblock, from, end, &mut names)?;
         Ok((feed, names))
@@ -290,18 +324,11 @@ impl Feed {
         Ok(())
     }
 
-    pub(super) fn engine(&self) -> Option<Arc<Engine>> {
-        match &self.source {
-            Source::Own { runtime, .. } => runtime.engine().ok().map(Arc::clone),
-            Source::Beside { .. } => None,
-        }
-    }
-
     /// The newest superblock, of this store.
     fn superblock(&self) -> Result<Superblock, Error> {
         let paths = match &self.source {
             Source::Own { .. } => &[][..],
-            Source::Beside { paths, .. } => paths,
+            Source::Beside { readers, .. } => &readers.paths,
         };
         let superblock = recovery::read_superblock(&self.volume, paths)?;
         match superblock.store_id == self.store_id {
@@ -323,13 +350,15 @@ impl Feed {
             Source::Own {
                 is_closed: true, ..
             } => Err(Error::Closed),
+            // It would wait for the closing, and that for its task.
+            Source::Own { runtime, .. } if runtime.is_closing_around_this() => Err(Error::Closed),
             Source::Own { runtime, .. } => Ok(runtime.engine()?.shared.not_poisoned()?),
             Source::Beside {
-                paths, is_closed, ..
+                readers, is_closed, ..
             } => match self.volume.displaced() {
                 // One that was closed and then taken away was read whole; not so if another store
                 // has its place.
-                Some(error) if !is_closed || paths.iter().all(|path| path.exists()) => {
+                Some(error) if !is_closed || readers.paths.iter().all(|path| path.exists()) => {
                     Err(StorageError::from(error).into())
                 }
                 _ if *is_closed => Err(Error::Closed),
@@ -338,8 +367,41 @@ impl Feed {
         }
     }
 
-    /// Up to where the log may be read now; not before `at`.
-    pub(super) fn durable_end(&mut self) -> Result<Lsn, Error> {
+    /// Waits until the next look, for `left` at most. In the writer's process that is when the log
+    /// is durable beyond where the last look has found it, or never is again: its thread wakes this
+    /// one by `waker`.
+    pub(super) fn wait_for_news(&mut self, waker: Waker, left: Duration) {
+        let runtime = match &mut self.source {
+            Source::Own { runtime, .. } => runtime,
+            Source::Beside { pause, .. } => {
+                park_within(left.min(*pause));
+                *pause = (2 * *pause).min(LOOK_EVERY);
+                return;
+            }
+        };
+        let Ok(engine) = runtime.engine() else {
+            return;
+        };
+        let (seen, streams) = (self.durable, engine.log_tasks.streams());
+        let has_news = || {
+            let shared = &engine.shared;
+            let is_over = shared.is_poisoned() || shared.volume().is_err();
+            engine.log.durable() != seen || is_over || runtime.is_closing_around_this()
+        };
+        // What is durable and was not read, because the log was moved just now, is read then.
+        let longest = match seen > self.at {
+            true => left.min(LOOK_AGAIN),
+            false => left,
+        };
+        if let Some(ticket) = streams.enter(seen.0 + 1, waker, has_news) {
+            park_within(longest);
+            streams.leave(ticket);
+        }
+    }
+
+    /// Up to where the log may be read now; not before `at`. `is_last` where no
+    /// later look is certain.
+    pub(super) fn durable_end(&mut self, is_last: bool) -> Result<Lsn, Error> {
         match &mut self.source {
             Source::Own {
                 runtime, is_closed, ..
@@ -347,14 +409,18 @@ impl Feed {
                 let engine = runtime.engine()?;
                 // Before the end is read: closing makes more of the log durable.
                 *is_closed = engine.shared.volume().is_err();
-                let end = engine.log.durable();
+                let end = match canary::is_on(Canary::StreamUndurable) {
+                    true => engine.log.contiguous_lsn(),
+                    false => engine.log.durable(),
+                };
+                self.durable = end;
                 if end <= self.at {
                     return Ok(self.at);
                 }
                 let area = engine.log.area().ok_or(StorageError::Closed)?;
                 Ok(self.follow(area).min(end))
             }
-            Source::Beside { .. } => self.flushed_end(),
+            Source::Beside { .. } => self.end_beside(is_last),
         }
     }
 
@@ -372,13 +438,55 @@ impl Feed {
         Lsn(base)
     }
 
-    /// Beside a writer: how far the log can be read, once that is on the drive, with all chunks
-    /// that it names.
-    fn flushed_end(&mut self) -> Result<Lsn, Error> {
+    /// Beside a writer: how far the log can be read that is on the drive, with all chunks that it
+    /// names. The order, after which no power cut takes back what is read up to there:
+    ///
+    /// 1. The records are read, and the chunks that they name are found.
+    /// 2. A record says up to where the log was durable when it was made. Up to there nothing is to
+    ///    be done: beside a writer that goes on this is all but the newest flush.
+    /// 3. What no record follows is given out once the volume was flushed, which begins after 1.
+    ///    That waits for a moment in which the writer has written no more, or for the last look.
+    fn end_beside(&mut self, is_last: bool) -> Result<Lsn, Error> {
         let superblock = self.superblock()?;
         self.volume.refresh_len()?;
         let area = log_area(&superblock).ok_or(Error::ChangesNeedLog)?;
         let limit = self.follow(Arc::new(area));
+        let (end, has_ended, durable) = self.read_beside(&superblock, limit)?;
+        let Source::Beside {
+            is_closed,
+            found,
+            pause,
+            ..
+        } = &mut self.source
+        else {
+            return Ok(self.at);
+        };
+        let is_clean = superblock.clean && end == self.at && has_ended;
+        *is_closed = is_clean && self.at.0 >= superblock.log_start;
+        if end <= self.at {
+            return Ok(self.at);
+        }
+        *pause = LOOK_AGAIN;
+        if found.0 != end {
+            *found = (end, clock::now());
+        }
+        let goes_on = !is_last && clock::now() - found.1 < LOOK_AGAIN;
+        if end <= durable || goes_on {
+            return Ok(end.min(durable).max(self.at));
+        }
+        if !canary::is_on(Canary::StreamUnflushed) {
+            self.volume.sync().map_err(StorageError::Io)?;
+        }
+        Ok(end)
+    }
+
+    /// The end of the log up to `limit`, or of a part of it, with all chunks that it names; whether
+    /// no record follows; and up to where it is known to be durable.
+    fn read_beside(
+        &mut self,
+        superblock: &Superblock,
+        limit: Lsn,
+    ) -> Result<(Lsn, bool, Lsn), Error> {
         let (volume, area) = (self.volume.clone(), Arc::clone(&self.area));
         let mut log = Reader::new(&volume, &area, &self.store_id, self.at, self.epoch);
         log = log.begin_small();
@@ -396,20 +504,14 @@ impl Feed {
             }
         }
         let position = log.position();
-        let missing = chunks.first_missing_in_part(&volume, &superblock, &log);
+        let missing = chunks.first_missing_in_part(&volume, superblock, &log);
         let end = missing.map_err(StorageError::Io)?.unwrap_or(position);
+        let durable = log.known_durable().max(Lsn(superblock.log_durable));
         // Behind what was read now the next look judges.
         if has_ended && position == self.at && position < full {
             self.judge_end(position, Lsn(superblock.log_durable))?;
         }
-        let is_last = superblock.clean && end == self.at && has_ended;
-        if let Source::Beside { is_closed, .. } = &mut self.source {
-            *is_closed = is_last && position.0 >= superblock.log_start;
-        }
-        if end > self.at {
-            volume.sync().map_err(StorageError::Io)?;
-        }
-        Ok(end.max(self.at))
+        Ok((end, has_ended, durable))
     }
 
     /// No record was found at `at`, although the log was durable up to `durable`, unless that is
@@ -460,8 +562,8 @@ impl Feed {
                     store: None,
                 })
             }
-            Source::Beside { paths, options, .. } => {
-                let store = Store::open(paths, options)?;
+            Source::Beside { readers, .. } => {
+                let store = readers.open()?;
                 let snapshot = store.snapshot()?;
                 Ok(State {
                     reached: reached(&store)?,
@@ -499,19 +601,16 @@ impl Feed {
                 extent::read_if_there(local, extent)
             })
         };
-        let (paths, options, reader) = match &mut self.source {
+        let (readers, reader) = match &mut self.source {
             Source::Own { runtime, .. } => return Ok(read(runtime)?),
             Source::Beside {
-                paths,
-                options,
-                reader,
-                ..
-            } => (paths, options, reader),
+                readers, reader, ..
+            } => (readers, reader),
         };
         let mut attempts = 0;
         loop {
             if reader.as_ref().is_none_or(|(_, reached)| *reached <= lsn) {
-                let store = Store::open(&*paths, options)?;
+                let store = readers.open()?;
                 let reached = reached(&store)?;
                 *reader = Some((store, reached));
             }

@@ -3,8 +3,8 @@
 //! Only what is durable is read, so no crash takes back what the stream has given out. The order:
 //!
 //! 1. The writer makes a record durable, with the chunks that it names. [`Feed`] learns up to
-//!    where: in the writer's process from the log itself; beside it by reading on and then flushing
-//!    the volume.
+//!    where: in the writer's process from the log itself; beside it from later records, which say
+//!    how far the log was durable before them. What no later record follows it flushes itself.
 //! 2. The record is read. Its checksum has the store's identity and its position: what lies there
 //!    is that record, whatever the writer has done since.
 //! 3. Where no record is read before the known end, the newest superblock, read after that, says
@@ -21,35 +21,38 @@ mod group;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::ops::Bound;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
+
+use isobath_io::Volume;
 
 use crate::api::catalog::named_by;
 use crate::api::transaction::TransactionRange;
 use crate::btree::{TreeId, ValueKind};
 use crate::canary::{self, Canary};
-use crate::engine::WorkerState;
-use crate::error::{Error, StorageError};
+use crate::error::{Error, OpenError, StorageError};
 use crate::extent::Extent;
 use crate::log::record::{Body, Operation, decode};
 use crate::log::{HEADER_BYTES, Reader};
 use crate::page::{Lsn, PageId};
 use crate::paths::StorePaths;
 use crate::recovery::unknown_record;
-use crate::runtime::clock;
+use crate::runtime::{self, WaitQueue, clock};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::types::{CATALOG, LogPosition, dropped_by, replaced_by};
 use crate::{Options, Store};
-use feed::{Feed, State};
+use feed::{Feed, Readers, State};
 use group::Group;
 
 /// Transactions that are read ahead, and bytes of the log.
 const BATCH: usize = 1000;
 const BATCH_BYTES: u64 = 1 << 20;
-/// Time between two looks at a log that has nothing new: an atomic in the writer's process, three
-/// blocks of the volume in another one.
-const LOOK_EVERY: Duration = Duration::from_millis(2);
-const LOOK_BESIDE_EVERY: Duration = Duration::from_millis(20);
+/// Time between two looks, beside a writer, at a log that has nothing new: three blocks of the
+/// volume. It doubles from look to look.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// One change of a [`Committed`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -159,19 +162,41 @@ impl Committed {
 type Names = BTreeMap<TreeId, (Arc<str>, PageId)>;
 
 /// Ends the waiting of a [`Changes`], from any thread.
-#[derive(Debug, Clone)]
-pub struct ChangesStop(Arc<AtomicBool>);
+#[derive(Clone)]
+pub struct ChangesStop(Arc<Stop>);
+
+struct Stop {
+    is_stopped: AtomicBool,
+    /// The stream, where it waits.
+    waiter: WaitQueue<Waker>,
+}
 
 impl ChangesStop {
+    fn new() -> ChangesStop {
+        ChangesStop(Arc::new(Stop {
+            is_stopped: AtomicBool::new(false),
+            waiter: WaitQueue::new(),
+        }))
+    }
+
     /// From now on the stream answers `None` where it would wait.
     pub fn stop(&self) {
-        self.0.store(true, Ordering::SeqCst);
+        self.0.is_stopped.store(true, Ordering::SeqCst);
+        self.0.waiter.wake_all();
     }
 
     /// Whether it was stopped.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
-        self.0.load(Ordering::SeqCst)
+        self.0.is_stopped.load(Ordering::SeqCst)
+    }
+}
+
+impl fmt::Debug for ChangesStop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ChangesStop")
+            .field(&self.is_stopped())
+            .finish()
     }
 }
 
@@ -248,8 +273,22 @@ impl Store {
         from: Option<LogPosition>,
     ) -> Result<Changes, Error> {
         let options = options.clone().read_only(true);
-        let (feed, names) = Feed::beside(paths.store_paths(), options, from)?;
-        Ok(Changes::new(feed, names, from.is_none()))
+        let (paths, volume_options) = (paths.store_paths(), options.volume_options());
+        let opened = paths.clone();
+        let volume = move || Ok(Volume::open(&opened, &volume_options)?);
+        Changes::beside(paths, volume, options, from)
+    }
+
+    /// As [`Store::changes_beside`], of the store on `volume`.
+    #[cfg(any(test, feature = "simulation"))]
+    #[doc(hidden)]
+    pub fn changes_beside_on_volume(
+        volume: Volume,
+        options: &Options,
+        from: Option<LogPosition>,
+    ) -> Result<Changes, Error> {
+        let options = options.clone().read_only(true);
+        Changes::beside(Vec::new(), move || Ok(volume.clone()), options, from)
     }
 
     /// The position in the log behind all that is committed and durable.
@@ -263,6 +302,17 @@ impl Store {
 }
 
 impl Changes {
+    fn beside(
+        paths: Vec<PathBuf>,
+        volume: impl Fn() -> Result<Volume, OpenError> + Send + Sync + 'static,
+        options: Options,
+        from: Option<LogPosition>,
+    ) -> Result<Changes, Error> {
+        let readers = Readers::new(paths, volume, Box::new(options));
+        let (feed, names) = Feed::beside(readers, from)?;
+        Ok(Changes::new(feed, names, from.is_none()))
+    }
+
     fn new(feed: Feed, names: Names, is_whole: bool) -> Changes {
         let group = is_whole.then(|| Group::of_all(&names, feed.at));
         Changes {
@@ -272,7 +322,7 @@ impl Changes {
             group,
             ready: VecDeque::new(),
             failed: None,
-            stop: ChangesStop(Arc::default()),
+            stop: ChangesStop::new(),
         }
     }
 
@@ -306,7 +356,8 @@ impl Changes {
     /// was given out, or a failed read. In the writer's process a stream that has fallen behind
     /// answers [`Error::Closed`] before the first transaction that needs more than the closed
     /// store's log: a large value, or a tree that was loaded or rewritten. A stream of the opened
-    /// store goes on at the position.
+    /// store goes on at the position. In one of the store's own tasks a stream that waits answers
+    /// [`Error::Closed`] as soon as closing begins, which waits for the task.
     pub fn next_within(&mut self, timeout: Duration) -> Result<Option<Committed>, Error> {
         let next = self.next_or_none(timeout);
         next.inspect_err(|error| self.failed = Some(error.clone()))
@@ -326,7 +377,7 @@ impl Changes {
             }
             let before = self.feed.at;
             // What was read before the error comes first.
-            self.failed = self.fill().err();
+            self.failed = self.fill(timeout.is_zero()).err();
             if !self.ready.is_empty() || self.failed.is_some() {
                 continue;
             }
@@ -349,32 +400,23 @@ impl Changes {
         }
     }
 
-    /// Waits for a moment: a look costs next to nothing, and no commit can be missed.
-    fn rest(&self, left: Duration) {
-        let every = match self.feed.engine() {
-            Some(_) => LOOK_EVERY,
-            None => LOOK_BESIDE_EVERY,
-        };
-        let pause = left.min(every);
-        let in_task = |engine: &_| {
-            WorkerState::with_current(engine, |local| {
-                local.map(|local| local.worker.sleep_until(clock::now() + pause))
-            })
-        };
-        if self
-            .feed
-            .engine()
-            .and_then(|engine| in_task(&engine))
-            .is_none()
-        {
-            #[allow(clippy::disallowed_methods, reason = "outside tasks, as documented")]
-            std::thread::sleep(pause);
+    /// Waits until a look may find something new, for `left` at most. In the writer's process the
+    /// thread that makes more of the log durable, that poisons the store or that closes it wakes
+    /// this one; beside a writer a look has to be taken now and then.
+    fn rest(&mut self, left: Duration) {
+        let waker = runtime::waker();
+        let is_stopped = || self.stop.is_stopped();
+        let stopping = self.stop.0.waiter.enter(0, waker.clone(), is_stopped);
+        if let Some(ticket) = stopping {
+            self.feed.wait_for_news(waker, left);
+            self.stop.0.waiter.leave(ticket);
         }
     }
 
-    /// Reads on, as far as the log is durable, and makes ready what is complete.
-    fn fill(&mut self) -> Result<(), Error> {
-        let end = self.feed.durable_end()?;
+    /// Reads on, as far as the log is durable, and makes ready what is complete. `is_last` where no
+    /// later look is certain.
+    fn fill(&mut self, is_last: bool) -> Result<(), Error> {
+        let end = self.feed.durable_end(is_last)?;
         let (volume, area) = (self.feed.volume.clone(), Arc::clone(&self.feed.area));
         let (id, at, epoch) = (self.feed.store_id, self.feed.at, self.feed.epoch);
         let mut log = Reader::new(&volume, &area, &id, at, epoch).begin_small();

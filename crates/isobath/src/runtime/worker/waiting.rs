@@ -100,6 +100,16 @@ impl Worker {
         }
     }
 
+    /// As [`Worker::park`], until `wake_at` at most, or a little later.
+    #[cfg_attr(any(test, feature = "simulation"), track_caller)]
+    pub(crate) fn park_until(&self, wake_at: Instant) {
+        let task = self.task_id();
+        self.alarms.borrow_mut().push(Reverse((wake_at, task)));
+        self.park();
+        let mut alarms = self.alarms.borrow_mut();
+        alarms.retain(|Reverse((_, other))| *other != task);
+    }
+
     /// Suspends the running task until `wake_at`, or a little later.
     #[cfg_attr(any(test, feature = "simulation"), track_caller)]
     pub(crate) fn sleep_until(&self, wake_at: Instant) {
@@ -111,25 +121,33 @@ impl Worker {
 
     /// Readies the tasks whose time has come.
     pub(super) fn wake_sleepers(&self) {
-        let mut timers = self.timers.borrow_mut();
-        if timers.is_empty() {
+        let (mut timers, mut alarms) = (self.timers.borrow_mut(), self.alarms.borrow_mut());
+        if timers.is_empty() && alarms.is_empty() {
             return;
         }
         let now = clock::now();
-        while let Some(&Reverse((wake_at, task))) = timers.peek() {
-            if wake_at > now {
-                return;
-            }
+        while let Some(&Reverse((wake_at, task))) = timers.peek()
+            && wake_at <= now
+        {
             timers.pop();
             self.make_ready(task);
+        }
+        while let Some(&Reverse((wake_at, task))) = alarms.peek()
+            && wake_at <= now
+        {
+            alarms.pop();
+            // Not one that was unparked, and is ready already.
+            if self.slots[task.slot as usize].parked.replace(false) {
+                self.make_ready(task);
+            }
         }
     }
 
     /// Time until the next sleeping task wakes.
     pub(super) fn until_next_timer(&self) -> Option<Duration> {
-        let timers = self.timers.borrow();
-        let Reverse((wake_at, _)) = timers.peek()?;
-        Some(wake_at.saturating_duration_since(clock::now()))
+        let (timers, alarms) = (self.timers.borrow(), self.alarms.borrow());
+        let next = timers.peek().into_iter().chain(alarms.peek()).max()?;
+        Some(next.0.0.saturating_duration_since(clock::now()))
     }
 
     /// Starts an I/O of the running task, to be awaited with [`Worker::wait_io`].
