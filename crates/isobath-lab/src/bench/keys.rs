@@ -94,7 +94,7 @@ impl Records {
     }
 
     /// The record that a key belongs to; the reverse of [`Records::key`].
-    pub(crate) fn index(&self, key: &Key) -> u64 {
+    pub(crate) fn index(&self, key: &[u8]) -> u64 {
         let number = match self.format {
             KeyFormat::Binary { .. } => key[..8]
                 .iter()
