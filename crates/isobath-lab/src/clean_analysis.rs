@@ -8,8 +8,8 @@ use isobath_flash::trace::{TraceContents, TraceFormat};
 use isobath_flash::workload::{Op, WorkloadKind};
 use serde::Serialize;
 
-use crate::LabError;
 use crate::clean::read_trace_file;
+use crate::{LabError, Sheet};
 
 /// Equation (4) at one fill factor: Table 1.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -96,9 +96,9 @@ pub fn emptiness_rows(fills: &[f64]) -> Result<Vec<EmptinessRow>, LabError> {
                 cost_ratio: analysis::cost(emptiness),
                 emptiness_over_slack_ratio: emptiness / (1.0 - fill),
                 wamp_ratio: analysis::wamp(emptiness),
-                paper_emptiness_ratio: paper.map(|row| row.paper_emptiness),
-                paper_simulated_emptiness_ratio: paper.map(|row| row.paper_simulated),
-                paper_wamp_ratio: paper.map(|row| row.paper_wamp),
+                paper_emptiness_ratio: paper.map(|row| row.emptiness),
+                paper_simulated_emptiness_ratio: paper.map(|row| row.simulated),
+                paper_wamp_ratio: paper.map(|row| row.wamp),
             })
         })
         .collect()
@@ -206,6 +206,100 @@ fn check_fill(fill: f64) -> Result<(), LabError> {
     Err(LabError::Request(format!(
         "fill factor {fill} must be above 0 and below 1"
     )))
+}
+
+/// Table 1, in numbers for people.
+#[must_use]
+pub fn emptiness_sheet(rows: &[EmptinessRow]) -> Sheet {
+    let paper = |number: Option<f64>| number.map_or_else(|| "-".to_owned(), |n| n.to_string());
+    let cells = |row: &EmptinessRow| {
+        vec![
+            row.fill_ratio.to_string(),
+            format!("{:.4}", row.emptiness_ratio),
+            paper(row.paper_emptiness_ratio),
+            paper(row.paper_simulated_emptiness_ratio),
+            format!("{:.2}", row.cost_ratio),
+            format!("{:.2}", row.emptiness_over_slack_ratio),
+            format!("{:.3}", row.wamp_ratio),
+            paper(row.paper_wamp_ratio),
+        ]
+    };
+    let header = vec![
+        "F",
+        "E",
+        "paper",
+        "paper's MDC-opt",
+        "cost 2/E",
+        "R",
+        "Wamp",
+        "paper",
+    ];
+    Sheet {
+        header,
+        rows: rows.iter().map(cells).collect(),
+    }
+}
+
+/// Table 2, in numbers for people.
+#[must_use]
+pub fn split_sheet(rows: &[SplitRow]) -> Sheet {
+    let cells = |row: &SplitRow| {
+        let [least, hot60, hot40, opt] = row.paper_cost_ratio;
+        let hot = (row.hot_updates_ratio * 100.0).round();
+        vec![
+            format!("{hot}:{}", 100.0 - hot),
+            format!("{:.3}", row.min_cost_ratio),
+            least.to_string(),
+            format!("{:.3}", row.hot60_cost_ratio),
+            hot60.to_string(),
+            format!("{:.3}", row.hot40_cost_ratio),
+            hot40.to_string(),
+            opt.to_string(),
+        ]
+    };
+    let header = vec![
+        "updates:pages",
+        "least",
+        "paper",
+        "hot 60%",
+        "paper",
+        "hot 40%",
+        "paper",
+        "paper's MDC-opt",
+    ];
+    Sheet {
+        header,
+        rows: rows.iter().map(cells).collect(),
+    }
+}
+
+/// Bounds, in numbers for people.
+#[must_use]
+pub fn bounds_sheet(rows: &[BoundRow]) -> Sheet {
+    let cells = |row: &BoundRow| {
+        vec![
+            crate::escape(row.workload.as_bytes()),
+            row.fill_ratio.to_string(),
+            format!("{:.4}", row.wamp_bound_ratio),
+            format!("{:.3}", row.cost_bound_ratio),
+            format!("{:.4}", row.wamp_uniform_ratio),
+            format!("{:.0}%", 100.0 * row.in_order_updates_ratio),
+            format!("{:.0}%", 100.0 * row.busiest_fifth_updates_ratio),
+        ]
+    };
+    let header = vec![
+        "workload",
+        "F",
+        "least Wamp",
+        "least cost",
+        "Wamp if uniform",
+        "in order",
+        "updates to the busiest fifth",
+    ];
+    Sheet {
+        header,
+        rows: rows.iter().map(cells).collect(),
+    }
 }
 
 /// Rows of one kind as CSV.

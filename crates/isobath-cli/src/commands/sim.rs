@@ -6,7 +6,7 @@ use isobath_lab::clean::{
     self, CleanRow, CleanSweep, CleanWorkload, Duplicates, PageSizes, PolicyKind, RunLength,
     SimConfig, TraceFormat, WorkloadKind,
 };
-use isobath_lab::clean_analysis::{self, BoundRow, EmptinessRow, SplitRow};
+use isobath_lab::clean_analysis;
 use isobath_lab::clean_compare::{self, Verdict};
 use isobath_lab::{LabError, clean_report, drive_model, escape};
 use serde::Serialize;
@@ -15,7 +15,7 @@ use crate::args::{
     DuplicatesName, Fills, GlobalArgs, PageSizesName, SimAnalysisArgs, SimCleanArgs, Size,
 };
 use crate::failure::Failure;
-use crate::output::{Output, count};
+use crate::output::Output;
 use crate::progress::Progress;
 
 /// The device's size unless one is given.
@@ -366,7 +366,8 @@ pub(crate) fn analysis(args: &SimAnalysisArgs, out: &mut Output) -> Result<(), F
     if out.json() {
         return documents(&rows, out);
     }
-    print_bounds(&rows, out)?;
+    out.sheet(&clean_analysis::bounds_sheet(&rows))?;
+    out.paragraph(clean_report::BOUND_LIMITS)?;
     written(&[&args.csv, &args.html], out)
 }
 
@@ -378,9 +379,11 @@ fn tables(args: &SimAnalysisArgs, fills: &[f64], out: &mut Output) -> Result<(),
         documents(&first, out)?;
         return documents(&second, out);
     }
-    print_emptiness(&first, out)?;
+    out.paragraph("Table 1: emptiness E of segments when they are cleaned, uniform updates")?;
+    out.sheet(&clean_analysis::emptiness_sheet(&first))?;
     out.line("")?;
-    print_splits(&second, out)?;
+    out.paragraph("Table 2: least cost at F = 0.8 with hot and cold data apart (the paper's 4.80 and 5.46 are slips)")?;
+    out.sheet(&clean_analysis::split_sheet(&second))?;
     written(&[&args.csv, &args.html], out)
 }
 
@@ -413,100 +416,6 @@ pub(super) fn written(paths: &[&Option<PathBuf>], out: &mut Output) -> Result<()
         .iter()
         .filter_map(|path| path.as_ref())
         .try_for_each(|path| out.line(&format!("written: {}", path.display())))
-}
-
-fn print_emptiness(rows: &[EmptinessRow], out: &mut Output) -> Result<(), Failure> {
-    let paper = |number: Option<f64>| number.map_or_else(|| "-".to_owned(), |n| n.to_string());
-    let cells: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            vec![
-                row.fill_ratio.to_string(),
-                format!("{:.4}", row.emptiness_ratio),
-                paper(row.paper_emptiness_ratio),
-                paper(row.paper_simulated_emptiness_ratio),
-                format!("{:.2}", row.cost_ratio),
-                format!("{:.2}", row.emptiness_over_slack_ratio),
-                format!("{:.3}", row.wamp_ratio),
-                paper(row.paper_wamp_ratio),
-            ]
-        })
-        .collect();
-    out.paragraph("Table 1: emptiness E of segments when they are cleaned, uniform updates")?;
-    let header = [
-        "F",
-        "E",
-        "paper",
-        "paper's MDC-opt",
-        "cost 2/E",
-        "R",
-        "Wamp",
-        "paper",
-    ];
-    out.table(&header, &cells, true)
-}
-
-fn print_splits(rows: &[SplitRow], out: &mut Output) -> Result<(), Failure> {
-    let cells: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            let [least, hot60, hot40, opt] = row.paper_cost_ratio;
-            let hot = (row.hot_updates_ratio * 100.0).round();
-            vec![
-                format!("{hot}:{}", 100.0 - hot),
-                format!("{:.3}", row.min_cost_ratio),
-                least.to_string(),
-                format!("{:.3}", row.hot60_cost_ratio),
-                hot60.to_string(),
-                format!("{:.3}", row.hot40_cost_ratio),
-                hot40.to_string(),
-                opt.to_string(),
-            ]
-        })
-        .collect();
-    out.paragraph("Table 2: least cost at F = 0.8 with hot and cold data apart (the paper's 4.80 and 5.46 are slips)")?;
-    let header = [
-        "updates:pages",
-        "least",
-        "paper",
-        "hot 60%",
-        "paper",
-        "hot 40%",
-        "paper",
-        "paper's MDC-opt",
-    ];
-    out.table(&header, &cells, true)
-}
-
-fn print_bounds(rows: &[BoundRow], out: &mut Output) -> Result<(), Failure> {
-    let cells: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            vec![
-                escape(row.workload.as_bytes()),
-                row.fill_ratio.to_string(),
-                format!("{:.4}", row.wamp_bound_ratio),
-                format!("{:.3}", row.cost_bound_ratio),
-                format!("{:.4}", row.wamp_uniform_ratio),
-                format!("{:.0}%", 100.0 * row.in_order_updates_ratio),
-                format!(
-                    "{}%",
-                    count((100.0 * row.busiest_fifth_updates_ratio).round() as u64)
-                ),
-            ]
-        })
-        .collect();
-    let header = [
-        "workload",
-        "F",
-        "least Wamp",
-        "least cost",
-        "Wamp if uniform",
-        "in order",
-        "updates to the busiest fifth",
-    ];
-    out.table(&header, &cells, true)?;
-    out.paragraph(clean_report::BOUND_LIMITS)
 }
 
 #[cfg(test)]
