@@ -14,8 +14,10 @@ use crate::policy::{Cause, CleaningPolicy, History, PageWrite, SegmentId, Segmen
 use crate::rng::Rng;
 use crate::space::{BUFFERED, NOWHERE};
 
-/// The drive's counters, as SMART would report them.
+/// The drive's counters, as SMART would report them. Stored, they are those of the host, of flash
+/// and of erases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Smart {
     /// Bytes that the host read.
     pub host_read_bytes: u64,
@@ -29,24 +31,31 @@ pub struct Smart {
     pub flash_written_bytes: u64,
     /// Bytes that cleaning moved; part of `flash_written_bytes`.
     pub flash_relocated_bytes: u64,
+    /// Bytes that wear levelling moved; part of `flash_relocated_bytes`. 0 for what drives moved
+    /// before it was counted.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub flash_levelled_bytes: u64,
     /// Bytes read from flash, for the host and by cleaning.
     pub flash_read_bytes: u64,
     /// Superblocks erased.
     pub erases: u64,
     /// Power cuts survived.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub power_cuts: u64,
     /// Host writes that a power cut took out of the write cache.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub lost_pages: u64,
     /// Host writes of which a power cut left parts.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub torn_pages: u64,
-    /// Bytes that wear levelling moved; part of `flash_relocated_bytes`.
-    pub flash_levelled_bytes: u64,
 }
 
 impl Smart {
-    /// WA-D of paper 002: bytes programmed into flash per byte that the host wrote.
-    pub fn wa_d(&self) -> f64 {
-        self.flash_written_bytes as f64 / (self.host_written_bytes as f64).max(1.0)
+    /// WA-D of paper 002: bytes programmed into flash per byte that the host wrote; `None` if it
+    /// wrote nothing.
+    pub fn wa_d(&self) -> Option<f64> {
+        let host = self.host_written_bytes;
+        (host > 0).then(|| self.flash_written_bytes as f64 / host as f64)
     }
 
     /// The counts since `earlier`.
