@@ -211,95 +211,69 @@ fn check_fill(fill: f64) -> Result<(), LabError> {
 /// Table 1, in numbers for people.
 #[must_use]
 pub fn emptiness_sheet(rows: &[EmptinessRow]) -> Sheet {
-    let paper = |number: Option<f64>| number.map_or_else(|| "-".to_owned(), |n| n.to_string());
-    let cells = |row: &EmptinessRow| {
-        vec![
-            row.fill_ratio.to_string(),
-            format!("{:.4}", row.emptiness_ratio),
-            paper(row.paper_emptiness_ratio),
-            paper(row.paper_simulated_emptiness_ratio),
-            format!("{:.2}", row.cost_ratio),
-            format!("{:.2}", row.emptiness_over_slack_ratio),
-            format!("{:.3}", row.wamp_ratio),
-            paper(row.paper_wamp_ratio),
-        ]
-    };
-    let header = vec![
-        "F",
-        "E",
-        "paper",
-        "paper's MDC-opt",
-        "cost 2/E",
-        "R",
-        "Wamp",
-        "paper",
-    ];
-    Sheet {
-        header,
-        rows: rows.iter().map(cells).collect(),
+    fn paper(number: Option<f64>) -> String {
+        number.map_or_else(|| "-".to_owned(), |n| n.to_string())
     }
+    Sheet::of(
+        rows,
+        &[
+            ("F", |row| row.fill_ratio.to_string()),
+            ("E", |row| format!("{:.4}", row.emptiness_ratio)),
+            ("paper", |row| paper(row.paper_emptiness_ratio)),
+            ("paper's MDC-opt", |row| {
+                paper(row.paper_simulated_emptiness_ratio)
+            }),
+            ("cost 2/E", |row| format!("{:.2}", row.cost_ratio)),
+            ("R", |row| format!("{:.2}", row.emptiness_over_slack_ratio)),
+            ("Wamp", |row| format!("{:.3}", row.wamp_ratio)),
+            ("paper", |row| paper(row.paper_wamp_ratio)),
+        ],
+    )
 }
 
 /// Table 2, in numbers for people.
 #[must_use]
 pub fn split_sheet(rows: &[SplitRow]) -> Sheet {
-    let cells = |row: &SplitRow| {
-        let [least, hot60, hot40, opt] = row.paper_cost_ratio;
-        let hot = (row.hot_updates_ratio * 100.0).round();
-        vec![
-            format!("{hot}:{}", 100.0 - hot),
-            format!("{:.3}", row.min_cost_ratio),
-            least.to_string(),
-            format!("{:.3}", row.hot60_cost_ratio),
-            hot60.to_string(),
-            format!("{:.3}", row.hot40_cost_ratio),
-            hot40.to_string(),
-            opt.to_string(),
-        ]
-    };
-    let header = vec![
-        "updates:pages",
-        "least",
-        "paper",
-        "hot 60%",
-        "paper",
-        "hot 40%",
-        "paper",
-        "paper's MDC-opt",
-    ];
-    Sheet {
-        header,
-        rows: rows.iter().map(cells).collect(),
-    }
+    Sheet::of(
+        rows,
+        &[
+            ("updates:pages", |row| {
+                let hot = (row.hot_updates_ratio * 100.0).round();
+                format!("{hot}:{}", 100.0 - hot)
+            }),
+            ("least", |row| format!("{:.3}", row.min_cost_ratio)),
+            ("paper", |row| row.paper_cost_ratio[0].to_string()),
+            ("hot 60%", |row| format!("{:.3}", row.hot60_cost_ratio)),
+            ("paper", |row| row.paper_cost_ratio[1].to_string()),
+            ("hot 40%", |row| format!("{:.3}", row.hot40_cost_ratio)),
+            ("paper", |row| row.paper_cost_ratio[2].to_string()),
+            ("paper's MDC-opt", |row| row.paper_cost_ratio[3].to_string()),
+        ],
+    )
 }
 
 /// Bounds, in numbers for people.
 #[must_use]
 pub fn bounds_sheet(rows: &[BoundRow]) -> Sheet {
-    let cells = |row: &BoundRow| {
-        vec![
-            crate::escape(row.workload.as_bytes()),
-            row.fill_ratio.to_string(),
-            format!("{:.4}", row.wamp_bound_ratio),
-            format!("{:.3}", row.cost_bound_ratio),
-            format!("{:.4}", row.wamp_uniform_ratio),
-            format!("{:.0}%", 100.0 * row.in_order_updates_ratio),
-            format!("{:.0}%", 100.0 * row.busiest_fifth_updates_ratio),
-        ]
-    };
-    let header = vec![
-        "workload",
-        "F",
-        "least Wamp",
-        "least cost",
-        "Wamp if uniform",
-        "in order",
-        "updates to the busiest fifth",
-    ];
-    Sheet {
-        header,
-        rows: rows.iter().map(cells).collect(),
+    fn percent(share: f64) -> String {
+        format!("{:.0}%", 100.0 * share)
     }
+    Sheet::of(
+        rows,
+        &[
+            ("workload", |row| crate::escape(row.workload.as_bytes())),
+            ("F", |row| row.fill_ratio.to_string()),
+            ("least Wamp", |row| format!("{:.4}", row.wamp_bound_ratio)),
+            ("least cost", |row| format!("{:.3}", row.cost_bound_ratio)),
+            ("Wamp if uniform", |row| {
+                format!("{:.4}", row.wamp_uniform_ratio)
+            }),
+            ("in order", |row| percent(row.in_order_updates_ratio)),
+            ("updates to the busiest fifth", |row| {
+                percent(row.busiest_fifth_updates_ratio)
+            }),
+        ],
+    )
 }
 
 /// Rows of one kind as CSV.

@@ -8,7 +8,7 @@ use isobath_lab::clean::{
 };
 use isobath_lab::clean_analysis;
 use isobath_lab::clean_compare::{self, Verdict};
-use isobath_lab::{LabError, clean_report, drive_model, escape};
+use isobath_lab::{LabError, Sheet, SheetColumn, clean_report, drive_model, escape};
 use serde::Serialize;
 
 use crate::args::{
@@ -212,38 +212,26 @@ fn print_verdicts(verdicts: &[Verdict], out: &mut Output) -> Result<(), Failure>
     if verdicts.is_empty() {
         return Ok(());
     }
-    let percent = |gain: Option<f64>| {
+    fn percent(gain: Option<f64>) -> String {
         gain.map_or_else(|| "-".to_owned(), |gain| format!("{:.1}%", 100.0 * gain))
-    };
-    let header = [
-        "workload",
-        "F",
-        "life-table below",
-        "as an engine",
-        "as the paper",
-        "goal",
-        "reached",
-    ];
-    let rows: Vec<Vec<String>> = verdicts
-        .iter()
-        .map(|v| {
-            vec![
-                escape(v.workload.as_bytes()),
-                v.fill_ratio.to_string(),
-                v.rival.clone(),
-                percent(v.gain_as_engine_ratio),
-                percent(v.gain_as_paper_ratio),
-                percent(v.goal_ratio),
-                match v.goal_reached {
-                    Some(true) => "under both".to_owned(),
-                    Some(false) => "no".to_owned(),
-                    None => "-".to_owned(),
-                },
-            ]
-        })
-        .collect();
+    }
     out.line("")?;
-    out.table(&header, &rows, true)
+    out.sheet(&Sheet::of(
+        verdicts,
+        &[
+            ("workload", |v| escape(v.workload.as_bytes())),
+            ("F", |v| v.fill_ratio.to_string()),
+            ("life-table below", |v| v.rival.clone()),
+            ("as an engine", |v| percent(v.gain_as_engine_ratio)),
+            ("as the paper", |v| percent(v.gain_as_paper_ratio)),
+            ("goal", |v| percent(v.goal_ratio)),
+            ("reached", |v| match v.goal_reached {
+                Some(true) => "under both".to_owned(),
+                Some(false) => "no".to_owned(),
+                None => "-".to_owned(),
+            }),
+        ],
+    ))
 }
 
 /// The note that rows of several policies are unequal unless one batch is given.
@@ -254,65 +242,49 @@ fn print_rows(rows: &[CleanRow], compared: bool, out: &mut Output) -> Result<(),
         && rows
             .iter()
             .any(|row| row.sort_buffer_segments != rows[0].sort_buffer_segments);
-    let mut header = vec!["workload", "F", "policy"];
+    fn number(value: f64, digits: usize) -> String {
+        match value.is_nan() {
+            true => "-".to_owned(),
+            false => format!("{value:.digits$}"),
+        }
+    }
+    let mut columns: Vec<SheetColumn<CleanRow>> = vec![
+        ("workload", |row| escape(row.workload.as_bytes())),
+        ("F", |row| row.fill_ratio.to_string()),
+        ("policy", |row| row.policy.clone()),
+    ];
     if compared {
-        header.insert(0, "cleans as");
+        columns.insert(
+            0,
+            ("cleans as", |row| match row.duplicates_absorbed {
+                true => "an engine".to_owned(),
+                false => "the paper".to_owned(),
+            }),
+        );
     }
     if buffers {
-        header.push("sort buffer");
+        columns.push(("sort buffer", |row| row.sort_buffer_segments.to_string()));
     }
-    header.extend([
-        "Wamp steady",
-        "whole",
-        "bound",
-        "E",
-        "emptiness 0-100%",
-        "over time",
-        "bytes/page",
-        "M writes/s",
-    ]);
-    let cells: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            let mut cells = vec![
-                escape(row.workload.as_bytes()),
-                row.fill_ratio.to_string(),
-                row.policy.clone(),
-            ];
-            if compared {
-                let terms = match row.duplicates_absorbed {
-                    true => "an engine",
-                    false => "the paper",
-                };
-                cells.insert(0, terms.to_owned());
-            }
-            if buffers {
-                cells.push(row.sort_buffer_segments.to_string());
-            }
-            let spread: Vec<f64> = row
-                .emptiness_histogram_count
-                .iter()
-                .map(|&n| n as f64)
-                .collect();
-            let number = |value: f64, digits: usize| match value.is_nan() {
-                true => "-".to_owned(),
-                false => format!("{value:.digits$}"),
-            };
-            cells.extend([
-                number(row.wamp_steady_ratio, 4),
-                number(row.wamp_whole_ratio, 4),
-                row.wamp_bound_ratio
-                    .map_or_else(|| "-".to_owned(), |bound| format!("{bound:.4}")),
-                number(row.emptiness_steady_ratio, 3),
-                sparkline(&binned(&spread, false)),
-                sparkline(&binned(&row.wamp_series_ratio, true)),
-                row.history_bytes_per_page.to_string(),
-                number(row.page_writes_per_s / 1e6, 1),
-            ]);
-            cells
-        })
-        .collect();
-    out.table(&header, &cells, true)?;
+    let measured: [SheetColumn<CleanRow>; 8] = [
+        ("Wamp steady", |row| number(row.wamp_steady_ratio, 4)),
+        ("whole", |row| number(row.wamp_whole_ratio, 4)),
+        ("bound", |row| {
+            number(row.wamp_bound_ratio.unwrap_or(f64::NAN), 4)
+        }),
+        ("E", |row| number(row.emptiness_steady_ratio, 3)),
+        ("emptiness 0-100%", |row| {
+            let spread = row.emptiness_histogram_count.iter();
+            let spread: Vec<f64> = spread.map(|&n| n as f64).collect();
+            sparkline(&binned(&spread, false))
+        }),
+        ("over time", |row| {
+            sparkline(&binned(&row.wamp_series_ratio, true))
+        }),
+        ("bytes/page", |row| row.history_bytes_per_page.to_string()),
+        ("M writes/s", |row| number(row.page_writes_per_s / 1e6, 1)),
+    ];
+    columns.extend(measured);
+    out.sheet(&Sheet::of(rows, &columns))?;
     if rows.iter().any(|row| row.wamp_bound_ratio.is_some()) {
         out.paragraph(clean_report::BOUND_LIMITS)?;
     }

@@ -116,6 +116,21 @@ pub struct Sheet {
     pub rows: Vec<Vec<String>>,
 }
 
+/// A column: its name, and what it shows of a row.
+pub type SheetColumn<R> = (&'static str, fn(&R) -> String);
+
+impl Sheet {
+    /// The rows as these columns show them.
+    #[must_use]
+    pub fn of<R>(rows: &[R], columns: &[SheetColumn<R>]) -> Sheet {
+        let cells = |row: &R| columns.iter().map(|(_, show)| show(row)).collect();
+        Sheet {
+            header: columns.iter().map(|(name, _)| *name).collect(),
+            rows: rows.iter().map(cells).collect(),
+        }
+    }
+}
+
 /// A sheet as a table of a page.
 pub(crate) fn sheet(sheet: &Sheet) -> Markup {
     let mut columns: Vec<Column> = sheet.header.iter().map(|name| number(*name)).collect();
