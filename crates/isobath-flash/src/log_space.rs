@@ -245,16 +245,14 @@ pub(crate) trait Owner {
 
     /// Opens a segment for `stream`, whose last one has no room.
     #[cold]
-    fn next_segment(&mut self, stream: StreamId, cause: Cause) -> Result<OpenSegment, Self::Error> {
-        let _ = cause;
+    fn next_segment(&mut self, stream: StreamId, _: Cause) -> Result<OpenSegment, Self::Error> {
         self.open_segment(stream)
     }
 
     /// Moves pages out of victims, all with the cause and history of `group`, at once; false if the
     /// owner cannot.
     #[inline]
-    fn relocate_run(&mut self, group: &PageWrite, pages: &[u32]) -> Result<bool, Self::Error> {
-        let _ = (group, pages);
+    fn relocate_run(&mut self, _: &PageWrite, _: &[u32]) -> Result<bool, Self::Error> {
         Ok(false)
     }
 

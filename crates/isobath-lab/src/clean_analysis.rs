@@ -219,14 +219,14 @@ pub fn emptiness_sheet(rows: &[EmptinessRow]) -> Sheet {
         &[
             ("F", |row| row.fill_ratio.to_string()),
             ("E", |row| format!("{:.4}", row.emptiness_ratio)),
-            ("paper", |row| paper(row.paper_emptiness_ratio)),
+            ("paper's E", |row| paper(row.paper_emptiness_ratio)),
             ("paper's MDC-opt", |row| {
                 paper(row.paper_simulated_emptiness_ratio)
             }),
             ("cost 2/E", |row| format!("{:.2}", row.cost_ratio)),
             ("R", |row| format!("{:.2}", row.emptiness_over_slack_ratio)),
             ("Wamp", |row| format!("{:.3}", row.wamp_ratio)),
-            ("paper", |row| paper(row.paper_wamp_ratio)),
+            ("paper's Wamp", |row| paper(row.paper_wamp_ratio)),
         ],
     )
 }
