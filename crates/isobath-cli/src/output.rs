@@ -2,7 +2,7 @@
 
 use std::io::{self, BufWriter, StdoutLock, Write};
 
-use isobath_lab::escape_controls;
+use isobath_lab::{Sheet, escape_controls};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -99,6 +99,11 @@ impl Output {
             false => table::texts(header, &rows, self.width),
         };
         self.lines(&text)
+    }
+
+    /// A table of numbers that the laboratory describes.
+    pub(crate) fn sheet(&mut self, sheet: &Sheet) -> Result<(), Failure> {
+        self.table(&sheet.header, &sheet.rows, true)
     }
 
     /// Columns of the terminal.

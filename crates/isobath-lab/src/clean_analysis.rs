@@ -8,8 +8,8 @@ use isobath_flash::trace::{TraceContents, TraceFormat};
 use isobath_flash::workload::{Op, WorkloadKind};
 use serde::Serialize;
 
-use crate::LabError;
 use crate::clean::read_trace_file;
+use crate::{LabError, Sheet};
 
 /// Equation (4) at one fill factor: Table 1.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -96,9 +96,9 @@ pub fn emptiness_rows(fills: &[f64]) -> Result<Vec<EmptinessRow>, LabError> {
                 cost_ratio: analysis::cost(emptiness),
                 emptiness_over_slack_ratio: emptiness / (1.0 - fill),
                 wamp_ratio: analysis::wamp(emptiness),
-                paper_emptiness_ratio: paper.map(|row| row.paper_emptiness),
-                paper_simulated_emptiness_ratio: paper.map(|row| row.paper_simulated),
-                paper_wamp_ratio: paper.map(|row| row.paper_wamp),
+                paper_emptiness_ratio: paper.map(|row| row.emptiness),
+                paper_simulated_emptiness_ratio: paper.map(|row| row.simulated),
+                paper_wamp_ratio: paper.map(|row| row.wamp),
             })
         })
         .collect()
@@ -206,6 +206,74 @@ fn check_fill(fill: f64) -> Result<(), LabError> {
     Err(LabError::Request(format!(
         "fill factor {fill} must be above 0 and below 1"
     )))
+}
+
+/// Table 1, in numbers for people.
+#[must_use]
+pub fn emptiness_sheet(rows: &[EmptinessRow]) -> Sheet {
+    fn paper(number: Option<f64>) -> String {
+        number.map_or_else(|| "-".to_owned(), |n| n.to_string())
+    }
+    Sheet::of(
+        rows,
+        &[
+            ("F", |row| row.fill_ratio.to_string()),
+            ("E", |row| format!("{:.4}", row.emptiness_ratio)),
+            ("paper's E", |row| paper(row.paper_emptiness_ratio)),
+            ("paper's MDC-opt", |row| {
+                paper(row.paper_simulated_emptiness_ratio)
+            }),
+            ("cost 2/E", |row| format!("{:.2}", row.cost_ratio)),
+            ("R", |row| format!("{:.2}", row.emptiness_over_slack_ratio)),
+            ("Wamp", |row| format!("{:.3}", row.wamp_ratio)),
+            ("paper's Wamp", |row| paper(row.paper_wamp_ratio)),
+        ],
+    )
+}
+
+/// Table 2, in numbers for people.
+#[must_use]
+pub fn split_sheet(rows: &[SplitRow]) -> Sheet {
+    Sheet::of(
+        rows,
+        &[
+            ("updates:pages", |row| {
+                let hot = (row.hot_updates_ratio * 100.0).round();
+                format!("{hot}:{}", 100.0 - hot)
+            }),
+            ("least", |row| format!("{:.3}", row.min_cost_ratio)),
+            ("paper", |row| row.paper_cost_ratio[0].to_string()),
+            ("hot 60%", |row| format!("{:.3}", row.hot60_cost_ratio)),
+            ("paper", |row| row.paper_cost_ratio[1].to_string()),
+            ("hot 40%", |row| format!("{:.3}", row.hot40_cost_ratio)),
+            ("paper", |row| row.paper_cost_ratio[2].to_string()),
+            ("paper's MDC-opt", |row| row.paper_cost_ratio[3].to_string()),
+        ],
+    )
+}
+
+/// Bounds, in numbers for people.
+#[must_use]
+pub fn bounds_sheet(rows: &[BoundRow]) -> Sheet {
+    fn percent(share: f64) -> String {
+        format!("{:.0}%", 100.0 * share)
+    }
+    Sheet::of(
+        rows,
+        &[
+            ("workload", |row| crate::escape(row.workload.as_bytes())),
+            ("F", |row| row.fill_ratio.to_string()),
+            ("least Wamp", |row| format!("{:.4}", row.wamp_bound_ratio)),
+            ("least cost", |row| format!("{:.3}", row.cost_bound_ratio)),
+            ("Wamp if uniform", |row| {
+                format!("{:.4}", row.wamp_uniform_ratio)
+            }),
+            ("in order", |row| percent(row.in_order_updates_ratio)),
+            ("updates to the busiest fifth", |row| {
+                percent(row.busiest_fifth_updates_ratio)
+            }),
+        ],
+    )
 }
 
 /// Rows of one kind as CSV.

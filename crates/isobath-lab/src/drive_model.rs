@@ -9,7 +9,7 @@ use isobath::OutputFile;
 pub use isobath_model::Beyond;
 use isobath_model::advise::{Advice, AdviseError, Advisor, IsobathCosts};
 use isobath_model::profile::Levels;
-pub use isobath_model::profile::{DeviceProfile, HostCacheVerdict};
+pub use isobath_model::profile::{DeviceProfile, HostCacheVerdict, MeasuredPoint};
 pub use isobath_model::report::{ModelReport, ModelRow};
 use isobath_model::workload::Workload;
 use isobath_model::{HeldOutError, ModelKind, Sample};

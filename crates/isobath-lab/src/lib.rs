@@ -70,4 +70,5 @@ pub use machine::{FreeSpace, Machine, cpu_time, free_space};
 pub use monitor::{Monitor, Silent, Stage, Unit};
 pub use raw_sweep::sweep;
 pub use read_limit::DriveLimit;
+pub use report::{Sheet, SheetColumn};
 pub use write_limit::WriteLimit;

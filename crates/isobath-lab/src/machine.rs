@@ -38,17 +38,46 @@ pub(crate) fn device_bytes() -> (u64, u64) {
     (field("read_bytes:"), field("write_bytes:"))
 }
 
-/// CPU time that the hypervisor has taken from this machine since it started (`/proc/stat`); zero
-/// if the kernel does not say.
+/// CPU time of the machine since it started, over all cores, in hundredths of a second; zeros if the
+/// kernel does not say.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct CpuTicks {
+    pub(crate) total: u64,
+    /// User and system time.
+    pub(crate) busy: u64,
+    /// What the hypervisor gave to others.
+    pub(crate) stolen: u64,
+}
+
+impl CpuTicks {
+    pub(crate) fn now() -> CpuTicks {
+        CpuTicks::parse(&fs::read_to_string("/proc/stat").unwrap_or_default())
+    }
+
+    /// The first line of /proc/stat: cpu user nice system idle iowait irq softirq steal guest
+    /// guest_nice. Guest time is part of user time already.
+    pub(crate) fn parse(stat: &str) -> CpuTicks {
+        let line = stat.lines().next().unwrap_or_default();
+        let numbers = line.split_ascii_whitespace().skip(1).take(8);
+        let ticks: Vec<u64> = numbers.map(|t| t.parse().unwrap_or(0)).collect();
+        CpuTicks {
+            total: ticks.iter().sum(),
+            busy: ticks.iter().take(3).sum(),
+            stolen: ticks.get(7).copied().unwrap_or(0),
+        }
+    }
+
+    /// Share stolen since `before`; `None` if no time was counted.
+    pub(crate) fn stolen_since(self, before: CpuTicks) -> Option<f64> {
+        let total = self.total.checked_sub(before.total).filter(|t| *t > 0)?;
+        Some(self.stolen.saturating_sub(before.stolen) as f64 / total as f64)
+    }
+}
+
+/// CPU time that the hypervisor has taken from this machine since it started.
 #[must_use]
 pub(crate) fn steal_time() -> Duration {
-    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
-    // All cores' line, in hundredths of a second:
-    // cpu user nice system idle iowait irq softirq steal.
-    let all = text.lines().next().unwrap_or_default();
-    let stolen = all.split_whitespace().nth(8);
-    let stolen: u64 = stolen.and_then(|word| word.parse().ok()).unwrap_or(0);
-    Duration::from_millis(stolen * 10)
+    Duration::from_millis(CpuTicks::now().stolen * 10)
 }
 
 /// Space on the file system of a path.
@@ -303,6 +332,17 @@ mod tests {
             sum = std::hint::black_box(sum + 1);
         }
         assert!(sum > 0);
+    }
+
+    #[test]
+    fn the_kernels_ticks_are_read_by_their_places() {
+        let before = CpuTicks::parse("cpu  10 0 10 70 0 0 0 10 5 0\ncpu0 1 2 3\n");
+        let after = CpuTicks::parse("cpu  20 0 20 130 0 0 0 30 9 0\n");
+        assert!((after.stolen_since(before).unwrap() - 0.2).abs() < 1e-12);
+        assert!(before.stolen_since(before).is_none());
+        let ticks = CpuTicks::parse("cpu  1 2 4 100 50 6 7 8 9 10\ncpu0 1");
+        assert_eq!((ticks.busy, ticks.total), (7, 178));
+        assert!(CpuTicks::now().total > 0);
     }
 
     #[test]

@@ -89,9 +89,19 @@ impl Args {
 /// Runs the campaign; whether every seed passed.
 pub(crate) fn campaign(args: &Args) -> bool {
     if args.exhaustive {
-        exhaustive(args)
-    } else if args.every_place.is_some() {
-        every_place(args)
+        // Every crash point of short runs.
+        each_seed(args, |seed| {
+            let coverage = exhaustive::every_io(seed, args.interrupt_every, None)?;
+            Ok(format!(
+                "{} I/Os, {} media after a cut, {} cuts during recovery",
+                coverage.ios, coverage.images, coverage.interruptions
+            ))
+        })
+    } else if let Some(filter) = &args.every_place {
+        each_seed(args, |seed| {
+            let runs = every_place::every_place(seed, filter)?;
+            Ok(format!("{runs} runs, each with one long delay"))
+        })
     } else if args.seed.is_none() && args.count() > PART {
         in_parts(args)
     } else {
@@ -141,37 +151,14 @@ impl Args {
     }
 }
 
-/// Every crash point of short runs; whether all were survived.
-fn exhaustive(args: &Args) -> bool {
+/// Does something long with each seed, and says what came of it; whether all went well.
+fn each_seed(args: &Args, work: impl Fn(u64) -> Result<String, Failure>) -> bool {
     let mut failed = 0;
     for seed in args.range() {
         let begin = Instant::now();
-        match exhaustive::every_io(seed, args.interrupt_every, None) {
-            Ok(coverage) => println!(
-                "seed {seed}: {} I/Os, {} media after a cut, {} cuts during recovery, in {:.1} s",
-                coverage.ios,
-                coverage.images,
-                coverage.interruptions,
-                begin.elapsed().as_secs_f64()
-            ),
-            Err(failure) => {
-                println!("seed {seed} FAILED:\n{failure}\n");
-                failed += 1;
-            }
-        }
-    }
-    failed == 0
-}
-
-/// Every place of short runs; whether all went well.
-fn every_place(args: &Args) -> bool {
-    let filter = args.every_place.as_deref().unwrap_or("");
-    let mut failed = 0;
-    for seed in args.range() {
-        let begin = Instant::now();
-        match every_place::every_place(seed, filter) {
-            Ok(runs) => println!(
-                "seed {seed}: {runs} runs, each with one long delay, in {:.1} s",
+        match work(seed) {
+            Ok(what) => println!(
+                "seed {seed}: {what}, in {:.1} s",
                 begin.elapsed().as_secs_f64()
             ),
             Err(failure) => {

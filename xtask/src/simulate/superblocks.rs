@@ -160,7 +160,9 @@ impl Run {
         let history = recorder.history();
         let history = history.until(history.now());
         let opens = self.scenario.log;
-        self.open_image(&image, &history, &recorder.created(), opens, false)
+        self.report.superblocks += 1;
+        let created = recorder.created();
+        beside(|| self.open_image(&image, &history, &created, opens, false))
     }
 
     /// The same of a store that was closed: either superblock is enough.
@@ -179,23 +181,12 @@ impl Run {
         if !corrupt_newest(&image) {
             return Ok(());
         }
-        let history = recorder.history();
-        self.open_image(&image, &history, &recorder.created(), true, true)
+        self.report.superblocks += 1;
+        let (history, created) = (recorder.history(), recorder.created());
+        beside(|| self.open_image(&image, &history, &created, true, true))
     }
 
     fn open_image(
-        &mut self,
-        image: &Arc<FaultDevice>,
-        history: &History,
-        created: &state::Created,
-        opens: bool,
-        was_closed: bool,
-    ) -> Result<(), Failure> {
-        self.report.superblocks += 1;
-        beside(|| self.opened_image(image, history, created, opens, was_closed))
-    }
-
-    fn opened_image(
         &mut self,
         image: &Arc<FaultDevice>,
         history: &History,

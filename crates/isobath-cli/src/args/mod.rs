@@ -36,8 +36,8 @@ pub(crate) use sim::{
 };
 pub(crate) use values::Size;
 pub(crate) use vssd::{
-    StateName, VssdArgs, VssdCreateArgs, VssdMountArgs, VssdPreconditionArgs, VssdServeArgs,
-    VssdStatsArgs, VssdUmountArgs, VssdVerb,
+    VssdArgs, VssdCreateArgs, VssdMountArgs, VssdPreconditionArgs, VssdServeArgs, VssdStatsArgs,
+    VssdUmountArgs, VssdVerb,
 };
 
 const LONG_ABOUT: &str = "\

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use clap::{Args, Subcommand, ValueHint};
 use isobath_lab::vssd::DeclaredState;
 
 use super::Size;
@@ -41,24 +41,6 @@ pub(crate) enum VssdVerb {
     /// Serve a drive: what `mount` starts
     #[command(hide = true)]
     Serve(VssdServeArgs),
-}
-
-/// The state in which a run begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum StateName {
-    /// All pages erased, as new
-    Trimmed,
-    /// Written in order, then at random for twice the capacity
-    Preconditioned,
-}
-
-impl StateName {
-    pub(crate) fn declared(self) -> DeclaredState {
-        match self {
-            StateName::Trimmed => DeclaredState::Trimmed,
-            StateName::Preconditioned => DeclaredState::Preconditioned,
-        }
-    }
 }
 
 #[derive(Debug, Args)]
@@ -128,7 +110,7 @@ pub(crate) struct VssdMountArgs {
     pub(crate) profile: Option<String>,
     /// Refuse a drive that was used since it was brought into this state
     #[arg(long, value_name = "STATE", value_enum)]
-    pub(crate) expect: Option<StateName>,
+    pub(crate) expect: Option<DeclaredState>,
     /// Take a drive that is not in the state that it declares
     #[arg(long)]
     pub(crate) as_is: bool,
@@ -177,7 +159,7 @@ pub(crate) struct VssdPreconditionArgs {
     pub(crate) drive: PathBuf,
     /// The state
     #[arg(long, value_enum, default_value = "preconditioned")]
-    pub(crate) state: StateName,
+    pub(crate) state: DeclaredState,
     /// Random writes after the sequential ones, in capacities
     #[arg(long, value_name = "N", default_value_t = 2.0)]
     pub(crate) times: f64,

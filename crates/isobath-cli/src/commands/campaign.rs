@@ -507,12 +507,8 @@ pub(crate) fn run(args: &RunArgs, global: &GlobalArgs, out: &mut Output) -> Resu
         });
     }
     let case = Case {
-        plan,
-        side: 0,
-        round: 0,
         place: place(&args.case)?,
-        row: None,
-        search: None,
+        ..Case::new(plan, 0, 0)
     };
     let records = run_all(&mut [case], &args.case, global, out, false)?;
     print(&records, out)
@@ -580,17 +576,9 @@ pub(crate) fn sweep(
         for share in &args.sizes {
             for &drive in &drives {
                 let bytes = (whole as f64 * share) as u64;
-                vary(
-                    &plan(
-                        engine,
-                        &args.case,
-                        Some(bytes),
-                        drive,
-                        &ChangeArgs::default(),
-                    )?,
-                    args,
-                    &mut plans,
-                );
+                let changes = ChangeArgs::default();
+                let plan = plan(engine, &args.case, Some(bytes), drive, &changes)?;
+                vary(&plan, args, &mut plans);
             }
         }
     }
@@ -608,12 +596,8 @@ pub(crate) fn sweep(
     let mut cases: Vec<Case> = order
         .into_iter()
         .map(|(round, side)| Case {
-            plan: plans[side].clone(),
-            side,
-            round,
             place: place.clone(),
-            row: None,
-            search: None,
+            ..Case::new(plans[side].clone(), side, round)
         })
         .collect();
     let records = run_all(&mut cases, &args.case, global, out, true)?;

@@ -113,12 +113,8 @@ pub(crate) fn compare(
     let mut cases: Vec<Case> = order
         .iter()
         .map(|&(round, side)| Case {
-            plan: sides.plans[side].clone(),
-            side,
-            round,
             place: place.clone(),
-            row: None,
-            search: None,
+            ..Case::new(sides.plans[side].clone(), side, round)
         })
         .collect();
     let then = |cases: &[Case], records: &[RunRecord]| match args.half_rate {

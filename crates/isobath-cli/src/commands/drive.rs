@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use isobath_lab::accuracy::AccuracyPlan;
 use isobath_lab::calibrate::{self, Calibration};
-use isobath_lab::drive_model::{self, Beyond, Evaluation, ModelRow};
-use isobath_lab::{LabError, Monitor, advice_report, model_report};
+use isobath_lab::drive_model::{self, Beyond, Evaluation, JudgedModel, ModelRow};
+use isobath_lab::{LabError, Monitor, Sheet, advice_report, model_report};
 use serde_json::json;
 
 use crate::args::{AdviseArgs, GlobalArgs, ModelArgs};
@@ -87,34 +87,25 @@ fn fitted(args: &ModelArgs, path: &Path, out: &mut Output) -> Result<(), Failure
             "residuals": report.residuals,
         }));
     }
-    let header = [
-        "model",
-        "R2",
-        "held out",
-        "p90",
-        "largest k",
-        "largest I/Os",
-    ];
-    let beyond = |row: &ModelRow, beyond| {
+    fn beyond(row: &ModelRow, beyond: Beyond) -> String {
         let own = row.extrapolation.iter().find(|e| e.beyond == beyond);
         percent(own.and_then(|e| Some(e.error?.median)))
-    };
-    let rows: Vec<Vec<String>> = report
-        .rows
-        .iter()
-        .filter(|row| row.failure.is_none())
-        .map(|row| {
-            vec![
-                starred(&row.kind.to_string(), row.chosen),
-                row.r_squared.map_or_else(dash, |r| format!("{r:.3}")),
-                percent(row.held_out.map(|e| e.median)),
-                percent(row.held_out.map(|e| e.p90)),
-                beyond(row, Beyond::Concurrency),
-                beyond(row, Beyond::IoPages),
-            ]
-        })
-        .collect();
-    out.table(&header, &rows, true)?;
+    }
+    let fitted = report.rows.iter().filter(|row| row.failure.is_none());
+    let fitted: Vec<&ModelRow> = fitted.collect();
+    out.sheet(&Sheet::of(
+        &fitted,
+        &[
+            ("model", |row| starred(&row.kind.to_string(), row.chosen)),
+            ("R2", |row| {
+                row.r_squared.map_or_else(dash, |r| format!("{r:.3}"))
+            }),
+            ("held out", |row| percent(row.held_out.map(|e| e.median))),
+            ("p90", |row| percent(row.held_out.map(|e| e.p90))),
+            ("largest k", |row| beyond(row, Beyond::Concurrency)),
+            ("largest I/Os", |row| beyond(row, Beyond::IoPages)),
+        ],
+    ))?;
     for failure in report.rows.iter().filter_map(|row| row.failure.as_ref()) {
         out.paragraph(&format!("not fitted: {failure}"))?;
     }
@@ -135,22 +126,17 @@ fn fitted(args: &ModelArgs, path: &Path, out: &mut Output) -> Result<(), Failure
         )?;
     }
     if let Some(chosen) = report.rows.iter().find(|row| row.chosen) {
-        let rows: Vec<Vec<String>> = chosen
-            .coefficients
-            .iter()
-            .map(|c| {
-                let operation = c.operation.map_or_else(dash, |o| o.to_string());
-                vec![
-                    c.name.to_string(),
-                    format!("{:.4}", c.value),
-                    c.unit.to_string(),
-                    operation,
-                ]
-            })
-            .collect();
         out.line("")?;
         out.line(&format!("the {} model:", chosen.kind))?;
-        out.table(&["coefficient", "value", "unit", "for"], &rows, true)?;
+        out.sheet(&Sheet::of(
+            &chosen.coefficients,
+            &[
+                ("coefficient", |c| c.name.to_string()),
+                ("value", |c| format!("{:.4}", c.value)),
+                ("unit", |c| c.unit.to_string()),
+                ("for", |c| c.operation.map_or_else(dash, |o| o.to_string())),
+            ],
+        ))?;
     }
     match &args.html {
         Some(html) => out.line(&format!("report: {}", html.display())),
@@ -159,36 +145,32 @@ fn fitted(args: &ModelArgs, path: &Path, out: &mut Output) -> Result<(), Failure
 }
 
 fn print_evaluation(evaluation: &Evaluation, out: &mut Output) -> Result<(), Failure> {
-    let header = [
-        "model",
-        "fitted to",
-        "held out, median",
-        "as met, median",
-        "as met, p90",
-        "at training's levels, median",
-        "at training's levels, p90",
-        "reads, median",
-        "writes, median",
-    ];
-    let rows: Vec<Vec<String>> = evaluation
-        .models
-        .iter()
-        .filter(|m| m.failure.is_none())
-        .map(|m| {
-            vec![
-                starred(&m.kind.to_string(), m.chosen),
-                m.trained_on.to_string(),
-                percent(m.held_out.map(|e| e.median)),
-                percent(m.as_met.map(|e| e.median)),
-                percent(m.as_met.map(|e| e.p90)),
-                percent(m.unseen.map(|e| e.median)),
-                percent(m.unseen.map(|e| e.p90)),
-                percent(m.unseen_reads.map(|e| e.median)),
-                percent(m.unseen_writes.map(|e| e.median)),
-            ]
-        })
-        .collect();
-    out.table(&header, &rows, true)?;
+    let judged = evaluation.models.iter().filter(|m| m.failure.is_none());
+    let judged: Vec<&JudgedModel> = judged.collect();
+    out.sheet(&Sheet::of(
+        &judged,
+        &[
+            ("model", |m| starred(&m.kind.to_string(), m.chosen)),
+            ("fitted to", |m| m.trained_on.to_string()),
+            ("held out, median", |m| {
+                percent(m.held_out.map(|e| e.median))
+            }),
+            ("as met, median", |m| percent(m.as_met.map(|e| e.median))),
+            ("as met, p90", |m| percent(m.as_met.map(|e| e.p90))),
+            ("at training's levels, median", |m| {
+                percent(m.unseen.map(|e| e.median))
+            }),
+            ("at training's levels, p90", |m| {
+                percent(m.unseen.map(|e| e.p90))
+            }),
+            ("reads, median", |m| {
+                percent(m.unseen_reads.map(|e| e.median))
+            }),
+            ("writes, median", |m| {
+                percent(m.unseen_writes.map(|e| e.median))
+            }),
+        ],
+    ))?;
     for failure in evaluation.models.iter().filter_map(|m| m.failure.as_ref()) {
         out.paragraph(&format!("not fitted: {failure}"))?;
     }

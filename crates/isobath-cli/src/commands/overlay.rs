@@ -2,7 +2,7 @@
 
 use isobath_lab::clean::PolicyKind;
 use isobath_lab::overlay::{self, OverlayParams, OverlayRow};
-use isobath_lab::{LabError, clean_analysis};
+use isobath_lab::{LabError, Sheet, clean_analysis};
 
 use super::sim::{documents, flat, usage, write_csv, written};
 use crate::args::{GlobalArgs, SimOverlayArgs};
@@ -68,41 +68,26 @@ where
 }
 
 fn print(rows: &[OverlayRow], out: &mut Output) -> Result<(), Failure> {
-    let header = [
-        "workload",
-        "design",
-        "space",
-        "written",
-        "cleaned",
-        "merges read",
-        "reads/upsert",
-        "reads/lookup",
-        "pages/scan",
-        "live",
-        "parts",
-        "filters",
-    ];
-    let number = |value: Option<f64>, digits: usize| {
+    fn number(value: Option<f64>, digits: usize) -> String {
         value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
-    };
-    let cells = |row: &OverlayRow| {
-        vec![
-            row.workload.clone(),
-            row.design.clone(),
-            number(Some(row.space_ratio), 2),
-            number(row.written_ratio, 2),
-            number(row.written_cleaned_ratio, 2),
-            number(row.merge_read_ratio, 2),
-            number(row.reads_per_update, 2),
-            number(row.reads_per_lookup, 3),
-            number(row.reads_per_scan, 2),
-            number(row.live_ratio, 3),
-            number(row.parts_mean, 1),
-            number(row.filter_memory_ratio, 4),
-        ]
-    };
-    let cells: Vec<Vec<String>> = rows.iter().map(cells).collect();
-    out.table(&header, &cells, true)?;
+    }
+    out.sheet(&Sheet::of(
+        rows,
+        &[
+            ("workload", |row| row.workload.clone()),
+            ("design", |row| row.design.clone()),
+            ("space", |row| number(Some(row.space_ratio), 2)),
+            ("written", |row| number(row.written_ratio, 2)),
+            ("cleaned", |row| number(row.written_cleaned_ratio, 2)),
+            ("merges read", |row| number(row.merge_read_ratio, 2)),
+            ("reads/upsert", |row| number(row.reads_per_update, 2)),
+            ("reads/lookup", |row| number(row.reads_per_lookup, 3)),
+            ("pages/scan", |row| number(row.reads_per_scan, 2)),
+            ("live", |row| number(row.live_ratio, 3)),
+            ("parts", |row| number(row.parts_mean, 1)),
+            ("filters", |row| number(row.filter_memory_ratio, 4)),
+        ],
+    ))?;
     for row in rows {
         if let Some(error) = &row.error {
             let (workload, design) = (&row.workload, &row.design);

@@ -1,8 +1,8 @@
 //! probe.
 
-use isobath_lab::Monitor;
-use isobath_lab::drive_model::{DeviceProfile, HostCacheVerdict};
+use isobath_lab::drive_model::{DeviceProfile, HostCacheVerdict, MeasuredPoint};
 use isobath_lab::probe::{self, Estimate, Grid, ProbePlan};
+use isobath_lab::{Monitor, Sheet};
 
 use super::drive::percent;
 use crate::args::{GlobalArgs, ProbeArgs};
@@ -91,40 +91,31 @@ fn announcement(estimate: &Estimate) -> Vec<String> {
 }
 
 fn print(args: &ProbeArgs, profile: &DeviceProfile, out: &mut Output) -> Result<(), Failure> {
-    let header = [
-        "in flight",
-        "random",
-        "pages",
-        "reads",
-        "4 KiB pages/s",
-        "spread",
-        "repeats",
-        "reruns",
-        "CPU µs/I/O",
-        "p99 µs",
-    ];
-    let rows: Vec<Vec<String>> = profile
-        .points
-        .iter()
+    let usable = profile.points.iter();
+    let usable: Vec<&MeasuredPoint> = usable
         .filter(|p| profile.regimes[p.regime].usable)
-        .map(|p| {
-            vec![
-                (p.threads * p.queue_depth).to_string(),
-                format!("{:.0}%", 100.0 * p.random_share),
-                format!("{:.0}", p.io_pages),
-                format!("{:.0}%", 100.0 * p.read_share),
-                count(p.throughput_pages_per_s as u64),
-                percent(Some(p.throughput_spread)),
-                p.repeats.to_string(),
-                p.reruns.to_string(),
-                p.cpu_us_per_io
-                    .map_or_else(String::new, |c| format!("{c:.1}")),
-                p.latency_us
-                    .map_or_else(String::new, |l| format!("{:.0}", l.p99)),
-            ]
-        })
         .collect();
-    out.table(&header, &rows, true)?;
+    out.sheet(&Sheet::of(
+        &usable,
+        &[
+            ("in flight", |p| (p.threads * p.queue_depth).to_string()),
+            ("random", |p| format!("{:.0}%", 100.0 * p.random_share)),
+            ("pages", |p| format!("{:.0}", p.io_pages)),
+            ("reads", |p| format!("{:.0}%", 100.0 * p.read_share)),
+            ("4 KiB pages/s", |p| count(p.throughput_pages_per_s as u64)),
+            ("spread", |p| percent(Some(p.throughput_spread))),
+            ("repeats", |p| p.repeats.to_string()),
+            ("reruns", |p| p.reruns.to_string()),
+            ("CPU µs/I/O", |p| {
+                p.cpu_us_per_io
+                    .map_or_else(String::new, |c| format!("{c:.1}"))
+            }),
+            ("p99 µs", |p| {
+                p.latency_us
+                    .map_or_else(String::new, |l| format!("{:.0}", l.p99))
+            }),
+        ],
+    ))?;
     for (index, regime) in profile
         .regimes
         .iter()

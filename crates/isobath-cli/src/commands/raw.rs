@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use isobath_lab::Machine;
-use isobath_lab::raw::{IoModel, RawPlan, RawResult, RawTarget};
+use isobath_lab::raw::{IoModel, LatencySummary, RawPlan, RawResult, RawTarget};
+use isobath_lab::{Machine, Sheet, SheetColumn};
 
 use crate::args::{GlobalArgs, ModelName, RawArgs, Size};
 use crate::failure::Failure;
@@ -37,65 +37,59 @@ pub(crate) fn raw(args: &RawArgs, global: &GlobalArgs, out: &mut Output) -> Resu
                 notes.push(note.clone());
             }
         }
-        rows.push(row(plan, result));
+        rows.push((plan.clone(), result.clone()));
         Ok(())
     })?;
     progress.clear();
     if out.json() {
         return Ok(());
     }
-    out.table(HEADER, &rows, true)?;
+    out.sheet(&Sheet::of(&rows, &COLUMNS))?;
     notes
         .iter()
         .try_for_each(|note| out.line(&format!("note: {note}")))
 }
 
-const HEADER: &[&str] = &[
-    "backend",
-    "model",
-    "threads",
-    "depth",
-    "page",
-    "read %",
-    "random %",
-    "I/Os/s",
-    "MiB/s",
-    "p50 µs",
-    "p99 µs",
-    "CPU µs/I/O",
-    "in flight",
+/// A measurement.
+type Row = (RawPlan, RawResult);
+
+const COLUMNS: [SheetColumn<Row>; 13] = [
+    ("backend", |(_, result)| {
+        let how = if result.direct { "" } else { " (buffered)" };
+        format!("{}{how}", result.backend)
+    }),
+    ("model", |(plan, _)| match plan.model {
+        IoModel::AllToAll => "all-to-all".to_owned(),
+        IoModel::DedicatedThreads { io_threads } => format!("dedicated:{io_threads}"),
+        IoModel::Assigned => "assigned".to_owned(),
+    }),
+    ("threads", |(plan, _)| plan.threads.to_string()),
+    ("depth", |(plan, _)| plan.depth.to_string()),
+    ("page", |(plan, _)| size(u64::from(plan.page_bytes))),
+    ("read %", |(plan, _)| plan.read_percent.to_string()),
+    ("random %", |(plan, _)| plan.random_percent.to_string()),
+    ("I/Os/s", |(_, result)| {
+        count(result.ios_per_s.round() as u64)
+    }),
+    ("MiB/s", |(_, result)| {
+        format!("{:.0}", result.mb_per_s * 1e6 / f64::from(1 << 20))
+    }),
+    ("p50 µs", |row| format!("{:.0}", latency(row).p50_us)),
+    ("p99 µs", |row| format!("{:.0}", latency(row).p99_us)),
+    ("CPU µs/I/O", |(_, result)| {
+        format!("{:.2}", result.cpu_us_per_io)
+    }),
+    ("in flight", |(_, result)| {
+        format!("{:.0}", result.in_flight_mean)
+    }),
 ];
 
-fn row(plan: &RawPlan, result: &RawResult) -> Vec<String> {
-    // The slower direction says more; a pure run has one.
-    let latency = if plan.read_percent > 0 {
-        &result.read_latency
-    } else {
-        &result.write_latency
-    };
-    vec![
-        format!(
-            "{}{}",
-            result.backend,
-            if result.direct { "" } else { " (buffered)" }
-        ),
-        match plan.model {
-            IoModel::AllToAll => "all-to-all".to_owned(),
-            IoModel::DedicatedThreads { io_threads } => format!("dedicated:{io_threads}"),
-            IoModel::Assigned => "assigned".to_owned(),
-        },
-        plan.threads.to_string(),
-        plan.depth.to_string(),
-        size(u64::from(plan.page_bytes)),
-        plan.read_percent.to_string(),
-        plan.random_percent.to_string(),
-        count(result.ios_per_s.round() as u64),
-        format!("{:.0}", result.mb_per_s * 1e6 / f64::from(1 << 20)),
-        format!("{:.0}", latency.p50_us),
-        format!("{:.0}", latency.p99_us),
-        format!("{:.2}", result.cpu_us_per_io),
-        format!("{:.0}", result.in_flight_mean),
-    ]
+/// The slower direction says more; a pure run has one.
+fn latency((plan, result): &Row) -> &LatencySummary {
+    match plan.read_percent > 0 {
+        true => &result.read_latency,
+        false => &result.write_latency,
+    }
 }
 
 /// Plan, machine and result as one flat document.

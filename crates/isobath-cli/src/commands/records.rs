@@ -1,6 +1,7 @@
 //! Measurements of benchmark runs, as tables and sentences.
 
-use isobath_lab::bench::{self, Calls, LoadRow, Medium, Pitfall, RunRecord, Search, Verdict};
+use isobath_lab::Sheet;
+use isobath_lab::bench::{self, LoadRow, Medium, Pitfall, RunRecord, Search, Verdict};
 
 use crate::failure::Failure;
 use crate::output::{Output, count, counted, size};
@@ -9,43 +10,32 @@ pub(super) fn print(records: &[RunRecord], out: &mut Output) -> Result<(), Failu
     if out.json() {
         return records.iter().try_for_each(|record| out.document(record));
     }
-    let may = |value: Option<f64>| value.map_or("unknown".to_owned(), |v| format!("{v:.2}"));
-    let header = [
-        "engine",
-        "data",
-        "op/s",
-        "steady",
-        "p99 µs",
-        "CPU µs/op",
-        "of it the benchmark",
-        "WA-A",
-        "WA-D",
-        "space max",
-    ];
-    let rows: Vec<Vec<String>> = records
-        .iter()
-        .map(|r| {
-            vec![
-                r.side(),
-                size(r.data_bytes),
-                count(r.operations_per_s.round() as u64),
-                if r.steady_from.is_some() { "yes" } else { "no" }.to_owned(),
-                format!("{:.0}", r.latency_us_p99),
-                format!("{:.2}", r.cpu_us_per_operation),
-                r.harness_share()
-                    .map_or("–".to_owned(), |share| format!("{:.1}%", share * 100.0)),
-                may(r.wa_a),
-                may(r.wa_d),
-                may(r.space_amplification_max),
-            ]
-        })
-        .collect();
     if let [record] = records
         && let Some(load) = &record.load
     {
         print_load(load, out)?;
     }
-    out.table(&header, &rows, true)?;
+    out.sheet(&Sheet::of(
+        records,
+        &[
+            ("engine", RunRecord::side),
+            ("data", |r| size(r.data_bytes)),
+            ("op/s", |r| count(r.operations_per_s.round() as u64)),
+            ("steady", |r| {
+                let is_steady = r.steady_from.is_some();
+                if is_steady { "yes" } else { "no" }.to_owned()
+            }),
+            ("p99 µs", |r| format!("{:.0}", r.latency_us_p99)),
+            ("CPU µs/op", |r| format!("{:.2}", r.cpu_us_per_operation)),
+            ("of it the benchmark", |r| {
+                let share = r.harness_share();
+                share.map_or("–".to_owned(), |share| format!("{:.1}%", share * 100.0))
+            }),
+            ("WA-A", |r| or_unknown(r.wa_a)),
+            ("WA-D", |r| or_unknown(r.wa_d)),
+            ("space max", |r| or_unknown(r.space_amplification_max)),
+        ],
+    ))?;
     if let [record] = records {
         print_calls(record, out)?;
     }
@@ -95,22 +85,23 @@ pub(super) fn print(records: &[RunRecord], out: &mut Output) -> Result<(), Failu
     print_sampling(records, out)
 }
 
+/// With two digits behind the point, or that it is unknown.
+pub(super) fn or_unknown(value: Option<f64>) -> String {
+    value.map_or("unknown".to_owned(), |value| format!("{value:.2}"))
+}
+
 /// Prints what one run says of each kind of operation, of reads and of space.
 fn print_calls(record: &RunRecord, out: &mut Output) -> Result<(), Failure> {
-    let header = ["operation", "op/s", "p50 µs", "p99 µs", "p99.9 µs"];
-    let row = |calls: &Calls| {
-        let latencies = [
-            calls.latency_us_p50,
-            calls.latency_us_p99,
-            calls.latency_us_p999,
-        ];
-        let rate = count(calls.operations_per_s.round() as u64);
-        let mut row = vec![calls.operation.clone(), rate];
-        row.extend(latencies.map(|us| format!("{us:.0}")));
-        row
-    };
-    let rows: Vec<Vec<String>> = record.calls.iter().map(row).collect();
-    out.table(&header, &rows, true)?;
+    out.sheet(&Sheet::of(
+        &record.calls,
+        &[
+            ("operation", |calls| calls.operation.clone()),
+            ("op/s", |calls| count(calls.operations_per_s.round() as u64)),
+            ("p50 µs", |calls| format!("{:.0}", calls.latency_us_p50)),
+            ("p99 µs", |calls| format!("{:.0}", calls.latency_us_p99)),
+            ("p99.9 µs", |calls| format!("{:.0}", calls.latency_us_p999)),
+        ],
+    ))?;
     let ratio = record.operations_per_drive_read();
     let ratio = ratio.map(|ratio| format!("; operations / drive's limit of reads: {ratio:.2}"));
     out.paragraph(&format!(

@@ -6,16 +6,16 @@ use isobath_lab::clean::{
     self, CleanRow, CleanSweep, CleanWorkload, Duplicates, PageSizes, PolicyKind, RunLength,
     SimConfig, TraceFormat, WorkloadKind,
 };
-use isobath_lab::clean_analysis::{self, BoundRow, EmptinessRow, SplitRow};
+use isobath_lab::clean_analysis;
 use isobath_lab::clean_compare::{self, Verdict};
-use isobath_lab::{LabError, clean_report, drive_model, escape};
+use isobath_lab::{LabError, Sheet, SheetColumn, clean_report, drive_model, escape};
 use serde::Serialize;
 
 use crate::args::{
     DuplicatesName, Fills, GlobalArgs, PageSizesName, SimAnalysisArgs, SimCleanArgs, Size,
 };
 use crate::failure::Failure;
-use crate::output::{Output, count};
+use crate::output::Output;
 use crate::progress::Progress;
 
 /// The device's size unless one is given.
@@ -212,38 +212,26 @@ fn print_verdicts(verdicts: &[Verdict], out: &mut Output) -> Result<(), Failure>
     if verdicts.is_empty() {
         return Ok(());
     }
-    let percent = |gain: Option<f64>| {
+    fn percent(gain: Option<f64>) -> String {
         gain.map_or_else(|| "-".to_owned(), |gain| format!("{:.1}%", 100.0 * gain))
-    };
-    let header = [
-        "workload",
-        "F",
-        "life-table below",
-        "as an engine",
-        "as the paper",
-        "goal",
-        "reached",
-    ];
-    let rows: Vec<Vec<String>> = verdicts
-        .iter()
-        .map(|v| {
-            vec![
-                escape(v.workload.as_bytes()),
-                v.fill_ratio.to_string(),
-                v.rival.clone(),
-                percent(v.gain_as_engine_ratio),
-                percent(v.gain_as_paper_ratio),
-                percent(v.goal_ratio),
-                match v.goal_reached {
-                    Some(true) => "under both".to_owned(),
-                    Some(false) => "no".to_owned(),
-                    None => "-".to_owned(),
-                },
-            ]
-        })
-        .collect();
+    }
     out.line("")?;
-    out.table(&header, &rows, true)
+    out.sheet(&Sheet::of(
+        verdicts,
+        &[
+            ("workload", |v| escape(v.workload.as_bytes())),
+            ("F", |v| v.fill_ratio.to_string()),
+            ("life-table below", |v| v.rival.clone()),
+            ("as an engine", |v| percent(v.gain_as_engine_ratio)),
+            ("as the paper", |v| percent(v.gain_as_paper_ratio)),
+            ("goal", |v| percent(v.goal_ratio)),
+            ("reached", |v| match v.goal_reached {
+                Some(true) => "under both".to_owned(),
+                Some(false) => "no".to_owned(),
+                None => "-".to_owned(),
+            }),
+        ],
+    ))
 }
 
 /// The note that rows of several policies are unequal unless one batch is given.
@@ -254,65 +242,49 @@ fn print_rows(rows: &[CleanRow], compared: bool, out: &mut Output) -> Result<(),
         && rows
             .iter()
             .any(|row| row.sort_buffer_segments != rows[0].sort_buffer_segments);
-    let mut header = vec!["workload", "F", "policy"];
+    fn number(value: f64, digits: usize) -> String {
+        match value.is_nan() {
+            true => "-".to_owned(),
+            false => format!("{value:.digits$}"),
+        }
+    }
+    let mut columns: Vec<SheetColumn<CleanRow>> = vec![
+        ("workload", |row| escape(row.workload.as_bytes())),
+        ("F", |row| row.fill_ratio.to_string()),
+        ("policy", |row| row.policy.clone()),
+    ];
     if compared {
-        header.insert(0, "cleans as");
+        columns.insert(
+            0,
+            ("cleans as", |row| match row.duplicates_absorbed {
+                true => "an engine".to_owned(),
+                false => "the paper".to_owned(),
+            }),
+        );
     }
     if buffers {
-        header.push("sort buffer");
+        columns.push(("sort buffer", |row| row.sort_buffer_segments.to_string()));
     }
-    header.extend([
-        "Wamp steady",
-        "whole",
-        "bound",
-        "E",
-        "emptiness 0-100%",
-        "over time",
-        "bytes/page",
-        "M writes/s",
-    ]);
-    let cells: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            let mut cells = vec![
-                escape(row.workload.as_bytes()),
-                row.fill_ratio.to_string(),
-                row.policy.clone(),
-            ];
-            if compared {
-                let terms = match row.duplicates_absorbed {
-                    true => "an engine",
-                    false => "the paper",
-                };
-                cells.insert(0, terms.to_owned());
-            }
-            if buffers {
-                cells.push(row.sort_buffer_segments.to_string());
-            }
-            let spread: Vec<f64> = row
-                .emptiness_histogram_count
-                .iter()
-                .map(|&n| n as f64)
-                .collect();
-            let number = |value: f64, digits: usize| match value.is_nan() {
-                true => "-".to_owned(),
-                false => format!("{value:.digits$}"),
-            };
-            cells.extend([
-                number(row.wamp_steady_ratio, 4),
-                number(row.wamp_whole_ratio, 4),
-                row.wamp_bound_ratio
-                    .map_or_else(|| "-".to_owned(), |bound| format!("{bound:.4}")),
-                number(row.emptiness_steady_ratio, 3),
-                sparkline(&binned(&spread, false)),
-                sparkline(&binned(&row.wamp_series_ratio, true)),
-                row.history_bytes_per_page.to_string(),
-                number(row.page_writes_per_s / 1e6, 1),
-            ]);
-            cells
-        })
-        .collect();
-    out.table(&header, &cells, true)?;
+    let measured: [SheetColumn<CleanRow>; 8] = [
+        ("Wamp steady", |row| number(row.wamp_steady_ratio, 4)),
+        ("whole", |row| number(row.wamp_whole_ratio, 4)),
+        ("bound", |row| {
+            number(row.wamp_bound_ratio.unwrap_or(f64::NAN), 4)
+        }),
+        ("E", |row| number(row.emptiness_steady_ratio, 3)),
+        ("emptiness 0-100%", |row| {
+            let spread = row.emptiness_histogram_count.iter();
+            let spread: Vec<f64> = spread.map(|&n| n as f64).collect();
+            sparkline(&binned(&spread, false))
+        }),
+        ("over time", |row| {
+            sparkline(&binned(&row.wamp_series_ratio, true))
+        }),
+        ("bytes/page", |row| row.history_bytes_per_page.to_string()),
+        ("M writes/s", |row| number(row.page_writes_per_s / 1e6, 1)),
+    ];
+    columns.extend(measured);
+    out.sheet(&Sheet::of(rows, &columns))?;
     if rows.iter().any(|row| row.wamp_bound_ratio.is_some()) {
         out.paragraph(clean_report::BOUND_LIMITS)?;
     }
@@ -366,7 +338,8 @@ pub(crate) fn analysis(args: &SimAnalysisArgs, out: &mut Output) -> Result<(), F
     if out.json() {
         return documents(&rows, out);
     }
-    print_bounds(&rows, out)?;
+    out.sheet(&clean_analysis::bounds_sheet(&rows))?;
+    out.paragraph(clean_report::BOUND_LIMITS)?;
     written(&[&args.csv, &args.html], out)
 }
 
@@ -378,9 +351,11 @@ fn tables(args: &SimAnalysisArgs, fills: &[f64], out: &mut Output) -> Result<(),
         documents(&first, out)?;
         return documents(&second, out);
     }
-    print_emptiness(&first, out)?;
+    out.paragraph("Table 1: emptiness E of segments when they are cleaned, uniform updates")?;
+    out.sheet(&clean_analysis::emptiness_sheet(&first))?;
     out.line("")?;
-    print_splits(&second, out)?;
+    out.paragraph("Table 2: least cost at F = 0.8 with hot and cold data apart (the paper's 4.80 and 5.46 are slips)")?;
+    out.sheet(&clean_analysis::split_sheet(&second))?;
     written(&[&args.csv, &args.html], out)
 }
 
@@ -413,100 +388,6 @@ pub(super) fn written(paths: &[&Option<PathBuf>], out: &mut Output) -> Result<()
         .iter()
         .filter_map(|path| path.as_ref())
         .try_for_each(|path| out.line(&format!("written: {}", path.display())))
-}
-
-fn print_emptiness(rows: &[EmptinessRow], out: &mut Output) -> Result<(), Failure> {
-    let paper = |number: Option<f64>| number.map_or_else(|| "-".to_owned(), |n| n.to_string());
-    let cells: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            vec![
-                row.fill_ratio.to_string(),
-                format!("{:.4}", row.emptiness_ratio),
-                paper(row.paper_emptiness_ratio),
-                paper(row.paper_simulated_emptiness_ratio),
-                format!("{:.2}", row.cost_ratio),
-                format!("{:.2}", row.emptiness_over_slack_ratio),
-                format!("{:.3}", row.wamp_ratio),
-                paper(row.paper_wamp_ratio),
-            ]
-        })
-        .collect();
-    out.paragraph("Table 1: emptiness E of segments when they are cleaned, uniform updates")?;
-    let header = [
-        "F",
-        "E",
-        "paper",
-        "paper's MDC-opt",
-        "cost 2/E",
-        "R",
-        "Wamp",
-        "paper",
-    ];
-    out.table(&header, &cells, true)
-}
-
-fn print_splits(rows: &[SplitRow], out: &mut Output) -> Result<(), Failure> {
-    let cells: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            let [least, hot60, hot40, opt] = row.paper_cost_ratio;
-            let hot = (row.hot_updates_ratio * 100.0).round();
-            vec![
-                format!("{hot}:{}", 100.0 - hot),
-                format!("{:.3}", row.min_cost_ratio),
-                least.to_string(),
-                format!("{:.3}", row.hot60_cost_ratio),
-                hot60.to_string(),
-                format!("{:.3}", row.hot40_cost_ratio),
-                hot40.to_string(),
-                opt.to_string(),
-            ]
-        })
-        .collect();
-    out.paragraph("Table 2: least cost at F = 0.8 with hot and cold data apart (the paper's 4.80 and 5.46 are slips)")?;
-    let header = [
-        "updates:pages",
-        "least",
-        "paper",
-        "hot 60%",
-        "paper",
-        "hot 40%",
-        "paper",
-        "paper's MDC-opt",
-    ];
-    out.table(&header, &cells, true)
-}
-
-fn print_bounds(rows: &[BoundRow], out: &mut Output) -> Result<(), Failure> {
-    let cells: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            vec![
-                escape(row.workload.as_bytes()),
-                row.fill_ratio.to_string(),
-                format!("{:.4}", row.wamp_bound_ratio),
-                format!("{:.3}", row.cost_bound_ratio),
-                format!("{:.4}", row.wamp_uniform_ratio),
-                format!("{:.0}%", 100.0 * row.in_order_updates_ratio),
-                format!(
-                    "{}%",
-                    count((100.0 * row.busiest_fifth_updates_ratio).round() as u64)
-                ),
-            ]
-        })
-        .collect();
-    let header = [
-        "workload",
-        "F",
-        "least Wamp",
-        "least cost",
-        "Wamp if uniform",
-        "in order",
-        "updates to the busiest fifth",
-    ];
-    out.table(&header, &cells, true)?;
-    out.paragraph(clean_report::BOUND_LIMITS)
 }
 
 #[cfg(test)]

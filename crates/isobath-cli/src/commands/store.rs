@@ -60,16 +60,21 @@ pub(crate) fn reading(args: &StoreArgs, pool: u64) -> Options {
     options(args, pool).read_only(true)
 }
 
-/// Opens for reading only.
-pub(crate) fn read(args: &StoreArgs, pool: u64) -> Result<Store, Failure> {
+/// Tells how far a log is, if that takes a while.
+fn telling(options: Options, doing: &'static str) -> Options {
     let began = Instant::now();
     let last = AtomicU64::new(0);
-    let options = options(args, pool).on_recovery(move |done, total| {
+    options.on_recovery(move |done, total| {
         let tenth = done * 10 / total.max(1);
         if began.elapsed() > QUIET && last.fetch_max(tenth, Ordering::Relaxed) < tenth {
-            eprintln!("reading what is only in the log: {tenth}0%");
+            eprintln!("{doing}: {tenth}0%");
         }
-    });
+    })
+}
+
+/// Opens for reading only.
+pub(crate) fn read(args: &StoreArgs, pool: u64) -> Result<Store, Failure> {
+    let options = telling(options(args, pool), "reading what is only in the log");
     open(args, &options.read_only(true))
 }
 
@@ -153,14 +158,7 @@ pub(crate) fn write(args: &StoreArgs, pool: u64) -> Result<Store, Failure> {
 }
 
 fn write_with(options: Options, args: &StoreArgs) -> Result<Store, Failure> {
-    let began = Instant::now();
-    let last = AtomicU64::new(0);
-    let options = options.on_recovery(move |done, total| {
-        let tenth = done * 10 / total.max(1);
-        if began.elapsed() > QUIET && last.fetch_max(tenth, Ordering::Relaxed) < tenth {
-            eprintln!("the store was not closed; recovering: {tenth}0%");
-        }
-    });
+    let options = telling(options, "the store was not closed; recovering");
     let store = open(args, &options)?;
     let stats = store.stats();
     if stats.recovered_log_bytes > 0 {

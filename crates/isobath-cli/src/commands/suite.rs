@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use isobath_lab::bench::{self, Campaign, RowSummary, Suite, SuiteChoice, Workload};
+use isobath_lab::bench::{self, Campaign, EngineSummary, RowSummary, Suite, SuiteChoice, Workload};
 use isobath_lab::drive_model::write_whole;
 use isobath_lab::load::InputFile;
-use isobath_lab::{LabError, Monitor, Silent};
+use isobath_lab::{LabError, Monitor, Sheet, Silent};
 
 use super::campaign::{FailedRun, child, make_region, run_in_order, tune_all, virtual_ssd};
-use super::records::{print_sampling, print_steady};
+use super::records::{or_unknown, print_sampling, print_steady};
 use crate::args::{CampaignArgs, GlobalArgs};
 use crate::failure::Failure;
 use crate::output::{Output, count, counted};
@@ -134,60 +134,71 @@ fn print(summaries: &[RowSummary], out: &mut Output) -> Result<(), Failure> {
     print_throughput(&full, out)?;
     print_amplification(&full, out)?;
     print_stalls(summaries, out)?;
-    let line = |row: &RowSummary| {
-        let or_none = |names: String| match names.is_empty() {
+    fn or_none(names: String) -> String {
+        match names.is_empty() {
             true => "none".to_owned(),
             false => names,
-        };
-        vec![
-            row.row.clone(),
-            row.sizes_count.to_string(),
-            or_none(row.violated_names()),
-            or_none(row.unknown_names()),
-        ]
-    };
-    let lines: Vec<Vec<String>> = summaries.iter().map(line).collect();
+        }
+    }
     out.paragraph(
         "a row that commits a pitfall has no headline number; one with unknowns is quoted only as ratios within its run",
     )?;
-    let header = ["row", "sizes", "pitfalls committed", "unknown here"];
-    out.table(&header, &lines, false)?;
+    let pitfalls = Sheet::of(
+        summaries,
+        &[
+            ("row", |row| row.row.clone()),
+            ("sizes", |row| row.sizes_count.to_string()),
+            ("pitfalls committed", |row| or_none(row.violated_names())),
+            ("unknown here", |row| or_none(row.unknown_names())),
+        ],
+    );
+    out.table(&pitfalls.header, &pitfalls.rows, false)?;
     print_repeats(&full, out)
+}
+
+/// An engine in a row.
+type Line<'s> = (&'s RowSummary, &'s EngineSummary);
+
+fn lines_of<'s>(
+    summaries: impl IntoIterator<Item = &'s RowSummary>,
+    may: fn(&Line<'_>) -> bool,
+) -> Vec<Line<'s>> {
+    let rows = summaries.into_iter();
+    let lines = rows.flat_map(|row| row.engines.iter().map(move |engine| (row, engine)));
+    lines.filter(may).collect()
 }
 
 /// Latencies of the rows that were offered one rate for all engines, if there are any.
 pub(super) fn print_stalls(summaries: &[RowSummary], out: &mut Output) -> Result<(), Failure> {
-    let mut lines = Vec::new();
-    for row in summaries {
-        let Some(rate) = row.rate_per_s else { continue };
-        for engine in &row.engines {
-            lines.push(vec![
-                row.row.clone(),
-                engine.engine.clone(),
-                count(rate.round() as u64),
-                count(engine.operations_per_s.round() as u64),
-                format!("{:.0}", engine.latency_us_p99),
-                format!("{:.0}", engine.latency_us_p999),
-                format!("{:.1}", engine.latency_us_max / 1e3),
-            ]);
-        }
-    }
+    let lines = lines_of(summaries, |(row, _)| row.rate_per_s.is_some());
     if lines.is_empty() {
         return Ok(());
     }
     out.paragraph(
         "at half of the slowest engine's throughput, offered to all; latencies count from when an operation was due",
     )?;
-    let header = [
-        "row",
-        "engine",
-        "offered/s",
-        "op/s",
-        "p99 µs",
-        "p99.9 µs",
-        "longest stall ms",
-    ];
-    out.table(&header, &lines, true)
+    out.sheet(&Sheet::of(
+        &lines,
+        &[
+            ("row", |(row, _)| row.row.clone()),
+            ("engine", |(_, engine)| engine.engine.clone()),
+            ("offered/s", |(row, _)| {
+                count(row.rate_per_s.unwrap_or_default().round() as u64)
+            }),
+            ("op/s", |(_, engine)| {
+                count(engine.operations_per_s.round() as u64)
+            }),
+            ("p99 µs", |(_, engine)| {
+                format!("{:.0}", engine.latency_us_p99)
+            }),
+            ("p99.9 µs", |(_, engine)| {
+                format!("{:.0}", engine.latency_us_p999)
+            }),
+            ("longest stall ms", |(_, engine)| {
+                format!("{:.1}", engine.latency_us_max / 1e3)
+            }),
+        ],
+    ))
 }
 
 /// One line per row: each engine's throughput, and the first engine's over it.
@@ -230,24 +241,9 @@ fn print_throughput(summaries: &[&RowSummary], out: &mut Output) -> Result<(), F
 
 /// Prints the engines' writes to drives that count them, if there are any.
 fn print_amplification(summaries: &[&RowSummary], out: &mut Output) -> Result<(), Failure> {
-    let mut lines = Vec::new();
-    for row in summaries {
-        for engine in row.engines.iter().filter(|engine| engine.wa_d.is_some()) {
-            let may =
-                |value: Option<f64>| value.map_or("unknown".to_owned(), |v| format!("{v:.2}"));
-            let both = engine.wa_a.zip(engine.wa_d).map(|(a, d)| a * d);
-            let modelled = engine.modelled_operations_per_s;
-            lines.push(vec![
-                row.row.clone(),
-                engine.engine.clone(),
-                may(engine.wa_a),
-                may(engine.wa_d),
-                may(both),
-                may(engine.space_amplification_max),
-                modelled.map_or("–".to_owned(), |rate| count(rate.round() as u64)),
-            ]);
-        }
-    }
+    let lines = lines_of(summaries.iter().copied(), |(_, engine)| {
+        engine.wa_d.is_some()
+    });
     if lines.is_empty() {
         return Ok(());
     }
@@ -255,16 +251,25 @@ fn print_amplification(summaries: &[&RowSummary], out: &mut Output) -> Result<()
         "on drives that count flash writes, the largest of all sizes and repeats; rates of simulated and virtual SSDs are no drive's, \
          and what their flash would allow is modelled",
     )?;
-    let header = [
-        "row",
-        "engine",
-        "WA-A",
-        "WA-D",
-        "both",
-        "space max",
-        "modelled op/s",
-    ];
-    out.table(&header, &lines, true)
+    out.sheet(&Sheet::of(
+        &lines,
+        &[
+            ("row", |(row, _)| row.row.clone()),
+            ("engine", |(_, engine)| engine.engine.clone()),
+            ("WA-A", |(_, engine)| or_unknown(engine.wa_a)),
+            ("WA-D", |(_, engine)| or_unknown(engine.wa_d)),
+            ("both", |(_, engine)| {
+                or_unknown(engine.wa_a.zip(engine.wa_d).map(|(a, d)| a * d))
+            }),
+            ("space max", |(_, engine)| {
+                or_unknown(engine.space_amplification_max)
+            }),
+            ("modelled op/s", |(_, engine)| {
+                let modelled = engine.modelled_operations_per_s;
+                modelled.map_or("–".to_owned(), |rate| count(rate.round() as u64))
+            }),
+        ],
+    ))
 }
 
 fn print_repeats(summaries: &[&RowSummary], out: &mut Output) -> Result<(), Failure> {

@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use isobath_lab::drive_model::write_whole;
 use isobath_lab::vssd::host::{self, MountRequest};
 use isobath_lab::vssd::{
-    Counters, DriveStats, NewDrive, OpenAs, Profile, VirtualDrive, serve as serve_drive,
+    DeclaredState, DriveStats, NewDrive, OpenAs, Profile, Smart, VirtualDrive, serve as serve_drive,
 };
 use isobath_lab::{LabError, Monitor};
 use serde_json::json;
 
 use crate::args::{
-    GlobalArgs, StateName, VssdCreateArgs, VssdMountArgs, VssdPreconditionArgs, VssdServeArgs,
-    VssdStatsArgs, VssdUmountArgs, VssdVerb,
+    GlobalArgs, VssdCreateArgs, VssdMountArgs, VssdPreconditionArgs, VssdServeArgs, VssdStatsArgs,
+    VssdUmountArgs, VssdVerb,
 };
 use crate::failure::Failure;
 use crate::output::{Output, count, size};
@@ -82,7 +82,7 @@ fn mount(args: &VssdMountArgs, out: &mut Output) -> Result<(), Failure> {
         mount_point: args.mount_point.as_deref(),
         format: args.format,
         discard: args.discard,
-        expect: args.expect.map(StateName::declared),
+        expect: args.expect,
         open_as: open_as(args.as_is),
     };
     let mounted = host::mount(&args.drive, &request)?;
@@ -149,8 +149,10 @@ fn precondition(
         )));
     }
     match args.state {
-        StateName::Trimmed => drive.trim_all()?,
-        StateName::Preconditioned => drive.precondition(args.times, args.seed, &progress)?,
+        DeclaredState::Trimmed => drive.trim_all()?,
+        DeclaredState::Preconditioned | DeclaredState::AsIs => {
+            drive.precondition(args.times, args.seed, &progress)?
+        }
     }
     progress.clear();
     print(&args.drive, &drive.stats(), out)
@@ -224,7 +226,7 @@ fn modelled(stats: &DriveStats) -> String {
 }
 
 fn rows(stats: &DriveStats) -> Vec<Vec<String>> {
-    let row = |name: &str, show: fn(&Counters) -> String| {
+    let row = |name: &str, show: fn(&Smart) -> String| {
         vec![name.to_owned(), show(&stats.since_mark), show(&stats.life)]
     };
     vec![
@@ -346,15 +348,14 @@ fn change_json(before: &DriveStats, now: &DriveStats, time: Duration) -> serde_j
 #[cfg(test)]
 mod tests {
     use super::*;
-    use isobath_lab::vssd::DeclaredState;
 
     fn drive(written: u64, profile: Option<&str>) -> DriveStats {
-        let life = Counters {
+        let life = Smart {
             host_written_bytes: written,
             flash_written_bytes: 3 * written,
             host_read_bytes: written,
             host_trimmed_bytes: written,
-            ..Counters::default()
+            ..Smart::default()
         };
         DriveStats {
             capacity_bytes: 1 << 40,

@@ -4,20 +4,20 @@ mod state;
 
 pub use state::FlashState;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use super::config::{FlashConfig, FlashError};
 use super::data::PageData;
 use super::timing::{Clock, Nanos};
-use crate::log_space::LogSpace;
-use crate::policy::{
-    Cause, CleaningPolicy, History, PageWrite, SegmentId, SegmentState, StreamId, Tick,
-};
+use crate::log_space::{LogSpace, Owner, Shape};
+use crate::policy::{Cause, CleaningPolicy, History, PageWrite, SegmentId, SegmentState, StreamId};
 use crate::rng::Rng;
 use crate::space::{BUFFERED, NOWHERE};
 
-/// The drive's counters, as SMART would report them.
+/// The drive's counters, as SMART would report them. Stored, they are those of the host, of flash
+/// and of erases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Smart {
     /// Bytes that the host read.
     pub host_read_bytes: u64,
@@ -31,24 +31,31 @@ pub struct Smart {
     pub flash_written_bytes: u64,
     /// Bytes that cleaning moved; part of `flash_written_bytes`.
     pub flash_relocated_bytes: u64,
+    /// Bytes that wear levelling moved; part of `flash_relocated_bytes`. 0 for what drives moved
+    /// before it was counted.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub flash_levelled_bytes: u64,
     /// Bytes read from flash, for the host and by cleaning.
     pub flash_read_bytes: u64,
     /// Superblocks erased.
     pub erases: u64,
     /// Power cuts survived.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub power_cuts: u64,
     /// Host writes that a power cut took out of the write cache.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub lost_pages: u64,
     /// Host writes of which a power cut left parts.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub torn_pages: u64,
-    /// Bytes that wear levelling moved; part of `flash_relocated_bytes`.
-    pub flash_levelled_bytes: u64,
 }
 
 impl Smart {
-    /// WA-D of paper 002: bytes programmed into flash per byte that the host wrote.
-    pub fn wa_d(&self) -> f64 {
-        self.flash_written_bytes as f64 / (self.host_written_bytes as f64).max(1.0)
+    /// WA-D of paper 002: bytes programmed into flash per byte that the host wrote; `None` if it
+    /// wrote nothing.
+    pub fn wa_d(&self) -> Option<f64> {
+        let host = self.host_written_bytes;
+        (host > 0).then(|| self.flash_written_bytes as f64 / host as f64)
     }
 
     /// The counts since `earlier`.
@@ -82,12 +89,6 @@ enum Cached {
 /// Wear is levelled after one in this many erases.
 const LEVEL_EVERY: u64 = 16;
 
-#[derive(Debug, Clone, Copy)]
-struct OpenBlock {
-    block: u32,
-    used: u32,
-}
-
 /// A page-mapped SSD.
 ///
 /// Operations are on logical pages and atomic. Writes and trims are durable after the
@@ -96,23 +97,19 @@ struct OpenBlock {
 /// [`FlashConfig::sector_bytes`] says so. Reads of pages never written, or trimmed, give zeros.
 pub struct FlashDevice<D> {
     config: FlashConfig,
-    policy: Box<dyn CleaningPolicy>,
     data: D,
-    log: LogSpace,
-    free: VecDeque<u32>,
-    open: Vec<Option<OpenBlock>>,
+    log: LogSpace<Box<dyn CleaningPolicy>>,
     cache: BTreeMap<u32, Cached>,
     wear: Vec<u32>,
     rng: Rng,
     /// Whether the relocation is for the sake of wear.
     levelling: bool,
     clock: Option<Clock>,
+    /// When the operation under way arrived.
+    at: Nanos,
     smart: Smart,
-    now: Tick,
     pages: u32,
     pages_per_block: u32,
-    /// Superblocks that may be open at a time.
-    open_limit: usize,
 }
 
 impl<D> std::fmt::Debug for FlashDevice<D> {
@@ -130,24 +127,27 @@ impl<D: PageData> FlashDevice<D> {
         config.check()?;
         // check() bounds both by 2³¹.
         let (pages, blocks) = (config.pages() as u32, config.blocks() as u32);
-        let policy = config.policy.build(u64::from(pages));
-        let pages_per_block = config.block_bytes / config.page_bytes;
-        let kind = policy.history_kind();
+        let shape = Shape {
+            pages,
+            segments: blocks,
+            segment_bytes: config.block_bytes,
+            smallest_page: config.page_bytes,
+            // Cleaning needs the last free superblock to finish, and not too much of the spare
+            // flash may lie open.
+            open_max: (config.spare_blocks() as usize / 3).max(2),
+            free_min: 2,
+        };
         Ok(Self {
-            log: LogSpace::new(pages, blocks, pages_per_block, config.block_bytes, kind),
-            free: (0..blocks).collect(),
-            open: vec![None; usize::from(policy.streams())],
+            log: LogSpace::new(config.policy.build(u64::from(pages)), shape),
             cache: BTreeMap::new(),
             wear: vec![0; blocks as usize],
             rng: Rng::new(config.seed),
             levelling: false,
             clock: config.timing.map(Clock::new),
+            at: 0,
             smart: Smart::default(),
-            now: 0,
             pages,
-            pages_per_block,
-            open_limit: (config.spare_blocks() as usize / 3).max(2),
-            policy,
+            pages_per_block: config.block_bytes / config.page_bytes,
             data,
             config,
         })
@@ -249,8 +249,7 @@ impl<D: PageData> FlashDevice<D> {
         self.smart.host_trimmed_bytes += u64::from(count) * u64::from(self.config.page_bytes);
         for page in first..first + count {
             if self.config.cache_pages == 0 {
-                self.forget(page);
-                self.forget_history(page);
+                self.drop_version(page, true);
                 continue;
             }
             self.cache.insert(page, Cached::Trimmed);
@@ -397,24 +396,29 @@ impl<D: PageData> FlashDevice<D> {
 
     /// Applies cached writes and trims to flash and returns when the last program is done.
     fn program_batch(&mut self, batch: Vec<(u32, Cached)>, at: Nanos) -> Result<Nanos, FlashError> {
+        self.at = at;
         let mut writes = Vec::with_capacity(batch.len());
-        for (index, (page, cached)) in batch.iter().enumerate() {
-            self.now += 1;
-            let old = self.history_of(*page);
-            self.forget(*page);
-            if matches!(cached, Cached::Written(_)) {
-                let history = self.policy.updated(old, self.now);
-                writes.push(self.page_write(index as u64, Cause::User, history));
-            } else {
-                self.forget_history(*page);
+        for (token, (page, cached)) in (0..).zip(&batch) {
+            self.log.now += 1;
+            let is_trimmed = matches!(cached, Cached::Trimmed);
+            let old = self.drop_version(*page, is_trimmed);
+            if !is_trimmed {
+                writes.push(PageWrite {
+                    token,
+                    bytes: self.config.page_bytes,
+                    cause: Cause::User,
+                    history: self.log.policy.updated(old, self.log.now),
+                    rate: 0.0,
+                });
             }
         }
-        self.policy.order(&mut writes, self.now);
+        self.log.policy.order(&mut writes, self.log.now);
         let mut done = at;
         for write in &writes {
             let (page, cached) = &batch[write.token as usize];
-            self.make_room(at)?;
-            let slot = self.append(*page, write)?;
+            self.make_room()?;
+            let slot = self.append(*page, write, true)?;
+            self.smart.flash_written_bytes += u64::from(write.bytes);
             if let Cached::Written(Some(contents)) = cached {
                 self.data.write(slot, contents);
             }
@@ -427,159 +431,55 @@ impl<D: PageData> FlashDevice<D> {
         Ok(done)
     }
 
-    fn page_write(&self, token: u64, cause: Cause, history: History) -> PageWrite {
-        PageWrite {
-            token,
-            bytes: self.config.page_bytes,
-            cause,
-            history,
-            rate: 0.0,
+    /// The version of `page` on flash, if any, is obsolete, and nothing comes after it if it is
+    /// trimmed; the page's history.
+    fn drop_version(&mut self, page: u32, is_trimmed: bool) -> History {
+        let old = self.log.invalidate(page, self.config.page_bytes, 0.0);
+        self.log.space.set(page, NOWHERE);
+        if is_trimmed {
+            self.log.forget(page, old);
         }
-    }
-
-    fn history_of(&self, page: u32) -> History {
-        let slot = self.log.space.get(page);
-        match slot < BUFFERED {
-            true => {
-                let segment = self.log.space.segment_of(slot);
-                self.log.history(&*self.policy, page, segment)
-            }
-            false => self.log.own_history(page),
-        }
-    }
-
-    /// The version of `page` on flash, if any, is obsolete.
-    fn forget(&mut self, page: u32) {
-        let slot = self.log.space.get(page);
-        if slot < BUFFERED {
-            let at = (slot, self.log.space.segment_of(slot));
-            let bytes = self.config.page_bytes;
-            self.log
-                .invalidate(&mut *self.policy, at, bytes, 0.0, self.now);
-            self.log.space.set(page, NOWHERE);
-        }
-    }
-
-    /// A trimmed page has no history of its own any more.
-    fn forget_history(&mut self, page: u32) {
-        let old = self.log.own_history(page);
-        if old != History::UNKNOWN {
-            self.log.clear_history(page);
-            self.policy.forgotten(old);
-        }
-    }
-
-    /// Takes the next slot of the page's stream, maps the page there and returns the slot.
-    fn append(&mut self, page: u32, write: &PageWrite) -> Result<u32, FlashError> {
-        let wanted = self.policy.place(write, self.now);
-        let stream = self.stream_with_room(wanted)?;
-        let Some(open) = &mut self.open[stream.index()] else {
-            return Err(FlashError::NoSpace {
-                free_blocks: self.free.len(),
-            });
-        };
-        let (block, used) = (open.block, open.used);
-        open.used += 1;
-        let slot = self.log.space.first_slot(block) + used;
-        self.log.put(&mut *self.policy, (slot, block), page, write);
-        self.smart.flash_written_bytes += u64::from(write.bytes);
-        if used + 1 == self.pages_per_block {
-            self.open[stream.index()] = None;
-            self.log.seal(&mut *self.policy, block, self.now);
-        }
-        Ok(slot)
-    }
-
-    /// `wanted` with an open superblock, or the nearest stream that has one: when opening another
-    /// would take the last free superblock, which cleaning needs to finish, or leave too much of
-    /// the spare flash lying open.
-    fn stream_with_room(&mut self, wanted: StreamId) -> Result<StreamId, FlashError> {
-        if self.open[wanted.index()].is_some() {
-            return Ok(wanted);
-        }
-        let opened = self
-            .open
-            .iter()
-            .enumerate()
-            .filter(|(_, open)| open.is_some())
-            .map(|(i, _)| i);
-        if self.free.len() <= 1 || opened.clone().count() >= self.open_limit {
-            let nearest = opened.min_by_key(|&i| i.abs_diff(wanted.index()));
-            if let Some(nearest) = nearest {
-                return Ok(StreamId(nearest as u16));
-            }
-        }
-        let block = self
-            .take_free()
-            .ok_or(FlashError::NoSpace { free_blocks: 0 })?;
-        self.log.table.open(SegmentId(block), wanted);
-        self.open[wanted.index()] = Some(OpenBlock { block, used: 0 });
-        Ok(wanted)
+        old
     }
 
     /// Cleans until enough superblocks are free.
-    fn make_room(&mut self, at: Nanos) -> Result<(), FlashError> {
+    fn make_room(&mut self) -> Result<(), FlashError> {
         // Every cycle gains at least a page; a drive that needs more cycles than this is as good as
         // full.
         let cycles_max = 8 * self.wear.len();
         for _ in 0..cycles_max {
-            if self.free.len() >= self.config.clean_below as usize {
+            if self.log.free.len() >= self.config.clean_below as usize {
                 return Ok(());
             }
-            self.clean(at)?;
+            match self.clean(self.config.clean_batch as usize)? {
+                true => self.level_wear()?,
+                false => self.close_emptiest()?,
+            }
         }
-        Err(FlashError::NoSpace {
-            free_blocks: self.free.len(),
-        })
+        Err(self.no_space())
     }
 
     /// Seals the open superblock with the most obsolete and unused space, so that it can be
     /// cleaned.
     fn close_emptiest(&mut self) -> Result<(), FlashError> {
-        let live = |open: &OpenBlock| self.log.table.live_bytes(SegmentId(open.block));
-        let opened = self
-            .open
-            .iter()
-            .enumerate()
-            .filter_map(|(i, open)| open.as_ref().map(|open| (live(open), i)));
-        let (_, stream) = opened.min().ok_or(FlashError::NoSpace {
-            free_blocks: self.free.len(),
-        })?;
-        if let Some(open) = self.open[stream].take() {
-            self.log.seal(&mut *self.policy, open.block, self.now);
-        }
+        let streams = (0..).map(StreamId).zip(&self.log.open);
+        let opened = streams.filter(|(_, open)| !open.is_closed());
+        let live = opened
+            .map(|(stream, open)| (self.log.table.live_bytes(SegmentId(open.segment)), stream));
+        let (_, stream) = live.min().ok_or_else(|| self.no_space())?;
+        self.log.seal(stream);
         Ok(())
-    }
-
-    /// Cleans one batch of superblocks: copies their live pages elsewhere and erases them.
-    fn clean(&mut self, at: Nanos) -> Result<(), FlashError> {
-        let mut victims = Vec::new();
-        self.policy.select_victims(
-            &self.log.table,
-            self.now,
-            self.config.clean_batch as usize,
-            &mut victims,
-        );
-        if victims.is_empty() {
-            return self.close_emptiest();
-        }
-        for victim in victims {
-            self.log.table.begin_cleaning(victim);
-            self.relocate(victim, at)?;
-            self.erase(victim, at);
-        }
-        self.level_wear(at)
     }
 
     /// Moves the data of the least worn sealed superblock, if that was erased much less often than
     /// others: data that never changes would keep it from wearing, and the others would
     /// wear out before it.
-    fn level_wear(&mut self, at: Nanos) -> Result<(), FlashError> {
+    fn level_wear(&mut self) -> Result<(), FlashError> {
         let Some(difference_max) = self.config.wear_difference_max else {
             return Ok(());
         };
         // Its contents must fit, and levelling must not write more than cleaning does.
-        if self.free.len() < 2 || !self.smart.erases.is_multiple_of(LEVEL_EVERY) {
+        if self.log.free.len() < 2 || !self.smart.erases.is_multiple_of(LEVEL_EVERY) {
             return Ok(());
         }
         let most = self.wear.iter().copied().max().unwrap_or(0);
@@ -592,66 +492,70 @@ impl<D: PageData> FlashDevice<D> {
             return Ok(());
         }
         self.smart.flash_levelled_bytes += u64::from(self.log.table.live_bytes(least));
-        self.log.table.begin_cleaning(least);
         self.levelling = true;
-        let relocated = self.relocate(least, at);
+        let moved = self.empty(&[least]);
         self.levelling = false;
-        relocated?;
-        self.erase(least, at);
-        Ok(())
+        moved
+    }
+}
+
+impl<D: PageData> Owner for FlashDevice<D> {
+    type Policy = Box<dyn CleaningPolicy>;
+    type Error = FlashError;
+    const FREES_FIRST: bool = false;
+
+    fn log(&mut self) -> &mut LogSpace<Self::Policy> {
+        &mut self.log
     }
 
-    /// A free superblock: with wear levelling the most worn one for data that does not change, else
-    /// the least worn.
+    fn size(&self, _page: u32) -> u32 {
+        self.config.page_bytes
+    }
+
+    fn rate(&self, _page: u32) -> f32 {
+        0.0
+    }
+
+    /// With wear levelling the most worn one for data that does not change, else the least worn.
     fn take_free(&mut self) -> Option<u32> {
         if self.config.wear_difference_max.is_none() {
-            return self.free.pop_front();
+            return self.log.free.pop_front();
         }
-        let wear = |&at: &usize| self.wear[self.free[at] as usize];
-        let places = 0..self.free.len();
+        let wear = |&at: &usize| self.wear[self.log.free[at] as usize];
+        let places = 0..self.log.free.len();
         let place = match self.levelling {
             true => places.max_by_key(wear),
             false => places.min_by_key(wear),
         };
-        self.free.remove(place?)
+        self.log.free.remove(place?)
     }
 
-    fn relocate(&mut self, victim: SegmentId, at: Nanos) -> Result<(), FlashError> {
-        let mut slots = Vec::new();
-        self.log.space.valid_slots(victim.0, &mut slots);
-        let mut writes = Vec::with_capacity(slots.len());
-        for &slot in &slots {
-            let old = self.history_of(self.log.space.page_at(slot));
-            let history = self.policy.survived(old, self.now);
-            writes.push(self.page_write(u64::from(slot), Cause::Relocated, history));
+    fn no_space(&self) -> FlashError {
+        FlashError::NoSpace {
+            free_blocks: self.log.free.len(),
         }
-        self.policy.order(&mut writes, self.now);
-        for write in &writes {
-            let from = write.token as u32;
-            let page = self.log.space.page_at(from);
-            self.log.space.invalidate(from);
-            self.log.table.invalidate(victim, write.bytes);
-            let to = self.append(page, write)?;
-            self.data.copy(from, to);
-            self.smart.flash_read_bytes += u64::from(write.bytes);
-            self.smart.flash_relocated_bytes += u64::from(write.bytes);
-            if let Some(clock) = &mut self.clock {
-                let read = clock.read_for_cleaning(from, at);
-                clock.program(to, read);
-            }
-        }
-        Ok(())
     }
 
-    fn erase(&mut self, victim: SegmentId, at: Nanos) {
+    fn selected(&mut self, _victims: &mut [SegmentId]) {}
+
+    fn moved(&mut self, from: u32, to: u32, bytes: u32) {
+        self.data.copy(from, to);
+        self.smart.flash_written_bytes += u64::from(bytes);
+        self.smart.flash_read_bytes += u64::from(bytes);
+        self.smart.flash_relocated_bytes += u64::from(bytes);
+        if let Some(clock) = &mut self.clock {
+            let read = clock.read_for_cleaning(from, self.at);
+            clock.program(to, read);
+        }
+    }
+
+    fn erased(&mut self, victim: SegmentId) {
         let first = self.log.space.first_slot(victim.0);
         self.data.erase(first..first + self.pages_per_block);
-        self.log.free(&mut *self.policy, victim);
-        self.free.push_back(victim.0);
         self.wear[victim.index()] += 1;
         self.smart.erases += 1;
         if let Some(clock) = &mut self.clock {
-            clock.erase(at);
+            clock.erase(self.at);
         }
     }
 }

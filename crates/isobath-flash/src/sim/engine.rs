@@ -4,16 +4,13 @@ mod reopen;
 mod reserve;
 mod runs;
 
-use std::collections::VecDeque;
-
 use reserve::Reserve;
 
 use super::config::{Duplicates, SimConfig, SimError};
 use super::report::{SimReport, Window};
-use crate::log_space::LogSpace;
+use crate::log_space::{LogSpace, OpenSegment, Owner, Shape};
 use crate::policy::{
-    Cause, CleaningPolicy, History, HistoryKind, PageWrite, PolicyKind, PolicyUser, SegmentId,
-    SegmentState, StreamId, Tick,
+    Cause, CleaningPolicy, HistoryKind, PageWrite, PolicyKind, PolicyUser, SegmentId, StreamId,
 };
 use crate::rng::Rng;
 use crate::space::{BUFFERED, NOWHERE};
@@ -91,36 +88,13 @@ pub fn simulate_workload<W: Workload>(
     )
 }
 
-#[derive(Debug, Clone, Copy)]
-struct OpenSegment {
-    segment: u32,
-    next_slot: u32,
-    used_bytes: u32,
-}
-
-impl OpenSegment {
-    #[inline]
-    fn is_closed(&self) -> bool {
-        self.segment == CLOSED.segment
-    }
-}
-
-const CLOSED: OpenSegment = OpenSegment {
-    segment: u32::MAX,
-    next_slot: 0,
-    used_bytes: 0,
-};
-
 /// A log-structured space under one policy and one workload.
 #[derive(Debug)]
 pub struct Simulator<P, W> {
     config: SimConfig,
-    policy: P,
     workload: W,
-    log: LogSpace,
-    free: VecDeque<u32>,
+    log: LogSpace<P>,
     reserve: Reserve,
-    open: Vec<OpenSegment>,
     /// Per page, its exact update rate, for oracle policies.
     rates: Vec<f32>,
     /// Per page, its size, if sizes vary.
@@ -129,16 +103,10 @@ pub struct Simulator<P, W> {
     /// half.
     buffer: Vec<PageWrite>,
     buffer_bytes: u64,
-    victims: Vec<SegmentId>,
-    moving: Vec<u32>,
-    moves: Vec<PageWrite>,
     /// Draws the order of victims for policies that do not care for it.
     rng: Rng,
-    now: Tick,
     batch: usize,
     sorts_user: bool,
-    /// Bytes of the smallest page.
-    smallest_page: u32,
     totals: Window,
     histogram: Vec<u64>,
     record_histogram: bool,
@@ -173,30 +141,32 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
             .clean_batch
             .map_or(policy.preferred_batch(), |batch| batch as usize);
         let segments = Reserve::segments(&config, policy.streams(), batch);
-        let slots = config.segment_bytes / config.smallest_page_bytes();
-        let kind = policy.history_kind();
+        let sorts_user = policy.orders(Cause::User) && config.sort_buffer_segments > 0;
+        let shape = Shape {
+            pages,
+            segments,
+            segment_bytes: config.segment_bytes,
+            smallest_page: config.smallest_page_bytes(),
+            open_max: config.open_segments_max.map_or(usize::MAX, |n| n as usize),
+            free_min: 0,
+        };
+        let mut log = LogSpace::new(policy, shape);
+        log.free
+            .truncate((config.segments + config.spare_segments) as usize);
         Ok(Self {
-            log: LogSpace::new(pages, segments, slots, config.segment_bytes, kind),
-            free: (0..config.segments + config.spare_segments).collect(),
+            log,
             reserve: Reserve::new(&config, segments),
-            open: vec![CLOSED; usize::from(policy.streams())],
             rates,
             sizes: config.sizes(pages),
             buffer: Vec::new(),
             buffer_bytes: 0,
-            victims: Vec::new(),
-            moving: Vec::new(),
-            moves: Vec::new(),
             rng: Rng::new(config.seed ^ 0x0bed),
-            now: 0,
             batch,
-            sorts_user: policy.orders(Cause::User) && config.sort_buffer_segments > 0,
-            smallest_page: config.smallest_page_bytes(),
+            sorts_user,
             totals: Window::default(),
             histogram: vec![0; 101],
             record_histogram: false,
             config,
-            policy,
             workload,
         })
     }
@@ -253,15 +223,15 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
                 return Err(SimError::Stopped);
             }
         }
-        let history_bytes = match self.policy.history_kind() {
+        let history_bytes = match self.log.policy.history_kind() {
             HistoryKind::Page { bytes } => bytes,
             _ => 0,
         };
         Ok(SimReport {
-            policy: self.policy.name(),
+            policy: self.log.policy.name(),
             whole: self.totals.since(&start),
             steady: self.totals.since(&half),
-            streams_used: self.open_segments(),
+            streams_used: self.log.open_segments(),
             spare_segments: self.spare_segments(),
             emptiness_histogram: self.histogram,
             series,
@@ -328,60 +298,28 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
     }
 
     #[inline]
-    fn size(&self, page: u32) -> u32 {
-        match &self.sizes {
-            None => self.config.page_bytes,
-            Some(sizes) => sizes[page as usize],
-        }
-    }
-
-    #[inline]
-    fn rate(&self, page: u32) -> f32 {
-        if self.policy.needs_rates() {
-            self.rates[page as usize]
-        } else {
-            0.0
-        }
-    }
-
-    /// True if the policy uses the history of each page.
-    #[inline]
-    fn keeps_page_histories(&self) -> bool {
-        matches!(self.policy.history_kind(), HistoryKind::Page { .. })
-    }
-
-    /// The version of `page` in `slot` is obsolete.
-    #[inline]
-    fn invalidate(&mut self, page: u32, slot: u32, segment: u32) {
-        let (bytes, rate) = (self.size(page), self.rate(page));
-        self.log
-            .invalidate(&mut self.policy, (slot, segment), bytes, rate, self.now);
-    }
-
-    #[inline]
     fn user_write(&mut self, page: u32) -> Result<(), SimError> {
-        self.now += 1;
+        self.log.now += 1;
         self.totals.updates += 1;
         let place = self.log.space.get(page);
-        let mut old = History::UNKNOWN;
-        if place < BUFFERED {
-            let segment = self.log.space.segment_of(place);
-            old = self.log.history(&self.policy, page, segment);
-            self.invalidate(page, place, segment);
-        } else if place != NOWHERE {
+        let old = if place < BUFFERED || place == NOWHERE {
+            let (bytes, rate) = (self.size(page), self.rate(page));
+            self.log.invalidate(page, bytes, rate)
+        } else {
             let entry = &mut self.buffer[(place ^ BUFFERED) as usize];
-            old = entry.history;
+            let old = entry.history;
             if self.config.duplicates == Duplicates::Absorbed {
-                entry.history = self.policy.updated(old, self.now);
+                entry.history = self.log.policy.updated(old, self.log.now);
                 return Ok(());
             }
-            self.policy.superseded(entry);
-        }
+            self.log.policy.superseded(entry);
+            old
+        };
         let write = PageWrite {
             token: u64::from(page),
             bytes: self.size(page),
             cause: Cause::User,
-            history: self.policy.updated(old, self.now),
+            history: self.log.policy.updated(old, self.log.now),
             rate: self.rate(page),
         };
         if self.sorts_user {
@@ -389,27 +327,22 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         }
         self.totals.user_pages += 1;
         self.totals.user_bytes += u64::from(write.bytes);
-        self.append(&write, page, true)
+        self.append(page, &write, true).map(drop)
     }
 
     fn trim(&mut self, page: u32) {
         let place = self.log.space.get(page);
-        let mut old = History::UNKNOWN;
-        if place < BUFFERED {
-            let segment = self.log.space.segment_of(place);
-            old = self.log.history(&self.policy, page, segment);
-            self.invalidate(page, place, segment);
-        } else if place != NOWHERE {
-            // What `histories` has is that of the version before, which is counted out already.
+        let old = if place < BUFFERED || place == NOWHERE {
+            let (bytes, rate) = (self.size(page), self.rate(page));
+            self.log.invalidate(page, bytes, rate)
+        } else {
+            // The page's own history is that of the version before, which is counted out already.
             let entry = &mut self.buffer[(place ^ BUFFERED) as usize];
-            old = entry.history;
-            self.policy.superseded(entry);
-        }
+            self.log.policy.superseded(entry);
+            entry.history
+        };
         self.log.space.set(page, NOWHERE);
-        if self.keeps_page_histories() {
-            self.log.clear_history(page);
-            self.policy.forgotten(old);
-        }
+        self.log.forget(page, old);
     }
 
     #[inline]
@@ -432,7 +365,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
     /// obsolete already.
     fn flush_buffer(&mut self) -> Result<(), SimError> {
         let mut buffer = std::mem::take(&mut self.buffer);
-        self.policy.order(&mut buffer, self.now);
+        self.log.policy.order(&mut buffer, self.log.now);
         let space = &self.log.space;
         let is_current = |write: &PageWrite| {
             space.get(write.token as u32) == BUFFERED | (write.token >> 32) as u32
@@ -450,7 +383,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
                 let current = self.log.space.get(page) == BUFFERED | (write.token >> 32) as u32;
                 self.totals.user_pages += 1;
                 self.totals.user_bytes += u64::from(write.bytes);
-                self.append(write, page, current)?;
+                self.append(page, write, current)?;
                 self.reserve.flushed(u64::from(write.bytes));
             }
         }
@@ -460,143 +393,17 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         Ok(())
     }
 
-    /// Appends a page to the segment of its stream; `current` is false for a version that is
-    /// obsolete already.
-    #[inline]
-    fn append(&mut self, write: &PageWrite, page: u32, current: bool) -> Result<(), SimError> {
-        let stream = self.stream_for(write);
-        let mut open = self.open[stream.index()];
-        if u64::from(open.used_bytes) + u64::from(write.bytes)
-            > u64::from(self.config.segment_bytes)
-            || open.is_closed()
-        {
-            open = self.next_segment(stream, write.cause)?;
-        }
-        if current {
-            let at = (open.next_slot, open.segment);
-            self.log.put(&mut self.policy, at, page, write);
-        } else {
-            let segment = SegmentId(open.segment);
-            self.log.table.note_history(segment, write.history);
-        }
-        self.open[stream.index()] = open;
-        self.advance(stream, 1, write.bytes);
-        Ok(())
-    }
-
-    /// Counts `pages` pages of `bytes` bytes into the open segment of `stream`, and seals it if it
-    /// takes none any more: left open until the next page comes, it could not be cleaned, and a
-    /// stream that went out of use has no next page.
-    #[inline]
-    fn advance(&mut self, stream: StreamId, pages: usize, bytes: u32) {
-        let open = &mut self.open[stream.index()];
-        open.next_slot += pages as u32;
-        open.used_bytes += pages as u32 * bytes;
-        if open.used_bytes + self.smallest_page > self.config.segment_bytes {
-            let full = std::mem::replace(open, CLOSED);
-            self.seal(full);
-        }
-    }
-
-    /// Seals the stream's open segment and opens a new one. User writes clean first when free
-    /// segments run low, until enough are free or moved pages left space in a segment of this very
-    /// stream: to go on then would make this stream clean for others, which costs much with
-    /// policies that divide the space among streams. But not with less than half of them free:
-    /// pages of one victim may open segments in several streams, more than were freed.
-    #[cold]
-    fn next_segment(&mut self, stream: StreamId, cause: Cause) -> Result<OpenSegment, SimError> {
-        let full = self.open[stream.index()];
-        if !full.is_closed() {
-            self.seal(full);
-            self.open[stream.index()] = CLOSED;
-        }
-        if cause == Cause::User {
-            let mut cycles = 0;
-            let clean_below = self.config.clean_below as usize;
-            while self.free.len() < clean_below / 2
-                || (self.free.len() < clean_below && !self.has_room(stream))
-            {
-                self.clean()?;
-                cycles += 1;
-                if cycles > CYCLES_MAX {
-                    return Err(self.out_of_space());
-                }
-            }
-            let opened = self.open[stream.index()];
-            if self.has_room(stream) {
-                self.measure_idle(stream);
-                return Ok(opened);
-            }
-            if !opened.is_closed() {
-                // Cleaning filled it to the brim.
-                self.seal(opened);
-            }
-        }
-        let opened = self.open_segment(stream)?;
-        if cause == Cause::User {
-            self.measure_idle(stream);
-        }
-        Ok(opened)
-    }
-
     /// True if `stream` has an open segment that takes another page of any size.
     fn has_room(&self, stream: StreamId) -> bool {
-        let open = self.open[stream.index()];
+        let open = self.log.open[stream.index()];
         !open.is_closed() && open.used_bytes + self.config.page_bytes <= self.config.segment_bytes
     }
 
-    fn seal(&mut self, full: OpenSegment) {
-        self.log.seal(&mut self.policy, full.segment, self.now);
-    }
-
-    fn open_segment(&mut self, stream: StreamId) -> Result<OpenSegment, SimError> {
-        let free = self.free.pop_front().or_else(|| self.reserve.lend());
-        let Some(segment) = free else {
-            return Err(self.out_of_space());
-        };
-        self.log.table.open(SegmentId(segment), stream);
-        let open = OpenSegment {
-            segment,
-            next_slot: self.log.space.first_slot(segment),
-            used_bytes: 0,
-        };
-        self.open[stream.index()] = open;
-        Ok(open)
-    }
-
-    /// One cleaning cycle: selects victims, gathers their live pages, frees them, writes the pages.
-    fn clean(&mut self) -> Result<(), SimError> {
-        let mut victims = std::mem::take(&mut self.victims);
-        victims.clear();
-        self.policy
-            .select_victims(&self.log.table, self.now, self.batch, &mut victims);
-        if victims.is_empty() {
-            return Err(self.out_of_space());
-        }
-        self.count_victims(&victims);
-        if !self.policy.separates() {
-            self.shuffle(&mut victims);
-        }
-        let mut moving = std::mem::take(&mut self.moving);
-        let mut moves = std::mem::take(&mut self.moves);
-        moving.clear();
-        moves.clear();
-        if self.keeps_page_histories() {
-            self.gather_pages(&victims, &mut moving, &mut moves);
-            self.policy.order(&mut moves, self.now);
-        } else {
-            self.gather_segments(&victims, &mut moving, &mut moves);
-        }
-        let result = self.relocate(&moves, &moving);
-        (self.victims, self.moving, self.moves) = (victims, moving, moves);
-        result
-    }
-
-    /// Puts victims in an order drawn by chance: relocated in the order of their scores, their
-    /// pages would be kept apart by how often they are updated.
-    fn shuffle(&mut self, victims: &mut [SegmentId]) {
-        for last in (1..victims.len()).rev() {
-            victims.swap(last, self.rng.below(last as u32 + 1) as usize);
+    /// One cleaning cycle.
+    fn clean_once(&mut self) -> Result<(), SimError> {
+        match self.clean(self.batch)? {
+            true => Ok(()),
+            false => Err(self.out_of_space()),
         }
     }
 
@@ -611,114 +418,115 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         }
     }
 
-    /// All live pages of the victims, each with its own history.
-    fn gather_pages(
-        &mut self,
-        victims: &[SegmentId],
-        moving: &mut Vec<u32>,
-        moves: &mut Vec<PageWrite>,
-    ) {
-        for &victim in victims {
-            self.drain(victim, moving);
-        }
-        self.log.space.touch(moving.iter().copied());
-        for &page in moving.iter() {
-            let old = self.log.own_history(page);
-            let history = self.policy.survived(old, self.now);
-            moves.push(PageWrite {
-                token: u64::from(page),
-                bytes: self.size(page),
-                cause: Cause::Relocated,
-                history,
-                rate: self.rate(page),
-            });
-        }
-        moving.clear();
-    }
-
-    /// The pages of a victim share its history, so ordering them means ordering the victims (the
-    /// order is stable): `moves` gets one entry per victim whose token is its range in `moving`.
-    fn gather_segments(
-        &mut self,
-        victims: &[SegmentId],
-        moving: &mut Vec<u32>,
-        moves: &mut Vec<PageWrite>,
-    ) {
-        for &victim in victims {
-            let history = self
-                .policy
-                .survived(self.log.table.history(victim), self.now);
-            let first = moving.len() as u64;
-            self.drain(victim, moving);
-            let token = first << 32 | moving.len() as u64;
-            moves.push(PageWrite {
-                token,
-                bytes: 0,
-                cause: Cause::Relocated,
-                history,
-                rate: 0.0,
-            });
-        }
-        self.policy.order(moves, self.now);
-    }
-
-    /// Takes the live pages out of a victim and frees it.
-    fn drain(&mut self, victim: SegmentId, moving: &mut Vec<u32>) {
-        debug_assert_eq!(self.log.table.state(victim), SegmentState::Sealed);
-        self.log.space.drain(victim.0, moving);
-        self.log.table.begin_cleaning(victim);
-        self.log.free(&mut self.policy, victim);
-        self.free.push_back(victim.0);
-    }
-
-    fn relocate(&mut self, moves: &[PageWrite], moving: &[u32]) -> Result<(), SimError> {
-        if self.keeps_page_histories() {
-            for write in moves {
-                self.relocate_page(write, write.token as u32)?;
-            }
-            return Ok(());
-        }
-        let runs = self.writes_runs();
-        for group in moves {
-            let range = (group.token >> 32) as usize..group.token as u32 as usize;
-            if runs {
-                self.relocate_run(group, &moving[range])?;
-                continue;
-            }
-            for &page in &moving[range] {
-                let write = PageWrite {
-                    bytes: self.size(page),
-                    rate: self.rate(page),
-                    ..*group
-                };
-                self.relocate_page(&write, page)?;
-            }
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn relocate_page(&mut self, write: &PageWrite, page: u32) -> Result<(), SimError> {
-        self.totals.relocated_pages += 1;
-        self.totals.relocated_bytes += u64::from(write.bytes);
-        self.append(write, page, true)
-    }
-
-    fn open_segments(&self) -> u32 {
-        self.open.iter().filter(|open| !open.is_closed()).count() as u32
-    }
-
     fn out_of_space(&self) -> SimError {
         let segments = self.log.table.len();
         SimError::OutOfSpace {
-            policy: self.policy.name(),
+            policy: self.log.policy.name(),
             updates: self.totals.updates,
             live_pages: (0..segments)
                 .map(|s| u64::from(self.log.table.live_pages(SegmentId(s))))
                 .sum(),
             segments,
-            open: self.open_segments(),
+            open: self.log.open_segments(),
         }
+    }
+}
+
+impl<P: CleaningPolicy, W: Workload> Owner for Simulator<P, W> {
+    type Policy = P;
+    type Error = SimError;
+    const FREES_FIRST: bool = true;
+
+    #[inline]
+    fn log(&mut self) -> &mut LogSpace<P> {
+        &mut self.log
+    }
+
+    #[inline]
+    fn size(&self, page: u32) -> u32 {
+        match &self.sizes {
+            None => self.config.page_bytes,
+            Some(sizes) => sizes[page as usize],
+        }
+    }
+
+    #[inline]
+    fn rate(&self, page: u32) -> f32 {
+        if self.log.policy.needs_rates() {
+            self.rates[page as usize]
+        } else {
+            0.0
+        }
+    }
+
+    fn take_free(&mut self) -> Option<u32> {
+        self.log.free.pop_front().or_else(|| self.reserve.lend())
+    }
+
+    fn no_space(&self) -> SimError {
+        self.out_of_space()
+    }
+
+    /// Counts the victims. Relocated in the order of their scores, their pages would be kept apart
+    /// by how often they are updated; if that is not the policy's aim, chance draws the order.
+    fn selected(&mut self, victims: &mut [SegmentId]) {
+        self.count_victims(victims);
+        if !self.log.policy.separates() {
+            for last in (1..victims.len()).rev() {
+                victims.swap(last, self.rng.below(last as u32 + 1) as usize);
+            }
+        }
+    }
+
+    #[inline]
+    fn moved(&mut self, _from: u32, _to: u32, bytes: u32) {
+        self.totals.relocated_pages += 1;
+        self.totals.relocated_bytes += u64::from(bytes);
+    }
+
+    fn erased(&mut self, _victim: SegmentId) {}
+
+    /// User writes clean first when free
+    /// segments run low, until enough are free or moved pages left space in a segment of this very
+    /// stream: to go on then would make this stream clean for others, which costs much with
+    /// policies that divide the space among streams. But not with less than half of them free:
+    /// pages of one victim may open segments in several streams, more than were freed.
+    #[cold]
+    fn next_segment(&mut self, stream: StreamId, cause: Cause) -> Result<OpenSegment, SimError> {
+        self.log.seal(stream);
+        if cause == Cause::User {
+            let mut cycles = 0;
+            let clean_below = self.config.clean_below as usize;
+            while self.log.free.len() < clean_below / 2
+                || (self.log.free.len() < clean_below && !self.has_room(stream))
+            {
+                self.clean_once()?;
+                cycles += 1;
+                if cycles > CYCLES_MAX {
+                    return Err(self.out_of_space());
+                }
+            }
+            if self.has_room(stream) {
+                self.measure_idle(stream);
+                return Ok(self.log.open[stream.index()]);
+            }
+            // Cleaning filled it to the brim.
+            self.log.seal(stream);
+        }
+        let opened = self.open_segment(stream)?;
+        if cause == Cause::User {
+            self.measure_idle(stream);
+        }
+        Ok(opened)
+    }
+
+    #[inline]
+    fn relocate_run(&mut self, group: &PageWrite, pages: &[u32]) -> Result<bool, SimError> {
+        let runs = self.writes_runs();
+        if runs {
+            self.move_run(group, pages)?;
+        }
+        Ok(runs)
     }
 }
 

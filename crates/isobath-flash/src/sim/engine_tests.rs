@@ -1,6 +1,7 @@
 use super::*;
 use crate::analysis;
 use crate::policy::{Greedy, Mdc, SegmentTable};
+use crate::policy::{History, SegmentState, Tick};
 use crate::sim::PageSizes;
 use crate::trace::Trace;
 
@@ -285,7 +286,7 @@ fn balance<P: CleaningPolicy, W: Workload>(simulator: &Simulator<P, W>, name: &s
             bytes[segment],
             "{name} segment {segment}"
         );
-        let free = simulator.free.contains(&(segment as u32));
+        let free = simulator.log.free.contains(&(segment as u32));
         assert_eq!(
             simulator.log.table.state(id) == SegmentState::Free,
             free,
@@ -426,7 +427,7 @@ fn every_history_is_updated_or_forgotten_once_wherever_its_page_is() {
         while simulator.updates(1000).unwrap() > 0 {}
         let space = &simulator.log.space;
         let present = (0..8_000).filter(|&page| space.get(page) != NOWHERE);
-        assert_eq!(simulator.policy.alive.len(), present.count());
+        assert_eq!(simulator.log.policy.alive.len(), present.count());
         assert!(simulator.totals.cleaned_segments > 0);
     }
 }

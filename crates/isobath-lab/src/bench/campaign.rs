@@ -36,6 +36,19 @@ pub struct Case {
 }
 
 impl Case {
+    /// A run where its plan says, outside of named rows.
+    #[must_use]
+    pub fn new(plan: Plan, side: usize, round: usize) -> Case {
+        Case {
+            plan,
+            side,
+            round,
+            place: None,
+            row: None,
+            search: None,
+        }
+    }
+
     /// Equal for equal plans and rounds; what a record of an earlier session is found by.
     fn name(&self) -> String {
         let place = self.place_of(&self.plan);

@@ -3,7 +3,7 @@
 use isobath_model::workload::Durability;
 use serde::{Deserialize, Serialize};
 
-use super::choice::{Choice, YCSB_ZIPF};
+use super::choice::Choice;
 use super::keys::{KeyFormat, KeyOrder};
 use super::tpcc;
 use super::workload::{Mix, Operation};
@@ -28,26 +28,42 @@ pub struct Workload {
     /// A description, in a sentence.
     pub about: String,
     /// Keys.
+    #[serde(default)]
     pub key_format: KeyFormat,
     /// Order of the keys of successive records.
+    #[serde(default)]
     pub key_order: KeyOrder,
     /// Bytes of a value.
     pub value_bytes: usize,
     /// Operations and their weights.
     pub mix: Mix,
     /// The law by which records are chosen.
+    #[serde(default)]
     pub choice: Choice,
     /// Keys per get-many.
+    #[serde(default = "default_batch")]
     pub batch: usize,
     /// Records per scan.
+    #[serde(default)]
     pub scan: ScanLength,
     /// Nothing is loaded before: the clients insert the records, and the run ends with the last of
     /// them.
+    #[serde(default)]
     pub fill: bool,
     /// The TPC-C-derived workload at this scale; a record is a warehouse then, with all that
     /// belongs to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tpcc: Option<tpcc::Scale>,
+}
+
+impl Default for ScanLength {
+    fn default() -> ScanLength {
+        ScanLength::Fixed(100)
+    }
+}
+
+fn default_batch() -> usize {
+    64
 }
 
 /// Milliseconds that commits may reach the drive late if they are buffered.
@@ -69,159 +85,13 @@ pub struct FileWorkload {
     pub buffered_ms: Option<u32>,
 }
 
-/// Name, sentence, key bytes (0: YCSB's), value bytes, mix.
-type Entry = (
-    &'static str,
-    &'static str,
-    usize,
-    usize,
-    &'static [(Operation, u32)],
-);
+/// Workloads but those derived from TPC-C.
+const PLAIN: &str = include_str!("../../campaigns/workloads.toml");
 
-use Operation::{Get, GetMany, Insert, ReadModifyWrite, Scan, Update};
-
-const ENTRIES: &[Entry] = &[
-    (
-        "lookup",
-        "random lookups of small records (paper 001, section 5)",
-        8,
-        120,
-        &[(Get, 1)],
-    ),
-    (
-        "lookup-zipf",
-        "random lookups of small records by a Zipf law, exponent 0.99",
-        8,
-        120,
-        &[(Get, 1)],
-    ),
-    (
-        "lookup-many",
-        "random lookups of small records, 64 by each call (get-many; RocksDB's batched MultiGet)",
-        8,
-        120,
-        &[(GetMany, 1)],
-    ),
-    (
-        "update",
-        "updates of 4,000-byte values, uniform (paper 002, section 3.2)",
-        16,
-        4000,
-        &[(Update, 1)],
-    ),
-    (
-        "update-small",
-        "updates of 128-byte values, uniform (paper 002, section 3.2)",
-        16,
-        128,
-        &[(Update, 1)],
-    ),
-    (
-        "update-zipf",
-        "updates of 128-byte values by a Zipf law, exponent 0.99",
-        16,
-        128,
-        &[(Update, 1)],
-    ),
-    (
-        "update-large-zipf",
-        "updates of 4,000-byte values by a Zipf law, exponent 0.99",
-        16,
-        4000,
-        &[(Update, 1)],
-    ),
-    (
-        "mixed",
-        "half reads, half updates of 4,000-byte values, uniform (paper 002)",
-        16,
-        4000,
-        &[(Get, 50), (Update, 50)],
-    ),
-    (
-        "mixed-small",
-        "half reads, half updates of 128-byte values, uniform (paper 002)",
-        16,
-        128,
-        &[(Get, 50), (Update, 50)],
-    ),
-    (
-        "read-mostly",
-        "95 reads to 5 updates of 128-byte values, uniform",
-        16,
-        128,
-        &[(Get, 95), (Update, 5)],
-    ),
-    (
-        "scan",
-        "scans of 100 small records from a random one on",
-        8,
-        120,
-        &[(Scan, 1)],
-    ),
-    (
-        "fill-unique-random",
-        "db_bench filluniquerandom: inserts of every key once, in random order (paper 000, section 5.3)",
-        16,
-        100,
-        &[(Insert, 1)],
-    ),
-    (
-        "read-random",
-        "db_bench readrandom: lookups of such keys, uniform (paper 000)",
-        16,
-        100,
-        &[(Get, 1)],
-    ),
-    (
-        "seek-random",
-        "db_bench seekrandom: seeks and the next 128 entries (paper 000)",
-        16,
-        100,
-        &[(Scan, 1)],
-    ),
-    (
-        "ycsb-a",
-        "YCSB A: 50 reads to 50 updates, scrambled Zipf",
-        0,
-        1000,
-        &[(Get, 50), (Update, 50)],
-    ),
-    (
-        "ycsb-b",
-        "YCSB B: 95 reads to 5 updates, scrambled Zipf",
-        0,
-        1000,
-        &[(Get, 95), (Update, 5)],
-    ),
-    (
-        "ycsb-c",
-        "YCSB C: reads, scrambled Zipf",
-        0,
-        1000,
-        &[(Get, 1)],
-    ),
-    (
-        "ycsb-d",
-        "YCSB D: 95 reads of the latest to 5 inserts",
-        0,
-        1000,
-        &[(Get, 95), (Insert, 5)],
-    ),
-    (
-        "ycsb-e",
-        "YCSB E: 95 scans of 1 to 100 records to 5 inserts, scrambled Zipf",
-        0,
-        1000,
-        &[(Scan, 95), (Insert, 5)],
-    ),
-    (
-        "ycsb-f",
-        "YCSB F: 50 reads to 50 read-modify-writes, scrambled Zipf",
-        0,
-        1000,
-        &[(Get, 50), (ReadModifyWrite, 50)],
-    ),
-];
+#[derive(Deserialize)]
+struct Plain {
+    workload: Vec<Workload>,
+}
 
 const TPCC: [(&str, &str, tpcc::Scale); 2] = [
     (
@@ -240,8 +110,10 @@ impl Workload {
     /// Every named workload.
     #[must_use]
     pub fn all() -> Vec<Workload> {
-        let plain = ENTRIES.iter().map(Workload::of);
-        plain.chain(TPCC.iter().map(Workload::of_tpcc)).collect()
+        #[expect(clippy::expect_used, reason = "a constant, which a test reads")]
+        let Plain { workload } = toml::from_str(PLAIN).expect("named workloads");
+        let tpcc = TPCC.iter().map(Workload::of_tpcc);
+        workload.into_iter().chain(tpcc).collect()
     }
 
     /// The workload of this name.
@@ -291,40 +163,7 @@ impl Workload {
     /// Random lookups of small records.
     #[must_use]
     pub fn lookup() -> Workload {
-        Workload::of(&ENTRIES[0])
-    }
-
-    fn of(&(name, about, key_bytes, value_bytes, weights): &Entry) -> Workload {
-        let is_ycsb = key_bytes == 0;
-        let is_db_bench = value_bytes == 100;
-        Workload {
-            name: name.to_owned(),
-            about: about.to_owned(),
-            key_format: match is_ycsb {
-                true => KeyFormat::User,
-                false => KeyFormat::Binary { bytes: key_bytes },
-            },
-            key_order: match is_ycsb || is_db_bench {
-                true => KeyOrder::Hashed,
-                false => KeyOrder::Sequential,
-            },
-            value_bytes,
-            mix: Mix::of(weights),
-            choice: match name {
-                "ycsb-d" => Choice::Latest(YCSB_ZIPF),
-                _ if is_ycsb => Choice::ScrambledZipf(YCSB_ZIPF),
-                _ if name.ends_with("-zipf") => Choice::Zipf(YCSB_ZIPF),
-                _ => Choice::Uniform,
-            },
-            batch: 64,
-            scan: match name {
-                "ycsb-e" => ScanLength::UpTo(100),
-                "seek-random" => ScanLength::Fixed(128),
-                _ => ScanLength::Fixed(100),
-            },
-            fill: name == "fill-unique-random",
-            tpcc: None,
-        }
+        Workload::all().swap_remove(0)
     }
 
     /// The workload that a file for `isobath advise` describes, and what else it says of a run.
@@ -350,16 +189,16 @@ impl Workload {
             key_order: KeyOrder::Hashed,
             value_bytes: file.value_bytes.round() as usize,
             mix: Mix::of(&[
-                (Get, weight(file.point_reads)),
-                (Scan, weight(file.scans)),
-                (Update, weight(file.updates)),
-                (Insert, weight(file.inserts)),
+                (Operation::Get, weight(file.point_reads)),
+                (Operation::Scan, weight(file.scans)),
+                (Operation::Update, weight(file.updates)),
+                (Operation::Insert, weight(file.inserts)),
             ]),
             choice: match file.zipf_exponent {
                 0.0 => Choice::Uniform,
                 exponent => Choice::Zipf(exponent),
             },
-            batch: 64,
+            batch: default_batch(),
             scan: ScanLength::Fixed((file.scan_records.round() as usize).max(1)),
             fill: false,
             tpcc: None,

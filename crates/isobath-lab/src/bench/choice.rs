@@ -12,10 +12,11 @@ use serde::{Deserialize, Serialize};
 use super::keys::mix;
 
 /// The law by which records are chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Choice {
     /// Every record equally often.
+    #[default]
     Uniform,
     /// Zipf with this exponent over all records; neighbouring ranks lie far apart.
     Zipf(f64),
@@ -25,8 +26,6 @@ pub enum Choice {
     Latest(f64),
 }
 
-/// YCSB's Zipf constant.
-pub(super) const YCSB_ZIPF: f64 = 0.99;
 /// Items over which YCSB's scrambled law ranks.
 const SCRAMBLED_ITEMS: u64 = 10_000_000_000;
 
@@ -295,7 +294,7 @@ mod tests {
 
     #[test]
     fn latest_prefers_the_newest_and_never_names_what_is_not_stored() {
-        let chooser = Chooser::new(Choice::Latest(YCSB_ZIPF), 1000);
+        let chooser = Chooser::new(Choice::Latest(0.99), 1000);
         let inserted = Inserted::from(1000);
         let mut picker = Picker::new(1, 0);
         let mut newest = 0;
@@ -320,8 +319,8 @@ mod tests {
         for choice in [
             Choice::Uniform,
             Choice::Zipf(1.2),
-            Choice::ScrambledZipf(YCSB_ZIPF),
-            Choice::Latest(YCSB_ZIPF),
+            Choice::ScrambledZipf(0.99),
+            Choice::Latest(0.99),
         ] {
             let chooser = Chooser::new(choice, 5000);
             let inserted = Inserted::from(5000);

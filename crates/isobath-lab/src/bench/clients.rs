@@ -335,14 +335,14 @@ impl Client<'_> {
                     self.get(index, &key, session)?;
                 }
                 let value = records.value(self.picker.rng.u64(..));
-                session.put(&key, value)?;
+                session.put(0, &key, value)?;
             }
             Operation::Insert => {
                 let index = self.shared.inserted.reserve();
                 if index >= self.shared.fill_to {
                     return Ok(None);
                 }
-                session.put(&records.key(index), records.value(index))?;
+                session.put(0, &records.key(index), records.value(index))?;
                 self.shared.inserted.stored(index);
             }
             Operation::NewOrder
@@ -359,7 +359,7 @@ impl Client<'_> {
     }
 
     fn get(&mut self, index: u64, key: &Key, session: &mut dyn Session) -> Result<(), LabError> {
-        let found = session.get(key, &mut self.value)?;
+        let found = session.get(0, key, &mut self.value)?;
         self.verify(index, found.then_some(&self.value[..]))
     }
 
@@ -371,7 +371,7 @@ impl Client<'_> {
             ScanLength::UpTo(records) => self.picker.rng.usize(1..=records),
         };
         let (mut bytes, mut first) = (0usize, None);
-        let seen = session.scan(&key, limit, &mut |found, value| {
+        let seen = session.scan_up_to(&key, limit, &mut |found, value| {
             first.get_or_insert_with(|| found == &key[..]);
             bytes += value.len();
         })?;

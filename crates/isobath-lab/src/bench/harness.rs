@@ -91,7 +91,7 @@ fn ns_per_answer(plan: &Plan) -> Result<f64, LabError> {
         while Instant::now() < until {
             let began = Instant::now();
             for key in &keys {
-                session.get(key, &mut value)?;
+                session.get(0, key, &mut value)?;
                 std::hint::black_box(&value);
             }
             let ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);

@@ -37,6 +37,12 @@ pub enum KeyFormat {
     User,
 }
 
+impl Default for KeyFormat {
+    fn default() -> KeyFormat {
+        KeyFormat::Binary { bytes: 16 }
+    }
+}
+
 impl KeyFormat {
     /// Bytes of a key.
     #[must_use]
@@ -49,10 +55,11 @@ impl KeyFormat {
 }
 
 /// In which order the keys of successive records are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KeyOrder {
     /// Ascending and without gaps.
+    #[default]
     Sequential,
     /// Scattered by a bijection: unique, in random order.
     Hashed,
@@ -94,7 +101,7 @@ impl Records {
     }
 
     /// The record that a key belongs to; the reverse of [`Records::key`].
-    pub(crate) fn index(&self, key: &Key) -> u64 {
+    pub(crate) fn index(&self, key: &[u8]) -> u64 {
         let number = match self.format {
             KeyFormat::Binary { .. } => key[..8]
                 .iter()

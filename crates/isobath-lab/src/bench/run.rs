@@ -147,7 +147,9 @@ pub(crate) fn run_on(
         (Some(tpcc), true) => Some(check(tpcc, &*engine, monitor)?),
         _ => None,
     };
-    let settings = engine.settings();
+    let settings = engine.settings().into_iter();
+    let settings = settings.map(|(name, value)| (name.to_owned(), value));
+    let settings = settings.collect();
     let (version, clients) = (engine.version(), engine.clients());
     engine.close()?;
     let mut measured = measured?;
@@ -376,7 +378,7 @@ fn fill_pool(
         let from = index as u64 * span;
         // Hashed keys are read one by one: a scan of their order would need them sorted.
         (from..(from + span).min(records.records))
-            .try_for_each(|at| session.get(&records.key(at), &mut value).map(|_| ()))
+            .try_for_each(|at| session.get(0, &records.key(at), &mut value).map(|_| ()))
     }))
 }
 

@@ -236,14 +236,7 @@ impl Runner<'_> {
         if let Some((_, record)) = self.known.iter().find(|(known, _)| *known == name) {
             return Ok(record.clone());
         }
-        let case = Case {
-            plan,
-            side: 0,
-            round: 0,
-            place: None,
-            row: None,
-            search: None,
-        };
+        let case = Case::new(plan, 0, 0);
         let record = match self.campaign.run(&case, self.monitor)? {
             Outcome::Ran(record) | Outcome::Known(record) => *record,
         };

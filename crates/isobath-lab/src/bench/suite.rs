@@ -275,12 +275,9 @@ impl Suite {
                 let mut plan = self.plan(row, kind, share, choice)?;
                 plan.engine.tuning.block_align = block_align;
                 cases.push(Case {
-                    plan,
-                    side,
-                    round,
                     place: choice.place(is_simulated),
                     row: Some(row.name.clone()),
-                    search: None,
+                    ..Case::new(plan, side, round)
                 });
             }
         }

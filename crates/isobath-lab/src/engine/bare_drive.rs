@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use isobath_io::AlignedBuf;
 use rustix::fs::OFlags;
 
-use super::EngineConfig;
 use super::baseline::{Below, BelowIo};
+use super::{EngineConfig, path_of};
 use crate::LabError;
 use crate::bench::Records;
 
@@ -28,9 +28,7 @@ pub(super) struct DriveFile {
 
 impl DriveFile {
     pub(super) fn open(config: &EngineConfig, create: bool) -> Result<DriveFile, LabError> {
-        let path = config.path.clone().ok_or_else(|| {
-            LabError::Request("the drive alone is measured in a file; name one".to_owned())
-        })?;
+        let path = path_of(config)?.clone();
         let is_synced = config.space.is_synced();
         let synced = if is_synced {
             OFlags::DSYNC

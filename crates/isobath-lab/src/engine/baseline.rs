@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use super::{Access, Client, Counters, Ended, Engine, Key, Session, Sorted, Work, run_on_threads};
+use super::{Client, Engine, Key, Session, Sorted, Tables, Visit, VisitMany, run_on_threads};
 use crate::LabError;
 use crate::bench::Records;
 
@@ -74,11 +74,11 @@ impl<B: Below> Engine for Baseline<B> {
         B::NAME.to_owned()
     }
 
-    fn settings(&self) -> Vec<(String, String)> {
+    fn settings(&self) -> Vec<(&'static str, String)> {
         let answers = ("answers", "made up from the key");
         let settings = self.below.settings().into_iter().chain([answers]);
         settings
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .map(|(name, value)| (name, value.to_owned()))
             .collect()
     }
 
@@ -109,10 +109,6 @@ impl<B: Below> Engine for Baseline<B> {
         run_on_threads(self.threads, session, &*client)
     }
 
-    fn counters(&self) -> Counters {
-        Counters::default()
-    }
-
     fn files(&self) -> Result<Vec<PathBuf>, LabError> {
         Ok(self.below.files())
     }
@@ -128,46 +124,43 @@ struct MadeUp<'r, I> {
     io: I,
 }
 
+impl<I: BelowIo> Tables for MadeUp<'_, I> {
+    fn get(&mut self, _: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
+        let index = self.records.index(key);
+        self.io.read(index, None)?;
+        value.clear();
+        value.extend_from_slice(self.records.value(index));
+        Ok(true)
+    }
+
+    fn put(&mut self, _: usize, key: &[u8], value: &[u8]) -> Result<(), LabError> {
+        self.io.write(self.records.index(key), value)
+    }
+
+    /// Every record is the first one again: what is measured is what the benchmark does with a
+    /// record, not what making one up takes.
+    fn scan(&mut self, _: usize, from: &[u8], visit: &mut Visit<'_>) -> Result<(), LabError> {
+        let first = self.records.index(from);
+        let value = self.records.value(first);
+        let mut before = None;
+        for index in (0..).map(|step| first.wrapping_add(step)) {
+            self.io.read(index, before)?;
+            before = Some(index);
+            if !visit(from, value) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
 impl<I: BelowIo> Session for MadeUp<'_, I> {
-    fn get_many(
-        &mut self,
-        keys: &[Key],
-        visit: &mut (dyn FnMut(usize, Option<&[u8]>) + Send),
-    ) -> Result<(), LabError> {
+    fn get_many(&mut self, keys: &[Key], visit: &mut VisitMany<'_>) -> Result<(), LabError> {
         for (at, key) in keys.iter().enumerate() {
             let index = self.records.index(key);
             self.io.read(index, None)?;
             visit(at, Some(self.records.value(index)));
         }
         Ok(())
-    }
-
-    /// Every record is the first one again: what is measured is what the benchmark does with a
-    /// record, not what making one up takes.
-    fn scan(
-        &mut self,
-        from: &Key,
-        limit: usize,
-        visit: &mut (dyn FnMut(&[u8], &[u8]) + Send),
-    ) -> Result<usize, LabError> {
-        let first = self.records.index(from);
-        let value = self.records.value(first);
-        let mut before = None;
-        for index in (0..limit as u64).map(|step| first.wrapping_add(step)) {
-            self.io.read(index, before)?;
-            before = Some(index);
-            visit(from, value);
-        }
-        Ok(limit)
-    }
-
-    fn put(&mut self, key: &Key, value: &[u8]) -> Result<(), LabError> {
-        self.io.write(self.records.index(key), value)
-    }
-
-    fn transact(&mut self, _: Access, _: &mut Work<'_>) -> Result<Ended, LabError> {
-        Err(LabError::Request(
-            "an engine that keeps nothing runs no transactions".to_owned(),
-        ))
     }
 }

@@ -22,8 +22,8 @@ use ::fjall::{
 use super::lsm::TreeSizes;
 use super::txn::ended;
 use super::{
-    Access, Client, Counters, Decision, Ended, Engine, EngineConfig, IsolationLevel, Key, Session,
-    Sorted, Transaction, Work, run_on_threads,
+    Access, Client, Decision, Ended, Engine, EngineConfig, IsolationLevel, Key, Session, Sorted,
+    Tables, Visit, VisitMany, Work, path_of, run_on_threads,
 };
 use crate::LabError;
 
@@ -71,11 +71,7 @@ fn open_files() -> usize {
 
 impl FjallEngine {
     pub(super) fn open(config: &EngineConfig, create: bool) -> Result<FjallEngine, LabError> {
-        let Some(path) = &config.path else {
-            return Err(LabError::Request(
-                "fjall runs on files here; leave out --memory-device".into(),
-            ));
-        };
+        let path = path_of(config)?;
         // fjall makes missing stores, so a missing one is an error unless it is to be made.
         if !create && !path.exists() {
             let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
@@ -139,7 +135,7 @@ impl Engine for FjallEngine {
         "fjall 3".to_owned()
     }
 
-    fn settings(&self) -> Vec<(String, String)> {
+    fn settings(&self) -> Vec<(&'static str, String)> {
         let journal = match self.commit {
             None => "on, left in the process: fjall cannot be without it",
             Some(PersistMode::Buffer) => "on, not synced",
@@ -171,7 +167,6 @@ impl Engine for FjallEngine {
             ("journal", journal.to_owned()),
             ("isolation", isolation.to_owned()),
         ]
-        .map(|(name, value)| (name.to_owned(), value))
         .into()
     }
 
@@ -208,10 +203,6 @@ impl Engine for FjallEngine {
         )
     }
 
-    fn counters(&self) -> Counters {
-        Counters::default()
-    }
-
     fn files(&self) -> Result<Vec<PathBuf>, LabError> {
         let mut files = Vec::new();
         // Journals are no data: they are made at their full size and written little by little.
@@ -235,19 +226,46 @@ struct FjallSession<'e> {
     engine: &'e FjallEngine,
 }
 
-impl Session for FjallSession<'_> {
-    fn get(&mut self, key: &Key, value: &mut Vec<u8>) -> Result<bool, LabError> {
+impl Tables for FjallSession<'_> {
+    fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
         value.clear();
-        let found = self.engine.tables[0].get(key).map_err(failed)?;
+        let found = self.engine.tables[table].get(key).map_err(failed)?;
         value.extend_from_slice(found.as_deref().unwrap_or_default());
         Ok(found.is_some())
     }
 
-    fn get_many(
-        &mut self,
-        keys: &[Key],
-        visit: &mut (dyn FnMut(usize, Option<&[u8]>) + Send),
-    ) -> Result<(), LabError> {
+    fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<(), LabError> {
+        let engine = self.engine;
+        if let Some((db, tables)) = &engine.transactions {
+            let mut transaction = db.write_tx().durability(engine.commit);
+            transaction.insert(&tables[table], key, value);
+            return transaction.commit().map_err(failed);
+        }
+        match engine.commit {
+            // Only a batch can be synced.
+            Some(PersistMode::SyncData) => {
+                let mut batch = engine.db.batch().durability(engine.commit);
+                batch.insert(&engine.tables[table], key, value);
+                batch.commit().map_err(failed)
+            }
+            _ => engine.tables[table].insert(key, value).map_err(failed),
+        }
+    }
+
+    fn delete(&mut self, table: usize, key: &[u8]) -> Result<(), LabError> {
+        let mut batch = self.engine.db.batch().durability(self.engine.commit);
+        batch.remove(&self.engine.tables[table], key);
+        batch.commit().map_err(failed)
+    }
+
+    fn scan(&mut self, table: usize, from: &[u8], visit: &mut Visit<'_>) -> Result<(), LabError> {
+        let engine = self.engine;
+        scan(&engine.db.snapshot(), &engine.tables[table], from, visit)
+    }
+}
+
+impl Session for FjallSession<'_> {
+    fn get_many(&mut self, keys: &[Key], visit: &mut VisitMany<'_>) -> Result<(), LabError> {
         let snapshot = self.engine.db.snapshot();
         for (at, key) in keys.iter().enumerate() {
             let found = snapshot.get(&self.engine.tables[0], key).map_err(failed)?;
@@ -256,48 +274,10 @@ impl Session for FjallSession<'_> {
         Ok(())
     }
 
-    fn scan(
-        &mut self,
-        from: &Key,
-        limit: usize,
-        visit: &mut (dyn FnMut(&[u8], &[u8]) + Send),
-    ) -> Result<usize, LabError> {
-        let snapshot = self.engine.db.snapshot();
-        let mut seen = 0;
-        scan(
-            &snapshot,
-            &self.engine.tables[0],
-            from,
-            &mut |key, value| {
-                visit(key, value);
-                seen += 1;
-                seen < limit
-            },
-        )?;
-        Ok(seen)
-    }
-
-    fn put(&mut self, key: &Key, value: &[u8]) -> Result<(), LabError> {
-        let engine = self.engine;
-        if let Some((db, tables)) = &engine.transactions {
-            let mut transaction = db.write_tx().durability(engine.commit);
-            transaction.insert(&tables[0], &key[..], value);
-            return transaction.commit().map_err(failed);
-        }
-        match engine.commit {
-            Some(PersistMode::SyncData) => {
-                let mut batch = engine.db.batch().durability(engine.commit);
-                batch.insert(&engine.tables[0], &key[..], value);
-                batch.commit().map_err(failed)
-            }
-            _ => engine.tables[0].insert(&key[..], value).map_err(failed),
-        }
-    }
-
     fn transact(&mut self, access: Access, work: &mut Work<'_>) -> Result<Ended, LabError> {
         let engine = self.engine;
         let Some((db, tables)) = &engine.transactions else {
-            return ended(work(&mut Direct { engine }));
+            return ended(work(self));
         };
         if access == Access::Read {
             return ended(work(&mut Reading {
@@ -334,7 +314,7 @@ fn scan(
     from: &impl Readable,
     table: impl AsRef<Keyspace>,
     key: &[u8],
-    visit: &mut (dyn FnMut(&[u8], &[u8]) -> bool + Send),
+    visit: &mut Visit<'_>,
 ) -> Result<(), LabError> {
     for record in from.range(table, key..) {
         let (key, value) = record.into_inner().map_err(failed)?;
@@ -351,17 +331,12 @@ struct Reading<'t> {
     tables: &'t [Keyspace],
 }
 
-impl Transaction for Reading<'_> {
+impl Tables for Reading<'_> {
     fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
         get(&self.snapshot, &self.tables[table], key, value)
     }
 
-    fn scan(
-        &mut self,
-        table: usize,
-        from: &[u8],
-        visit: &mut (dyn FnMut(&[u8], &[u8]) -> bool + Send),
-    ) -> Result<(), LabError> {
+    fn scan(&mut self, table: usize, from: &[u8], visit: &mut Visit<'_>) -> Result<(), LabError> {
         scan(&self.snapshot, &self.tables[table], from, visit)
     }
 }
@@ -372,7 +347,7 @@ struct Writing<'t> {
     tables: &'t [SingleWriterTxKeyspace],
 }
 
-impl Transaction for Writing<'_> {
+impl Tables for Writing<'_> {
     fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
         get(&self.transaction, &self.tables[table], key, value)
     }
@@ -387,57 +362,7 @@ impl Transaction for Writing<'_> {
         Ok(())
     }
 
-    fn scan(
-        &mut self,
-        table: usize,
-        from: &[u8],
-        visit: &mut (dyn FnMut(&[u8], &[u8]) -> bool + Send),
-    ) -> Result<(), LabError> {
+    fn scan(&mut self, table: usize, from: &[u8], visit: &mut Visit<'_>) -> Result<(), LabError> {
         scan(&self.transaction, &self.tables[table], from, visit)
-    }
-}
-
-/// Operations that take effect one by one.
-struct Direct<'e> {
-    engine: &'e FjallEngine,
-}
-
-impl Direct<'_> {
-    /// A commit of one operation: a batch, so that it can be synced.
-    fn write(&self, change: impl FnOnce(&mut ::fjall::OwnedWriteBatch)) -> Result<(), LabError> {
-        let mut batch = self.engine.db.batch().durability(self.engine.commit);
-        change(&mut batch);
-        batch.commit().map_err(failed)
-    }
-}
-
-impl Transaction for Direct<'_> {
-    fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
-        value.clear();
-        let found = self.engine.tables[table].get(key).map_err(failed)?;
-        value.extend_from_slice(found.as_deref().unwrap_or_default());
-        Ok(found.is_some())
-    }
-
-    fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<(), LabError> {
-        self.write(|batch| batch.insert(&self.engine.tables[table], key, value))
-    }
-
-    fn delete(&mut self, table: usize, key: &[u8]) -> Result<(), LabError> {
-        self.write(|batch| batch.remove(&self.engine.tables[table], key))
-    }
-
-    fn scan(
-        &mut self,
-        table: usize,
-        from: &[u8],
-        visit: &mut (dyn FnMut(&[u8], &[u8]) -> bool + Send),
-    ) -> Result<(), LabError> {
-        scan(
-            &self.engine.db.snapshot(),
-            &self.engine.tables[table],
-            from,
-            visit,
-        )
     }
 }

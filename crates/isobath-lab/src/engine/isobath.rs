@@ -9,8 +9,8 @@ use ::isobath::{Durability, Options, PolicyKind, Store, TransactionOptions, Tree
 use super::txn::ended;
 use super::{
     Access, Callers, Client, Counters, Decision, DriveState, Ended, Engine, EngineConfig,
-    IsolationLevel, Key, Session, SimulatedDrive, Sorted, SpaceCounters, Transaction, Work,
-    run_on_threads,
+    IsolationLevel, Key, Session, SimulatedDrive, Sorted, SpaceCounters, Tables, Visit, VisitMany,
+    Work, run_on_threads,
 };
 use crate::LabError;
 use crate::bench::{DriveWrites, shape};
@@ -129,7 +129,7 @@ impl Engine for IsobathEngine {
         format!("isobath {}", env!("CARGO_PKG_VERSION"))
     }
 
-    fn settings(&self) -> Vec<(String, String)> {
+    fn settings(&self) -> Vec<(&'static str, String)> {
         let (config, space) = (&self.config, &self.config.space);
         let own = |setting: Option<String>| setting.unwrap_or_else(|| "the engine's own".into());
         [
@@ -162,7 +162,6 @@ impl Engine for IsobathEngine {
                 },
             ),
         ]
-        .map(|(name, value)| (name.to_owned(), value))
         .into()
     }
 
@@ -268,20 +267,32 @@ struct TreeSession {
     isolation: IsolationLevel,
 }
 
-impl Session for TreeSession {
-    fn get(&mut self, key: &Key, value: &mut Vec<u8>) -> Result<bool, LabError> {
-        Ok(self.trees[0].get_into(key, value)?)
+impl Tables for TreeSession {
+    fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
+        Ok(self.trees[table].get_into(key, value)?)
     }
 
-    fn get_many(
-        &mut self,
-        keys: &[Key],
-        visit: &mut (dyn FnMut(usize, Option<&[u8]>) + Send),
-    ) -> Result<(), LabError> {
+    fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<(), LabError> {
+        Ok(self.trees[table].insert(key, value)?)
+    }
+
+    fn delete(&mut self, table: usize, key: &[u8]) -> Result<(), LabError> {
+        self.trees[table].remove(key)?;
+        Ok(())
+    }
+
+    fn scan(&mut self, table: usize, from: &[u8], visit: &mut Visit<'_>) -> Result<(), LabError> {
+        let bounds = (Bound::Included(from), Bound::Unbounded);
+        Ok(self.trees[table].scan(bounds, visit)?)
+    }
+}
+
+impl Session for TreeSession {
+    fn get_many(&mut self, keys: &[Key], visit: &mut VisitMany<'_>) -> Result<(), LabError> {
         Ok(self.trees[0].get_each(keys, visit)?)
     }
 
-    fn scan(
+    fn scan_up_to(
         &mut self,
         from: &Key,
         limit: usize,
@@ -296,13 +307,9 @@ impl Session for TreeSession {
         Ok(seen)
     }
 
-    fn put(&mut self, key: &Key, value: &[u8]) -> Result<(), LabError> {
-        Ok(self.trees[0].insert(key, value)?)
-    }
-
     fn transact(&mut self, access: Access, work: &mut Work<'_>) -> Result<Ended, LabError> {
         if self.isolation == IsolationLevel::Least {
-            return ended(work(&mut Direct { trees: &self.trees }));
+            return ended(work(self));
         }
         let options = TransactionOptions::new().read_only(access == Access::Read);
         let mut open = Open {
@@ -335,7 +342,7 @@ struct Open<'s> {
     trees: &'s [Tree],
 }
 
-impl Transaction for Open<'_> {
+impl Tables for Open<'_> {
     fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
         let found = self.transaction.get_into(&self.trees[table], key, value);
         found.map_err(retryable)
@@ -351,44 +358,9 @@ impl Transaction for Open<'_> {
         removed.map(drop).map_err(retryable)
     }
 
-    fn scan(
-        &mut self,
-        table: usize,
-        from: &[u8],
-        visit: &mut (dyn FnMut(&[u8], &[u8]) -> bool + Send),
-    ) -> Result<(), LabError> {
+    fn scan(&mut self, table: usize, from: &[u8], visit: &mut Visit<'_>) -> Result<(), LabError> {
         let bounds = (Bound::Included(from), Bound::Unbounded);
         let read = self.transaction.scan(&self.trees[table], bounds, visit);
         read.map_err(retryable)
-    }
-}
-
-/// Operations that take effect one by one.
-struct Direct<'s> {
-    trees: &'s [Tree],
-}
-
-impl Transaction for Direct<'_> {
-    fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
-        Ok(self.trees[table].get_into(key, value)?)
-    }
-
-    fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<(), LabError> {
-        Ok(self.trees[table].insert(key, value)?)
-    }
-
-    fn delete(&mut self, table: usize, key: &[u8]) -> Result<(), LabError> {
-        self.trees[table].remove(key)?;
-        Ok(())
-    }
-
-    fn scan(
-        &mut self,
-        table: usize,
-        from: &[u8],
-        visit: &mut (dyn FnMut(&[u8], &[u8]) -> bool + Send),
-    ) -> Result<(), LabError> {
-        let bounds = (Bound::Included(from), Bound::Unbounded);
-        Ok(self.trees[table].scan(bounds, visit)?)
     }
 }

@@ -13,8 +13,8 @@ use heed::{AnyTls, Database, Env, EnvFlags, EnvOpenOptions, PutFlags, RoTxn, RwT
 
 use super::txn::ended;
 use super::{
-    Access, Client, Counters, Decision, Ended, Engine, EngineConfig, Key, Session, Sorted,
-    Transaction, Work, run_on_threads,
+    Access, Client, Decision, Ended, Engine, EngineConfig, Key, Session, Sorted, Tables, Visit,
+    VisitMany, Work, path_of, run_on_threads,
 };
 use crate::LabError;
 
@@ -45,11 +45,7 @@ impl LmdbEngine {
         reason = "heed leaves two requirements on the file to its caller"
     )]
     pub(super) fn open(config: &EngineConfig, create: bool) -> Result<LmdbEngine, LabError> {
-        let Some(path) = &config.path else {
-            return Err(LabError::Request(
-                "LMDB runs on a file here; leave out --memory-device".into(),
-            ));
-        };
+        let path = path_of(config)?;
         if create {
             std::fs::create_dir_all(path).map_err(LabError::io("make", path))?;
         }
@@ -93,7 +89,7 @@ impl Engine for LmdbEngine {
         format!("lmdb {}.{}.{}", version.major, version.minor, version.patch)
     }
 
-    fn settings(&self) -> Vec<(String, String)> {
+    fn settings(&self) -> Vec<(&'static str, String)> {
         let threads = self.threads.to_string();
         [
             ("threads", &threads[..]),
@@ -110,7 +106,7 @@ impl Engine for LmdbEngine {
             ("read_ahead", "off"),
             ("isolation", "serializable: one writer at a time"),
         ]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .map(|(name, value)| (name, value.to_owned()))
         .into()
     }
 
@@ -136,10 +132,6 @@ impl Engine for LmdbEngine {
         run_on_threads(self.threads, || LmdbSession { engine: self }, &*client)
     }
 
-    fn counters(&self) -> Counters {
-        Counters::default()
-    }
-
     fn files(&self) -> Result<Vec<PathBuf>, LabError> {
         Ok(vec![self.path.join("data.mdb")])
     }
@@ -155,47 +147,34 @@ struct LmdbSession<'e> {
     engine: &'e LmdbEngine,
 }
 
+impl Tables for LmdbSession<'_> {
+    fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
+        let transaction = self.engine.env.read_txn().map_err(failed)?;
+        get(self.engine.tables[table], &transaction, key, value)
+    }
+
+    fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<(), LabError> {
+        let mut transaction = self.engine.env.write_txn().map_err(failed)?;
+        self.engine.tables[table]
+            .put(&mut transaction, key, value)
+            .map_err(failed)?;
+        transaction.commit().map_err(failed)
+    }
+
+    fn scan(&mut self, table: usize, from: &[u8], visit: &mut Visit<'_>) -> Result<(), LabError> {
+        let transaction = self.engine.env.read_txn().map_err(failed)?;
+        scan(self.engine.tables[table], &transaction, from, visit)
+    }
+}
+
 impl Session for LmdbSession<'_> {
-    fn get_many(
-        &mut self,
-        keys: &[Key],
-        visit: &mut (dyn FnMut(usize, Option<&[u8]>) + Send),
-    ) -> Result<(), LabError> {
+    fn get_many(&mut self, keys: &[Key], visit: &mut VisitMany<'_>) -> Result<(), LabError> {
         let transaction = self.engine.env.read_txn().map_err(failed)?;
         for (at, key) in keys.iter().enumerate() {
             let stored = self.engine.tables[0].get(&transaction, key);
             visit(at, stored.map_err(failed)?);
         }
         Ok(())
-    }
-
-    fn scan(
-        &mut self,
-        from: &Key,
-        limit: usize,
-        visit: &mut (dyn FnMut(&[u8], &[u8]) + Send),
-    ) -> Result<usize, LabError> {
-        let transaction = self.engine.env.read_txn().map_err(failed)?;
-        let mut seen = 0;
-        scan(
-            self.engine.tables[0],
-            &transaction,
-            from,
-            &mut |key, value| {
-                visit(key, value);
-                seen += 1;
-                seen < limit
-            },
-        )?;
-        Ok(seen)
-    }
-
-    fn put(&mut self, key: &Key, value: &[u8]) -> Result<(), LabError> {
-        let mut transaction = self.engine.env.write_txn().map_err(failed)?;
-        self.engine.tables[0]
-            .put(&mut transaction, key, value)
-            .map_err(failed)?;
-        transaction.commit().map_err(failed)
     }
 
     fn transact(&mut self, access: Access, work: &mut Work<'_>) -> Result<Ended, LabError> {
@@ -236,7 +215,7 @@ fn scan(
     table: Table,
     transaction: &RoTxn<'_, AnyTls>,
     from: &[u8],
-    visit: &mut (dyn FnMut(&[u8], &[u8]) -> bool + Send),
+    visit: &mut Visit<'_>,
 ) -> Result<(), LabError> {
     let bounds = (Bound::Included(from), Bound::Unbounded);
     for record in table.range(transaction, &bounds).map_err(failed)? {
@@ -254,17 +233,12 @@ struct Reading<'t> {
     tables: &'t [Table],
 }
 
-impl Transaction for Reading<'_> {
+impl Tables for Reading<'_> {
     fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
         get(self.tables[table], self.transaction, key, value)
     }
 
-    fn scan(
-        &mut self,
-        table: usize,
-        from: &[u8],
-        visit: &mut (dyn FnMut(&[u8], &[u8]) -> bool + Send),
-    ) -> Result<(), LabError> {
+    fn scan(&mut self, table: usize, from: &[u8], visit: &mut Visit<'_>) -> Result<(), LabError> {
         scan(self.tables[table], self.transaction, from, visit)
     }
 }
@@ -275,7 +249,7 @@ struct Writing<'t> {
     tables: &'t [Table],
 }
 
-impl Transaction for Writing<'_> {
+impl Tables for Writing<'_> {
     fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
         get(self.tables[table], &self.transaction, key, value)
     }
@@ -290,12 +264,7 @@ impl Transaction for Writing<'_> {
         removed.map(drop).map_err(failed)
     }
 
-    fn scan(
-        &mut self,
-        table: usize,
-        from: &[u8],
-        visit: &mut (dyn FnMut(&[u8], &[u8]) -> bool + Send),
-    ) -> Result<(), LabError> {
+    fn scan(&mut self, table: usize, from: &[u8], visit: &mut Visit<'_>) -> Result<(), LabError> {
         scan(self.tables[table], &self.transaction, from, visit)
     }
 }

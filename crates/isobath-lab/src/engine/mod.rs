@@ -35,7 +35,7 @@ pub use config::{
     SimulatedDrive, SpaceConfig, Tuning,
 };
 pub(crate) use key::{KEY_BYTES_MAX, Key};
-pub(crate) use txn::{Access, Decision, Ended, Transaction, Work};
+pub(crate) use txn::{Access, Decision, Ended, Tables, Visit, Work};
 
 use crate::LabError;
 use crate::bench::{DriveWrites, Records};
@@ -76,7 +76,7 @@ pub(crate) trait Engine: Send + Sync {
     fn version(&self) -> String;
 
     /// Every setting that the benchmark chose, in the engine's own words.
-    fn settings(&self) -> Vec<(String, String)>;
+    fn settings(&self) -> Vec<(&'static str, String)>;
 
     /// The records that it will be asked for; before the load, and again after each opening.
     fn begin(&self, _: &Arc<Records>) {}
@@ -95,7 +95,9 @@ pub(crate) trait Engine: Send + Sync {
     fn run(&self, client: Arc<Client>) -> Result<(), LabError>;
 
     /// Counters of now.
-    fn counters(&self) -> Counters;
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
 
     /// Begins to record what the configuration asks for while the clients run.
     fn start_recording(&self) -> Result<(), LabError> {
@@ -109,40 +111,37 @@ pub(crate) trait Engine: Send + Sync {
     fn close(self: Box<Self>) -> Result<(), LabError>;
 }
 
-/// One client's way to the engine.
-pub(crate) trait Session {
-    /// Reads a record into `value`; `false` if the key is absent.
-    fn get(&mut self, key: &Key, value: &mut Vec<u8>) -> Result<bool, LabError> {
-        let mut found = false;
-        self.get_many(std::slice::from_ref(key), &mut |_, stored| {
-            value.clear();
-            found = stored.is_some();
-            value.extend_from_slice(stored.unwrap_or_default());
-        })?;
-        Ok(found)
-    }
+/// Is told the place of each key, and the value found.
+pub(crate) type VisitMany<'v> = dyn FnMut(usize, Option<&[u8]>) + Send + 'v;
 
-    /// Reads many records; `visit` gets each position and value.
-    fn get_many(
-        &mut self,
-        keys: &[Key],
-        visit: &mut (dyn FnMut(usize, Option<&[u8]>) + Send),
-    ) -> Result<(), LabError>;
+/// One client's way to the engine: operations that take effect one by one, and transactions.
+pub(crate) trait Session: Tables {
+    /// Reads many records of the first table; `visit` gets each position and value.
+    fn get_many(&mut self, keys: &[Key], visit: &mut VisitMany<'_>) -> Result<(), LabError>;
 
-    /// Reads up to `limit` records from `from` on; answers how many.
-    fn scan(
+    /// Reads up to `limit` records of the first table from `from` on; answers how many.
+    fn scan_up_to(
         &mut self,
         from: &Key,
         limit: usize,
         visit: &mut (dyn FnMut(&[u8], &[u8]) + Send),
-    ) -> Result<usize, LabError>;
-
-    /// Inserts or replaces a record.
-    fn put(&mut self, key: &Key, value: &[u8]) -> Result<(), LabError>;
+    ) -> Result<usize, LabError> {
+        let mut seen = 0;
+        self.scan(0, from, &mut |key, value| {
+            visit(key, value);
+            seen += 1;
+            seen < limit
+        })?;
+        Ok(seen)
+    }
 
     /// Runs `work` in one transaction, with the isolation that the configuration asks for, and ends
     /// it as `work` says. An error of `work` rolls back, too.
-    fn transact(&mut self, access: Access, work: &mut Work<'_>) -> Result<Ended, LabError>;
+    fn transact(&mut self, _: Access, _: &mut Work<'_>) -> Result<Ended, LabError> {
+        Err(LabError::Request(
+            "an engine that keeps nothing runs no transactions".to_owned(),
+        ))
+    }
 
     /// Waits without using a core.
     fn wait_until(&mut self, when: Instant) {
@@ -152,71 +151,36 @@ pub(crate) trait Session {
 
 /// Opens an engine; with `create`, makes it empty first.
 pub(crate) fn open(config: &EngineConfig, create: bool) -> Result<Box<dyn Engine>, LabError> {
-    match config.kind {
-        EngineKind::Isobath => Ok(Box::new(isobath::IsobathEngine::open(config, create)?)),
-        EngineKind::RocksDb => open_rocksdb(config, create),
-        EngineKind::WiredTiger => open_wiredtiger(config, create),
-        EngineKind::Lmdb => open_lmdb(config, create),
-        EngineKind::Redb => open_redb(config, create),
-        EngineKind::Fjall => open_fjall(config, create),
-        EngineKind::Null => Ok(Box::new(Baseline::new(null::Nothing, config.threads))),
+    Ok(match config.kind {
+        EngineKind::Isobath => Box::new(isobath::IsobathEngine::open(config, create)?),
+        #[cfg(feature = "rocksdb")]
+        EngineKind::RocksDb => Box::new(rocksdb::RocksEngine::open(config, create)?),
+        #[cfg(feature = "wiredtiger")]
+        EngineKind::WiredTiger => Box::new(wiredtiger::WiredTigerEngine::open(config, create)?),
+        #[cfg(feature = "lmdb")]
+        EngineKind::Lmdb => Box::new(lmdb::LmdbEngine::open(config, create)?),
+        #[cfg(feature = "redb")]
+        EngineKind::Redb => Box::new(redb::RedbEngine::open(config, create)?),
+        #[cfg(feature = "fjall")]
+        EngineKind::Fjall => Box::new(fjall::FjallEngine::open(config, create)?),
+        EngineKind::Null => Box::new(Baseline::new(null::Nothing, config.threads)),
         EngineKind::Drive => {
             let file = bare_drive::DriveFile::open(config, create)?;
-            Ok(Box::new(Baseline::new(file, config.threads)))
+            Box::new(Baseline::new(file, config.threads))
         }
-    }
+        #[allow(unreachable_patterns, reason = "a build may have all engines")]
+        other => return Err(other.not_built()),
+    })
 }
 
-#[cfg(feature = "fjall")]
-fn open_fjall(config: &EngineConfig, create: bool) -> Result<Box<dyn Engine>, LabError> {
-    Ok(Box::new(fjall::FjallEngine::open(config, create)?))
-}
-
-#[cfg(not(feature = "fjall"))]
-fn open_fjall(_: &EngineConfig, _: bool) -> Result<Box<dyn Engine>, LabError> {
-    Err(EngineKind::Fjall.not_built())
-}
-
-#[cfg(feature = "redb")]
-fn open_redb(config: &EngineConfig, create: bool) -> Result<Box<dyn Engine>, LabError> {
-    Ok(Box::new(redb::RedbEngine::open(config, create)?))
-}
-
-#[cfg(not(feature = "redb"))]
-fn open_redb(_: &EngineConfig, _: bool) -> Result<Box<dyn Engine>, LabError> {
-    Err(EngineKind::Redb.not_built())
-}
-
-#[cfg(feature = "lmdb")]
-fn open_lmdb(config: &EngineConfig, create: bool) -> Result<Box<dyn Engine>, LabError> {
-    Ok(Box::new(lmdb::LmdbEngine::open(config, create)?))
-}
-
-#[cfg(not(feature = "lmdb"))]
-fn open_lmdb(_: &EngineConfig, _: bool) -> Result<Box<dyn Engine>, LabError> {
-    Err(EngineKind::Lmdb.not_built())
-}
-
-#[cfg(feature = "wiredtiger")]
-fn open_wiredtiger(config: &EngineConfig, create: bool) -> Result<Box<dyn Engine>, LabError> {
-    Ok(Box::new(wiredtiger::WiredTigerEngine::open(
-        config, create,
-    )?))
-}
-
-#[cfg(not(feature = "wiredtiger"))]
-fn open_wiredtiger(_: &EngineConfig, _: bool) -> Result<Box<dyn Engine>, LabError> {
-    Err(EngineKind::WiredTiger.not_built())
-}
-
-#[cfg(feature = "rocksdb")]
-fn open_rocksdb(config: &EngineConfig, create: bool) -> Result<Box<dyn Engine>, LabError> {
-    Ok(Box::new(rocksdb::RocksEngine::open(config, create)?))
-}
-
-#[cfg(not(feature = "rocksdb"))]
-fn open_rocksdb(_: &EngineConfig, _: bool) -> Result<Box<dyn Engine>, LabError> {
-    Err(EngineKind::RocksDb.not_built())
+/// The place of an engine that is never in memory.
+fn path_of(config: &EngineConfig) -> Result<&PathBuf, LabError> {
+    config.path.as_ref().ok_or_else(|| {
+        let engine = config.kind.name();
+        LabError::Request(format!(
+            "{engine} has no memory device; leave out --memory-device"
+        ))
+    })
 }
 
 /// Removes what an engine keeps at `path`.

@@ -15,8 +15,8 @@ use ::redb::{
 
 use super::txn::ended;
 use super::{
-    Access, Client, Counters, Decision, Ended, Engine, EngineConfig, Key, Session, Sorted,
-    Transaction, Work, run_on_threads,
+    Access, Client, Decision, Ended, Engine, EngineConfig, Key, Session, Sorted, Tables, Visit,
+    VisitMany, Work, path_of, run_on_threads,
 };
 use crate::LabError;
 
@@ -44,11 +44,7 @@ fn failed(error: impl Into<::redb::Error>) -> LabError {
 
 impl RedbEngine {
     pub(super) fn open(config: &EngineConfig, create: bool) -> Result<RedbEngine, LabError> {
-        let Some(path) = &config.path else {
-            return Err(LabError::Request(
-                "redb runs on a file here; leave out --memory-device".into(),
-            ));
-        };
+        let path = path_of(config)?;
         let mut builder = Database::builder();
         builder.set_cache_size(usize::try_from(config.pool_bytes).unwrap_or(usize::MAX));
         let db = match create {
@@ -83,11 +79,11 @@ impl RedbEngine {
     }
 
     /// Stores records in one transaction.
-    fn write<V: AsRef<[u8]>>(
+    fn write<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         table: usize,
         durability: Durability,
-        records: impl Iterator<Item = (Key, V)>,
+        records: impl Iterator<Item = (K, V)>,
     ) -> Result<(), LabError> {
         let mut transaction = self.db.begin_write().map_err(failed)?;
         transaction.set_durability(durability).map_err(failed)?;
@@ -95,7 +91,7 @@ impl RedbEngine {
             let definition = self.tables[table];
             let mut table = transaction.open_table(definition).map_err(failed)?;
             for (key, value) in records {
-                table.insert(&key[..], value.as_ref()).map_err(failed)?;
+                table.insert(key.as_ref(), value.as_ref()).map_err(failed)?;
             }
         }
         transaction.commit().map_err(failed)
@@ -107,7 +103,7 @@ impl Engine for RedbEngine {
         "redb 4".to_owned()
     }
 
-    fn settings(&self) -> Vec<(String, String)> {
+    fn settings(&self) -> Vec<(&'static str, String)> {
         [
             ("cache_bytes", self.cache_bytes.to_string()),
             ("direct_io", "no, the page cache is used".to_owned()),
@@ -115,7 +111,6 @@ impl Engine for RedbEngine {
             ("durable_every", DURABLE_EVERY.to_string()),
             ("isolation", "serializable: one writer at a time".to_owned()),
         ]
-        .map(|(name, value)| (name.to_owned(), value))
         .into()
     }
 
@@ -136,10 +131,6 @@ impl Engine for RedbEngine {
         run_on_threads(self.threads, || RedbSession { engine: self }, &*client)
     }
 
-    fn counters(&self) -> Counters {
-        Counters::default()
-    }
-
     fn files(&self) -> Result<Vec<PathBuf>, LabError> {
         Ok(vec![self.path.clone()])
     }
@@ -153,50 +144,47 @@ struct RedbSession<'e> {
     engine: &'e RedbEngine,
 }
 
-impl Session for RedbSession<'_> {
-    fn get_many(
-        &mut self,
-        keys: &[Key],
-        visit: &mut (dyn FnMut(usize, Option<&[u8]>) + Send),
-    ) -> Result<(), LabError> {
+impl RedbSession<'_> {
+    /// Reads a table as it is now.
+    fn read<T>(
+        &self,
+        table: usize,
+        read: impl FnOnce(&ReadOnlyTable<&'static [u8], &'static [u8]>) -> Result<T, LabError>,
+    ) -> Result<T, LabError> {
         let transaction = self.engine.db.begin_read().map_err(failed)?;
-        let table = transaction
-            .open_table(self.engine.tables[0])
-            .map_err(failed)?;
-        for (at, key) in keys.iter().enumerate() {
-            let stored = table.get(&key[..]).map_err(failed)?;
-            visit(at, stored.as_ref().map(|stored| stored.value()));
-        }
-        Ok(())
+        read(
+            &transaction
+                .open_table(self.engine.tables[table])
+                .map_err(failed)?,
+        )
+    }
+}
+
+impl Tables for RedbSession<'_> {
+    fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
+        self.read(table, |table| get(table, key, value))
     }
 
-    fn scan(
-        &mut self,
-        from: &Key,
-        limit: usize,
-        visit: &mut (dyn FnMut(&[u8], &[u8]) + Send),
-    ) -> Result<usize, LabError> {
-        let transaction = self.engine.db.begin_read().map_err(failed)?;
-        let table = transaction
-            .open_table(self.engine.tables[0])
-            .map_err(failed)?;
-        let mut seen = 0;
-        for record in table
-            .range::<&[u8]>(&from[..]..)
-            .map_err(failed)?
-            .take(limit)
-        {
-            let (key, value) = record.map_err(failed)?;
-            visit(key.value(), value.value());
-            seen += 1;
-        }
-        Ok(seen)
-    }
-
-    fn put(&mut self, key: &Key, value: &[u8]) -> Result<(), LabError> {
+    fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<(), LabError> {
         let durability = self.engine.durability();
         self.engine
-            .write(0, durability, std::iter::once((*key, value)))
+            .write(table, durability, std::iter::once((key, value)))
+    }
+
+    fn scan(&mut self, table: usize, from: &[u8], visit: &mut Visit<'_>) -> Result<(), LabError> {
+        self.read(table, |table| scan(table, from, visit))
+    }
+}
+
+impl Session for RedbSession<'_> {
+    fn get_many(&mut self, keys: &[Key], visit: &mut VisitMany<'_>) -> Result<(), LabError> {
+        self.read(0, |table| {
+            for (at, key) in keys.iter().enumerate() {
+                let stored = table.get(&key[..]).map_err(failed)?;
+                visit(at, stored.as_ref().map(|stored| stored.value()));
+            }
+            Ok(())
+        })
     }
 
     fn transact(&mut self, access: Access, work: &mut Work<'_>) -> Result<Ended, LabError> {
@@ -248,17 +236,12 @@ impl Reading<'_> {
     }
 }
 
-impl Transaction for Reading<'_> {
+impl Tables for Reading<'_> {
     fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
         get(self.table(table)?, key, value)
     }
 
-    fn scan(
-        &mut self,
-        table: usize,
-        from: &[u8],
-        visit: &mut (dyn FnMut(&[u8], &[u8]) -> bool + Send),
-    ) -> Result<(), LabError> {
+    fn scan(&mut self, table: usize, from: &[u8], visit: &mut Visit<'_>) -> Result<(), LabError> {
         scan(self.table(table)?, from, visit)
     }
 }
@@ -279,7 +262,7 @@ fn get(
 fn scan(
     table: &impl ReadableTable<&'static [u8], &'static [u8]>,
     from: &[u8],
-    visit: &mut (dyn FnMut(&[u8], &[u8]) -> bool + Send),
+    visit: &mut Visit<'_>,
 ) -> Result<(), LabError> {
     for record in table.range::<&[u8]>(from..).map_err(failed)? {
         let (key, value) = record.map_err(failed)?;
@@ -312,7 +295,7 @@ impl<'t> Writing<'t> {
     }
 }
 
-impl Transaction for Writing<'_> {
+impl Tables for Writing<'_> {
     fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
         get(self.table(table)?, key, value)
     }
@@ -327,12 +310,7 @@ impl Transaction for Writing<'_> {
         Ok(())
     }
 
-    fn scan(
-        &mut self,
-        table: usize,
-        from: &[u8],
-        visit: &mut (dyn FnMut(&[u8], &[u8]) -> bool + Send),
-    ) -> Result<(), LabError> {
+    fn scan(&mut self, table: usize, from: &[u8], visit: &mut Visit<'_>) -> Result<(), LabError> {
         scan(self.table(table)?, from, visit)
     }
 }

@@ -40,7 +40,7 @@ fn conforms(config: &EngineConfig) {
     let client = move |index: usize, session: &mut dyn Session| {
         let mut value = Vec::new();
         for at in (index as u64..2000).step_by(2) {
-            assert!(session.get(&known.key(at), &mut value)?);
+            assert!(session.get(0, &known.key(at), &mut value)?);
             assert_eq!(value, known.value(at));
         }
         let keys: Vec<Key> = [5, 2500, 7].map(|at| known.key(at)).into();
@@ -53,14 +53,14 @@ fn conforms(config: &EngineConfig) {
         assert_eq!(seen, [(0, Some(50)), (1, absent), (2, Some(50))]);
         let first = known.sorted().next().unwrap().0;
         let mut found = Vec::new();
-        let count = session.scan(&first, 10, &mut |key, _| found.push(key.to_vec()))?;
+        let count = session.scan_up_to(&first, 10, &mut |key, _| found.push(key.to_vec()))?;
         assert_eq!((count, found.len()), (10, 10));
         if keeps {
             assert!(found.windows(2).all(|w| w[0] < w[1]) && found[0] == first[..]);
             let new = known.key(10_000 + index as u64);
-            assert!(!session.get(&new, &mut value)?);
-            session.put(&new, b"new")?;
-            assert!(session.get(&new, &mut value)? && value == b"new");
+            assert!(!session.get(0, &new, &mut value)?);
+            session.put(0, &new, b"new")?;
+            assert!(session.get(0, &new, &mut value)? && value == b"new");
         }
         Ok(())
     };
@@ -102,7 +102,7 @@ type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 /// One random operation on a transaction and on the model; their answers are equal.
 fn step(
     rng: &mut fastrand::Rng,
-    transaction: &mut dyn Transaction,
+    transaction: &mut dyn Tables,
     model: &mut [Map],
 ) -> Result<(), LabError> {
     let table = rng.usize(..model.len());

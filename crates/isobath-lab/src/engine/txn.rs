@@ -32,13 +32,17 @@ pub(crate) enum Access {
 }
 
 /// A transaction's work, possibly run several times.
-pub(crate) type Work<'w> = dyn FnMut(&mut dyn Transaction) -> Result<Decision, LabError> + 'w;
+pub(crate) type Work<'w> = dyn FnMut(&mut dyn Tables) -> Result<Decision, LabError> + 'w;
 
-/// An open transaction. It sees its own changes. Tables are numbers: places in the schema's list.
+/// Is told keys and values, until it answers `false`.
+pub(crate) type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> bool + Send + 'v;
+
+/// Operations on the tables of an engine, which are numbers: places in the schema's list. Those of
+/// an open transaction see its own changes; those of a session take effect one by one.
 ///
-/// Each method may fail with [`LabError::Conflict`]; the transaction must end then. One that only
-/// reads has no changes of its own.
-pub(crate) trait Transaction {
+/// Each may fail with [`LabError::Conflict`]; the transaction must end then. A transaction that
+/// only reads has no changes.
+pub(crate) trait Tables {
     /// Reads a record into `value`; `false` if the key is absent.
     fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError>;
 
@@ -54,12 +58,7 @@ pub(crate) trait Transaction {
 
     /// Reads records in ascending order from `from` on, until `visit` returns `false` or there are
     /// no more.
-    fn scan(
-        &mut self,
-        table: usize,
-        from: &[u8],
-        visit: &mut (dyn FnMut(&[u8], &[u8]) -> bool + Send),
-    ) -> Result<(), LabError>;
+    fn scan(&mut self, table: usize, from: &[u8], visit: &mut Visit<'_>) -> Result<(), LabError>;
 }
 
 fn read_only() -> LabError {

@@ -12,11 +12,12 @@ use isobath_model::{OperatingPoint, PAGE_BYTES};
 
 use super::measure::{Gauge, Quietly};
 use super::regimes::{self, Taken, TakenPoint, assign, cliff, drifted};
-use super::system::{CpuTicks, drive_of, hardware, io_scheduler};
+use super::system::{drive_of, hardware, io_scheduler};
 use super::target::Opened;
 use super::visits::{Around, Visits, pool};
 use super::{Prepared, ProbePlan, same_target};
 use crate::drive_model::write_profile;
+use crate::machine::CpuTicks;
 use crate::{LabError, Machine, Monitor, Stage, Unit, raw};
 
 /// The time that runs before a slice counts.

@@ -1,4 +1,4 @@
-//! The kernel's report about the drive under a path, and about time stolen by the hypervisor.
+//! The kernel's report about the drive under a path, and about who uses it.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use isobath_model::profile::Hardware;
 
 use crate::Machine;
+use crate::machine::CpuTicks;
 
 /// The machine, and the drive under `path`; what cannot be found out is `None`.
 pub(super) fn hardware(path: &Path, machine: &Machine) -> Hardware {
@@ -70,41 +71,6 @@ fn transport(drive: &Path) -> Option<String> {
     Some((*transport).to_owned())
 }
 
-/// CPU time of the machine: all of it, and what the hypervisor gave to others.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct CpuTicks {
-    total: u64,
-    stolen: u64,
-}
-
-impl CpuTicks {
-    pub(super) fn now() -> CpuTicks {
-        CpuTicks::parse(&fs::read_to_string("/proc/stat").unwrap_or_default())
-    }
-
-    /// The first line of /proc/stat: user nice system idle iowait irq softirq steal guest
-    /// guest_nice. Guest time is part of user time already.
-    fn parse(stat: &str) -> CpuTicks {
-        let line = stat.lines().next().unwrap_or_default();
-        let ticks: Vec<u64> = line
-            .split_ascii_whitespace()
-            .skip(1)
-            .take(8)
-            .map(|t| t.parse().unwrap_or(0))
-            .collect();
-        CpuTicks {
-            total: ticks.iter().sum(),
-            stolen: ticks.get(7).copied().unwrap_or(0),
-        }
-    }
-
-    /// Share stolen since `before`; `None` if no time was counted.
-    pub(super) fn stolen_since(self, before: CpuTicks) -> Option<f64> {
-        let total = self.total.checked_sub(before.total).filter(|t| *t > 0)?;
-        Some(self.stolen.saturating_sub(before.stolen) as f64 / total as f64)
-    }
-}
-
 /// Of the bytes that the drive moved, others may have asked for this share.
 const OTHERS_BYTES: f64 = 0.05;
 /// Of the CPU time of all cores, others may have used this share.
@@ -118,9 +84,8 @@ pub(super) struct Traffic {
     /// Bytes that the drive read and wrote for all processes; `None` if the kernel does not say.
     drive_bytes: Option<u64>,
     own_bytes: u64,
-    /// User and system time of all processes, and all time, in ticks.
-    busy_ticks: u64,
-    all_ticks: u64,
+    /// Of all processes.
+    ticks: CpuTicks,
     own_cpu_s: f64,
 }
 
@@ -130,13 +95,10 @@ impl Traffic {
             .and_then(|d| fs::read_to_string(d.join("stat")).ok())
             .and_then(|text| drive_bytes(&text));
         let (read, written) = crate::machine::device_bytes();
-        let text = fs::read_to_string("/proc/stat").unwrap_or_default();
-        let (busy_ticks, all_ticks) = busy(&text);
         Traffic {
             drive_bytes,
             own_bytes: read + written,
-            busy_ticks,
-            all_ticks,
+            ticks: CpuTicks::now(),
             own_cpu_s: crate::cpu_time().as_secs_f64(),
         }
     }
@@ -151,8 +113,8 @@ impl Traffic {
         // A kernel that counts nothing for this process counts it for none.
         let of_drive =
             drive.is_some_and(|all| own > 0 && all as f64 * (1.0 - OTHERS_BYTES) > own as f64);
-        let ticks = self.all_ticks.saturating_sub(before.all_ticks) as f64;
-        let busy = self.busy_ticks.saturating_sub(before.busy_ticks) as f64;
+        let ticks = self.ticks.total.saturating_sub(before.ticks.total) as f64;
+        let busy = self.ticks.busy.saturating_sub(before.ticks.busy) as f64;
         let own_ticks = (self.own_cpu_s - before.own_cpu_s) * TICKS_PER_S;
         let enough = ticks > CPU_TIME_MIN_S * TICKS_PER_S;
         of_drive || (enough && busy - own_ticks > OTHERS_CPU * ticks)
@@ -172,37 +134,19 @@ fn drive_bytes(stat: &str) -> Option<u64> {
     Some((fields.get(2)? + fields.get(6)?) * 512)
 }
 
-/// Ticks of user and system time, and of all time, over all cores.
-fn busy(stat: &str) -> (u64, u64) {
-    let line = stat.lines().next().unwrap_or_default();
-    let ticks: Vec<u64> = line
-        .split_ascii_whitespace()
-        .skip(1)
-        .take(8)
-        .map(|t| t.parse().unwrap_or(0))
-        .collect();
-    (ticks.iter().take(3).sum(), ticks.iter().sum())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn stolen_time_is_the_eighth_number() {
-        let before = CpuTicks::parse("cpu  10 0 10 70 0 0 0 10 5 0\ncpu0 1 2 3\n");
-        let after = CpuTicks::parse("cpu  20 0 20 130 0 0 0 30 9 0\n");
-        assert!((after.stolen_since(before).unwrap() - 0.2).abs() < 1e-12);
-        assert!(before.stolen_since(before).is_none());
-        assert!(CpuTicks::now().total > 0);
-    }
 
     fn traffic(drive_mib: u64, own_mib: u64, busy_ticks: u64, own_cpu_s: f64) -> Traffic {
         Traffic {
             drive_bytes: Some(drive_mib << 20),
             own_bytes: own_mib << 20,
-            busy_ticks,
-            all_ticks: 1000 + 100 * u64::from(drive_mib > 0),
+            ticks: CpuTicks {
+                total: 1000 + 100 * u64::from(drive_mib > 0),
+                busy: busy_ticks,
+                stolen: 0,
+            },
             own_cpu_s,
         }
     }
@@ -225,6 +169,5 @@ mod tests {
         let stat = "  11 2 100 4 55 6 300 8 0 9 10 0 0 0 0 1 2";
         assert_eq!(drive_bytes(stat), Some(400 * 512));
         assert_eq!(drive_bytes("1 2"), None);
-        assert_eq!(busy("cpu  1 2 4 100 50 6 7 8 9 10\ncpu0 1"), (7, 178));
     }
 }

@@ -106,6 +106,42 @@ pub(crate) fn table(columns: &[Column], rows: impl IntoIterator<Item = Vec<Marku
     }
 }
 
+/// A table that the terminal and pages show alike: the first column names a row, the others hold
+/// numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sheet {
+    /// Names of the columns.
+    pub header: Vec<&'static str>,
+    /// The cells.
+    pub rows: Vec<Vec<String>>,
+}
+
+/// A column: its name, and what it shows of a row.
+pub type SheetColumn<R> = (&'static str, fn(&R) -> String);
+
+impl Sheet {
+    /// The rows as these columns show them.
+    #[must_use]
+    pub fn of<R>(rows: &[R], columns: &[SheetColumn<R>]) -> Sheet {
+        let cells = |row: &R| columns.iter().map(|(_, show)| show(row)).collect();
+        Sheet {
+            header: columns.iter().map(|(name, _)| *name).collect(),
+            rows: rows.iter().map(cells).collect(),
+        }
+    }
+}
+
+/// A sheet as a table of a page.
+pub(crate) fn sheet(sheet: &Sheet) -> Markup {
+    let mut columns: Vec<Column> = sheet.header.iter().map(|name| number(*name)).collect();
+    columns
+        .iter_mut()
+        .take(1)
+        .for_each(|name| name.class = None);
+    let cells = |row: &Vec<String>| row.iter().map(|cell| html! { (cell) }).collect();
+    table(&columns, sheet.rows.iter().map(cells))
+}
+
 /// A list of facts, name by name.
 pub(crate) fn facts(facts: &[(&str, String)]) -> Markup {
     html! { dl { @for (name, value) in facts { dt { (name) } dd { (value) } } } }

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use isobath_flash::ftl::{FlashConfig, FlashDevice, FlashError, NoData};
+use isobath_flash::ftl::{FlashConfig, FlashDevice, FlashError, NoData, Smart};
 use isobath_flash::policy::PolicyKind;
 use isobath_flash::rng::Rng;
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -14,7 +14,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use super::image::Image;
 use super::journal::{self, Journal, JournalRecord, Kind};
 use super::state::{self, DeclaredState, Header, Saved};
-use super::stats::{Counters, DriveStats, write_frequency_csv};
+use super::stats::{DriveStats, write_frequency_csv};
 use super::{PAGE_BYTES, Profile, fuse_directory};
 use crate::{LabError, Monitor, Stage, Unit};
 
@@ -78,8 +78,8 @@ impl NewDrive {
             declared: DeclaredState::Trimmed,
             used: false,
             now: 0,
-            life: Counters::default(),
-            mark: Counters::default(),
+            life: Smart::default(),
+            mark: Smart::default(),
             kills: 0,
             profile: None,
         })
@@ -396,7 +396,7 @@ impl VirtualDrive {
         let flash = core.flash.shut_down().map_err(failed)?;
         core.header.number += 1;
         core.header.now = flash.now;
-        core.header.life = flash.smart.into();
+        core.header.life = flash.smart;
         let saved = Saved {
             header: core.header.clone(),
             flash,
@@ -626,12 +626,12 @@ impl Core {
     }
 
     fn mark(&mut self) {
-        self.header.mark = self.flash.smart().into();
+        self.header.mark = self.flash.smart();
         self.writes.fill(0);
     }
 
     fn stats(&self) -> DriveStats {
-        let life = Counters::from(self.flash.smart());
+        let life = self.flash.smart();
         let since_mark = life.since(&self.header.mark);
         let config = self.flash.config();
         let wear = self.flash.wear();

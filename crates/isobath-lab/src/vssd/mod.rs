@@ -29,9 +29,10 @@ mod state;
 mod stats;
 
 pub use drive::{NewDrive, OpenAs, VirtualDrive};
+pub use isobath_flash::ftl::Smart;
 pub use profile::Profile;
 pub use state::DeclaredState;
-pub use stats::{Counters, DriveStats, write_frequency_csv};
+pub use stats::{DriveStats, write_frequency_csv};
 
 use std::path::{Path, PathBuf};
 

@@ -22,12 +22,12 @@
 use std::io;
 use std::path::Path;
 
-use isobath_flash::ftl::{FlashConfig, FlashState};
+use clap::ValueEnum;
+use isobath_flash::ftl::{FlashConfig, FlashState, Smart};
 use isobath_flash::policy::{History, SegmentRecord, SegmentState, StreamId};
 use serde::{Deserialize, Serialize};
 
 use super::profile::Profile;
-use super::stats::Counters;
 use crate::LabError;
 
 const MAGIC: &[u8; 8] = b"ISOVSSD1";
@@ -35,14 +35,15 @@ const VERSION: u32 = 1;
 const NONE: u32 = u32::MAX;
 
 /// The state in which a drive begins a run, paper 002 section 3.4.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeclaredState {
-    /// All blocks erased: no page holds data.
+    /// All pages erased, as new
     Trimmed,
-    /// Written in order, then at random for twice its capacity: every page holds data.
+    /// Written in order, then at random for twice the capacity
     Preconditioned,
     /// Neither: what it is was not made by this program.
+    #[value(skip)]
     AsIs,
 }
 
@@ -76,9 +77,9 @@ pub(super) struct Header {
     /// Mounted since it was brought into the declared state.
     pub(super) used: bool,
     pub(super) now: u64,
-    pub(super) life: Counters,
+    pub(super) life: Smart,
     /// The counters at the mark.
-    pub(super) mark: Counters,
+    pub(super) mark: Smart,
     /// Times that the process was killed while the drive was mounted.
     pub(super) kills: u64,
     /// The timing model of the mount that began with this state.
@@ -232,7 +233,7 @@ fn decode(bytes: &[u8]) -> Result<Saved, String> {
         return Err("has arrays of wrong lengths".into());
     }
     let flash = FlashState {
-        smart: header.life.to_smart(),
+        smart: header.life,
         now: header.now,
         map,
         wear,
@@ -324,9 +325,9 @@ mod tests {
             stream: StreamId(1),
             state,
         };
-        let life = Counters {
+        let life = Smart {
             host_written_bytes: 77,
-            ..Counters::default()
+            ..Smart::default()
         };
         Saved {
             header: Header {
@@ -343,12 +344,12 @@ mod tests {
                 used: true,
                 now: 3,
                 life,
-                mark: Counters::default(),
+                mark: Smart::default(),
                 kills: 1,
                 profile: Profile::named("consumer-qlc"),
             },
             flash: FlashState {
-                smart: life.to_smart(),
+                smart: life,
                 now: 3,
                 map: vec![0, NONE, 64],
                 wear: vec![1, 2],

@@ -5,77 +5,6 @@ use serde::{Deserialize, Serialize};
 
 use super::state::DeclaredState;
 
-/// The drive's counters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Counters {
-    /// Bytes that the host read.
-    pub host_read_bytes: u64,
-    /// Bytes that the host wrote.
-    pub host_written_bytes: u64,
-    /// Bytes that the host discarded, zeroed ranges included.
-    pub host_trimmed_bytes: u64,
-    /// Flushes.
-    pub host_flushes: u64,
-    /// Bytes programmed into flash, for the host and by cleaning.
-    pub flash_written_bytes: u64,
-    /// Bytes that cleaning moved; part of `flash_written_bytes`.
-    pub flash_relocated_bytes: u64,
-    /// Bytes that wear levelling moved; part of `flash_relocated_bytes`. 0 for what drives moved
-    /// before it was counted.
-    #[serde(default)]
-    pub flash_levelled_bytes: u64,
-    /// Bytes read from flash, for the host and by cleaning.
-    pub flash_read_bytes: u64,
-    /// Superblocks erased.
-    pub erases: u64,
-}
-
-impl Counters {
-    /// WA-D: bytes programmed into flash per byte that the host wrote; `None` if it wrote
-    /// nothing.
-    pub fn wa_d(&self) -> Option<f64> {
-        let host = self.host_written_bytes;
-        (host > 0).then(|| self.flash_written_bytes as f64 / host as f64)
-    }
-
-    /// The counts since `earlier`.
-    #[must_use]
-    pub fn since(&self, earlier: &Counters) -> Counters {
-        Counters::from(self.to_smart().since(&earlier.to_smart()))
-    }
-
-    pub(super) fn to_smart(self) -> Smart {
-        Smart {
-            host_read_bytes: self.host_read_bytes,
-            host_written_bytes: self.host_written_bytes,
-            host_trimmed_bytes: self.host_trimmed_bytes,
-            host_flushes: self.host_flushes,
-            flash_written_bytes: self.flash_written_bytes,
-            flash_relocated_bytes: self.flash_relocated_bytes,
-            flash_levelled_bytes: self.flash_levelled_bytes,
-            flash_read_bytes: self.flash_read_bytes,
-            erases: self.erases,
-            ..Smart::default()
-        }
-    }
-}
-
-impl From<Smart> for Counters {
-    fn from(smart: Smart) -> Counters {
-        Counters {
-            host_read_bytes: smart.host_read_bytes,
-            host_written_bytes: smart.host_written_bytes,
-            host_trimmed_bytes: smart.host_trimmed_bytes,
-            host_flushes: smart.host_flushes,
-            flash_written_bytes: smart.flash_written_bytes,
-            flash_relocated_bytes: smart.flash_relocated_bytes,
-            flash_levelled_bytes: smart.flash_levelled_bytes,
-            flash_read_bytes: smart.flash_read_bytes,
-            erases: smart.erases,
-        }
-    }
-}
-
 /// The statistics of a drive.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DriveStats {
@@ -100,9 +29,9 @@ pub struct DriveStats {
     /// Logical pages.
     pub pages: u64,
     /// Since the drive was made.
-    pub life: Counters,
+    pub life: Smart,
     /// Since the mark: the drive's last state, or `stats --mark`.
-    pub since_mark: Counters,
+    pub since_mark: Smart,
     /// WA-D over the drive's life.
     pub wa_d_life: Option<f64>,
     /// WA-D since the mark.
@@ -200,24 +129,5 @@ mod tests {
             write_frequency_csv(&[0, 0], 9).lines().last(),
             Some("1.000000,0.000000")
         );
-    }
-
-    #[test]
-    fn counters_are_those_of_the_translation_layer() {
-        let counters = Counters {
-            host_read_bytes: 1,
-            host_written_bytes: 2,
-            host_trimmed_bytes: 3,
-            host_flushes: 4,
-            flash_written_bytes: 5,
-            flash_relocated_bytes: 6,
-            flash_levelled_bytes: 9,
-            flash_read_bytes: 7,
-            erases: 8,
-        };
-        assert_eq!(Counters::from(counters.to_smart()), counters);
-        assert_eq!(counters.since(&counters), Counters::default());
-        assert_eq!(counters.wa_d(), Some(2.5));
-        assert_eq!(Counters::default().wa_d(), None);
     }
 }

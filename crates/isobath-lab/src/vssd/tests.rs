@@ -150,7 +150,7 @@ fn random_overwriting_costs_what_the_simulated_drive_says() {
     flash.flush(0).unwrap();
     let smart = flash.smart().since(&before);
     let stats = files.stats();
-    assert_eq!(stats.since_mark, Counters::from(smart));
+    assert_eq!(stats.since_mark, smart);
     // Measured 3.074.
     assert!(stats.wa_d > Some(3.07), "{stats:?}");
     assert_eq!(stats.valid_pages, u64::from(PAGES));
@@ -527,7 +527,7 @@ fn the_mark_divides_what_is_counted() {
     drive.set_mark().unwrap();
     let marked = drive.stats();
     assert_eq!((marked.written_share, marked.wa_d), (0.0, None));
-    assert_eq!(marked.since_mark, Counters::default());
+    assert_eq!(marked.since_mark, Smart::default());
     assert_eq!((marked.life, marked.wa_d_life), (before.life, before.wa_d));
     // The mark and the counts outlive the process.
     drive.write(0, &[2; PAGE], 0).unwrap();

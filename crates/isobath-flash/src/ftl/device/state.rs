@@ -1,9 +1,8 @@
 //! The state that a drive keeps when it is switched off, so that it can be switched on again.
 
-use std::collections::VecDeque;
-
-use super::{Cached, FlashConfig, FlashDevice, FlashError, OpenBlock, Smart};
+use super::{Cached, FlashConfig, FlashDevice, FlashError, Smart};
 use crate::ftl::PageData;
+use crate::log_space::{CLOSED, OpenSegment};
 use crate::policy::{SegmentId, SegmentRecord, SegmentState, StreamId, Tick};
 use crate::space::{BUFFERED, NOWHERE};
 
@@ -48,7 +47,7 @@ impl<D: PageData> FlashDevice<D> {
         let segments = 0..self.log.table.len();
         Ok(FlashState {
             smart: self.smart,
-            now: self.now,
+            now: self.log.now,
             map: (0..self.pages)
                 .map(|page| self.log.space.get(page))
                 .collect(),
@@ -56,11 +55,15 @@ impl<D: PageData> FlashDevice<D> {
             segments: segments
                 .map(|s| self.log.table.record(SegmentId(s)))
                 .collect(),
-            free: self.free.iter().copied().collect(),
+            free: self.log.free.iter().copied().collect(),
             open: self
+                .log
                 .open
                 .iter()
-                .map(|open| open.map(|open| (open.block, open.used)))
+                .map(|open| {
+                    let used = open.used_bytes / self.config.page_bytes;
+                    (!open.is_closed()).then_some((open.segment, used))
+                })
                 .collect(),
             histories: self.log.histories.clone(),
         })
@@ -89,17 +92,24 @@ impl<D: PageData> FlashDevice<D> {
         }
         sealed.sort_unstable();
         for (_, segment) in sealed {
-            drive.policy.sealed(&drive.log.table, SegmentId(segment));
+            drive
+                .log
+                .policy
+                .sealed(&drive.log.table, SegmentId(segment));
         }
-        drive.free = VecDeque::from(state.free.clone());
-        drive.open = state
-            .open
-            .iter()
-            .map(|open| open.map(|(block, used)| OpenBlock { block, used }))
+        drive.log.free = state.free.clone().into();
+        let open = |&(segment, used): &(u32, u32)| OpenSegment {
+            segment,
+            next_slot: drive.log.space.first_slot(segment) + used,
+            used_bytes: used * drive.config.page_bytes,
+        };
+        let streams = state.open.iter();
+        drive.log.open = streams
+            .map(|stream| stream.as_ref().map_or(CLOSED, open))
             .collect();
         drive.log.histories.clone_from(&state.histories);
         drive.wear.clone_from(&state.wear);
-        (drive.smart, drive.now) = (state.smart, state.now);
+        (drive.smart, drive.log.now) = (state.smart, state.now);
         Ok(drive)
     }
 
@@ -165,7 +175,7 @@ impl FlashState {
             ("pages", self.map.len(), drive.pages as usize),
             ("superblocks", self.segments.len(), blocks),
             ("erase counts", self.wear.len(), blocks),
-            ("streams", self.open.len(), drive.open.len()),
+            ("streams", self.open.len(), drive.log.open.len()),
             ("histories", self.histories.len(), drive.log.histories.len()),
         ];
         if let Some((what, found, needed)) = lengths.into_iter().find(|(_, a, b)| a != b) {
@@ -209,7 +219,7 @@ impl FlashState {
             }
         }
         for (block, (record, expected)) in self.segments.iter().zip(&expected).enumerate() {
-            let has_stream = record.stream.index() < drive.open.len();
+            let has_stream = record.stream.index() < drive.log.open.len();
             if record.state != *expected || !has_stream {
                 return Err(inconsistent(format!(
                     "superblock {block} is {:?} of stream {} and should be {expected:?}",

@@ -8,7 +8,8 @@
 //! mean of what lies idle is measured, and as many spare segments are given.
 
 use super::super::config::{SimConfig, SimError};
-use super::{CleaningPolicy, OpenSegment, Simulator};
+use super::{CleaningPolicy, Simulator};
+use crate::log_space::OpenSegment;
 use crate::policy::StreamId;
 use crate::workload::Workload;
 
@@ -95,12 +96,12 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
             return;
         }
         let bytes = f64::from(self.config.segment_bytes);
-        let open = self.open.iter().filter(|open| !open.is_closed());
+        let open = self.log.open.iter().filter(|open| !open.is_closed());
         let unwritten = |open: &OpenSegment| 1.0 - f64::from(open.used_bytes) / bytes;
-        let all = self.free.len() as f64 + open.map(unwritten).sum::<f64>();
+        let all = self.log.free.len() as f64 + open.map(unwritten).sum::<f64>();
         // Until the user needs the next one, half of what is left of this one is still unwritten on
         // average.
-        let idle = all - 0.5 * unwritten(&self.open[stream.index()]);
+        let idle = all - 0.5 * unwritten(&self.log.open[stream.index()]);
         self.reserve.sum += idle - self.reserve.buffered() / bytes;
         self.reserve.samples += 1;
     }
@@ -127,18 +128,18 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         while self.spare_segments() < wanted
             && let Some(segment) = self.reserve.withheld.pop()
         {
-            self.free.push_back(segment);
+            self.log.free.push_back(segment);
         }
         // The space shrinks: what is free stays as much as it was, and what is obsolete becomes
         // less.
-        let level = self.free.len();
+        let level = self.log.free.len();
         while self.spare_segments() > wanted
-            && let Some(segment) = self.free.pop_back()
+            && let Some(segment) = self.log.free.pop_back()
         {
             self.reserve.withheld.push(segment);
             let mut cycles = 0;
-            while self.free.len() < level {
-                self.clean()?;
+            while self.log.free.len() < level {
+                self.clean_once()?;
                 cycles += 1;
                 if cycles > super::CYCLES_MAX {
                     return Err(self.out_of_space());

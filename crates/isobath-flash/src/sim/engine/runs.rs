@@ -3,7 +3,8 @@
 //! here.
 
 use super::super::config::SimError;
-use super::{OpenSegment, Simulator};
+use super::Simulator;
+use crate::log_space::{OpenSegment, Owner};
 use crate::policy::{Cause, CleaningPolicy, History, HistoryKind, PageWrite, SegmentId, StreamId};
 use crate::space::BUFFERED;
 use crate::workload::{Op, Workload};
@@ -15,43 +16,26 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
     /// True if relocated pages and flushed buffers can be written in runs.
     #[inline]
     pub(super) fn writes_runs(&self) -> bool {
-        self.policy.places_by_cause() && !self.keeps_page_histories() && self.sizes.is_none()
+        self.log.policy.places_by_cause()
+            && !self.log.keeps_page_histories()
+            && self.sizes.is_none()
     }
 
     /// True if user writes can be, too: neither histories nor a sort buffer are between.
     #[inline]
     pub(super) fn overwrites_runs(&self) -> bool {
-        self.writes_runs() && self.policy.history_kind() == HistoryKind::None && !self.sorts_user
-    }
-
-    /// The stream that takes `write`: the policy's, or the nearest open one if as many are open
-    /// as may be.
-    #[inline]
-    pub(super) fn stream_for(&mut self, write: &PageWrite) -> StreamId {
-        let stream = self.policy.place(write, self.now);
-        match self.config.open_segments_max {
-            Some(most) if self.open[stream.index()].is_closed() => self.nearest_open(stream, most),
-            _ => stream,
-        }
-    }
-
-    #[cold]
-    fn nearest_open(&self, stream: StreamId, most: u32) -> StreamId {
-        let open = self.open.iter().enumerate().filter(|o| !o.1.is_closed());
-        if (open.clone().count() as u32) < most {
-            return stream;
-        }
-        let nearest = open.min_by_key(|(other, _)| other.abs_diff(stream.index()));
-        nearest.map_or(stream, |(other, _)| StreamId(other as u16))
+        self.writes_runs()
+            && self.log.policy.history_kind() == HistoryKind::None
+            && !self.sorts_user
     }
 
     /// The open segment for `write`, and how many more pages fit into it: at least one.
     #[inline]
     fn room_for(&mut self, write: &PageWrite) -> Result<(StreamId, OpenSegment, usize), SimError> {
-        let stream = self.stream_for(write);
+        let stream = self.log.stream_for(write);
         let capacity = self.config.segment_bytes;
         let room = |open: &OpenSegment| ((capacity - open.used_bytes) / write.bytes) as usize;
-        let mut open = self.open[stream.index()];
+        let mut open = self.log.open[stream.index()];
         if open.is_closed() || room(&open) == 0 {
             open = self.next_segment(stream, write.cause)?;
         }
@@ -87,8 +71,8 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         space.overwrite_run(open.next_slot, pages, |segment| {
             table.invalidate(SegmentId(segment), bytes);
         });
-        self.advance(stream, count, bytes);
-        self.now += count as u64;
+        self.log.advance(stream, count, bytes);
+        self.log.now += count as u64;
         self.totals.updates += count as u64;
         self.totals.user_pages += count as u64;
         self.totals.user_bytes += count as u64 * u64::from(bytes);
@@ -96,7 +80,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
     }
 
     /// Pages out of victims, all with the cause and history of `group`.
-    pub(super) fn relocate_run(
+    pub(super) fn move_run(
         &mut self,
         group: &PageWrite,
         mut pages: &[u32],
@@ -115,7 +99,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
             self.log
                 .table
                 .append_run(segment, bytes, run.len() as u32, write.history);
-            self.advance(stream, run.len(), bytes);
+            self.log.advance(stream, run.len(), bytes);
         }
         Ok(())
     }
@@ -140,7 +124,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
                     self.log.table.note_history(segment, write.history);
                 }
             }
-            self.advance(stream, run.len(), bytes);
+            self.log.advance(stream, run.len(), bytes);
             self.reserve.flushed(run.len() as u64 * u64::from(bytes));
         }
         Ok(())

@@ -2,14 +2,14 @@
 
 use super::*;
 use crate::bench::keys::KeyOrder;
-use crate::engine::{Access, Ended, Work};
+use crate::engine::{Tables, Visit, VisitMany};
 use std::collections::BTreeMap;
 
 /// An engine in a map, to test the clients themselves.
-struct MapSession(BTreeMap<Key, Vec<u8>>, Option<Arc<Shared>>, u64);
+struct MapSession(BTreeMap<Vec<u8>, Vec<u8>>, Option<Arc<Shared>>, u64);
 
-impl Session for MapSession {
-    fn get(&mut self, key: &Key, value: &mut Vec<u8>) -> Result<bool, LabError> {
+impl Tables for MapSession {
+    fn get(&mut self, _: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
         self.2 += 1;
         if let Some(shared) = self.1.as_ref().filter(|s| s.latency_every > 1) {
             assert_eq!(shared.progress(), self.2 - 1);
@@ -29,38 +29,24 @@ impl Session for MapSession {
         })
     }
 
-    fn get_many(
-        &mut self,
-        keys: &[Key],
-        visit: &mut (dyn FnMut(usize, Option<&[u8]>) + Send),
-    ) -> Result<(), LabError> {
+    fn scan(&mut self, _: usize, from: &[u8], visit: &mut Visit<'_>) -> Result<(), LabError> {
+        // Whether it was visited to the end is the visitor's choice.
+        let _ = self.0.range(from.to_vec()..).all(|(k, v)| visit(k, v));
+        Ok(())
+    }
+
+    fn put(&mut self, _: usize, key: &[u8], value: &[u8]) -> Result<(), LabError> {
+        self.0.insert(key.to_vec(), value.to_vec());
+        Ok(())
+    }
+}
+
+impl Session for MapSession {
+    fn get_many(&mut self, keys: &[Key], visit: &mut VisitMany<'_>) -> Result<(), LabError> {
         for (at, key) in keys.iter().enumerate() {
-            visit(at, self.0.get(key).map(|v| &v[..]));
+            visit(at, self.0.get(&key[..]).map(|v| &v[..]));
         }
         Ok(())
-    }
-
-    fn scan(
-        &mut self,
-        from: &Key,
-        limit: usize,
-        visit: &mut (dyn FnMut(&[u8], &[u8]) + Send),
-    ) -> Result<usize, LabError> {
-        Ok(self
-            .0
-            .range(*from..)
-            .take(limit)
-            .map(|(k, v)| visit(k, v))
-            .count())
-    }
-
-    fn put(&mut self, key: &Key, value: &[u8]) -> Result<(), LabError> {
-        self.0.insert(*key, value.to_vec());
-        Ok(())
-    }
-
-    fn transact(&mut self, _: Access, _: &mut Work<'_>) -> Result<Ended, LabError> {
-        unreachable!("no workload of single operations asks for it")
     }
 
     fn wait_until(&mut self, _: Instant) {}
@@ -84,9 +70,9 @@ fn shared_of(workload: &Workload, seed: u64) -> Shared {
     Shared::new(records, workload, 1, None, seed)
 }
 
-fn map(records: &Records) -> BTreeMap<Key, Vec<u8>> {
+fn map(records: &Records) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let records = records.sorted();
-    records.map(|(k, v)| (k, v.into_owned())).collect()
+    records.map(|(k, v)| (k.to_vec(), v.into_owned())).collect()
 }
 
 #[test]
@@ -144,54 +130,53 @@ fn progress_is_shown_at_once_where_few_operations_are_timed() {
 }
 
 /// Records every key that is asked for, and stops the run at the 300th.
-struct Log<'s>(MapSession, &'s Shared, Vec<(Key, usize)>);
+struct Log<'s>(MapSession, &'s Shared, Vec<(Vec<u8>, usize)>);
 
 impl Log<'_> {
-    fn note(&mut self, key: &Key, bytes: usize) {
-        self.2.push((*key, bytes));
+    fn note(&mut self, key: &[u8], bytes: usize) {
+        self.2.push((key.to_vec(), bytes));
         if self.2.len() >= 300 {
             self.1.stop();
         }
     }
 }
 
-impl Session for Log<'_> {
-    fn get(&mut self, key: &Key, value: &mut Vec<u8>) -> Result<bool, LabError> {
+impl Tables for Log<'_> {
+    fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
         self.note(key, 0);
-        self.0.get(key, value)
+        self.0.get(table, key, value)
     }
-    fn get_many(
-        &mut self,
-        keys: &[Key],
-        visit: &mut (dyn FnMut(usize, Option<&[u8]>) + Send),
-    ) -> Result<(), LabError> {
+    fn scan(&mut self, table: usize, from: &[u8], visit: &mut Visit<'_>) -> Result<(), LabError> {
+        self.0.scan(table, from, visit)
+    }
+    fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<(), LabError> {
+        self.note(key, value.len());
+        self.0.put(table, key, value)
+    }
+}
+
+impl Session for Log<'_> {
+    fn get_many(&mut self, keys: &[Key], visit: &mut VisitMany<'_>) -> Result<(), LabError> {
         keys.iter().for_each(|key| self.note(key, 0));
         self.0.get_many(keys, visit)
     }
-    fn scan(
+    fn scan_up_to(
         &mut self,
         from: &Key,
         limit: usize,
         visit: &mut (dyn FnMut(&[u8], &[u8]) + Send),
     ) -> Result<usize, LabError> {
         self.note(from, limit);
-        self.0.scan(from, limit, visit)
-    }
-    fn put(&mut self, key: &Key, value: &[u8]) -> Result<(), LabError> {
-        self.note(key, value.len());
-        self.0.put(key, value)
-    }
-    fn transact(&mut self, access: Access, work: &mut Work<'_>) -> Result<Ended, LabError> {
-        self.0.transact(access, work)
+        self.0.scan_up_to(from, limit, visit)
     }
     fn wait_until(&mut self, _: Instant) {}
 }
 
-fn calls(workload: &Workload, seed: u64) -> Vec<(Key, usize)> {
+fn calls(workload: &Workload, seed: u64) -> Vec<(Vec<u8>, usize)> {
     calls_of(shared_of(workload, seed), workload)
 }
 
-fn calls_of(shared: Shared, workload: &Workload) -> Vec<(Key, usize)> {
+fn calls_of(shared: Shared, workload: &Workload) -> Vec<(Vec<u8>, usize)> {
     shared.measure();
     let loaded = match workload.fill {
         true => BTreeMap::new(),
@@ -212,7 +197,7 @@ fn every_workload_runs_verified_and_repeats_by_its_seed() {
         // A fill inserts in one order, whatever the seed, each record once.
         assert_eq!(first == calls(workload, 6), workload.fill, "{name}");
         if workload.fill {
-            let keys: std::collections::BTreeSet<_> = first.iter().map(|c| c.0).collect();
+            let keys: std::collections::BTreeSet<_> = first.iter().map(|c| &c.0).collect();
             assert_eq!((keys.len(), first.len()), (100, 100), "{name}");
         }
     }
@@ -227,14 +212,14 @@ fn keys_drawn_before_are_the_same_in_turn_and_cost_no_draw() {
         shared.draw_keys(32);
         assert_eq!(shared.keys_drawn_before(), Some(32), "{name}");
         let calls_with = calls_of(shared, &workload);
-        let keys: Vec<Key> = calls_with.iter().map(|call| call.0).collect();
+        let keys: Vec<&Vec<u8>> = calls_with.iter().map(|call| &call.0).collect();
         assert!(keys[..32] == keys[32..64], "{name}");
         // The law is the workload's: what each call would have drawn for itself, where it draws
         // nothing else.
         let drawn = calls(&workload, 5);
         let mut pairs = keys[..32].iter().zip(&drawn);
         let reads = !workload.mix.writes();
-        assert!(!reads || pairs.all(|(key, call)| *key == call.0), "{name}");
+        assert!(!reads || pairs.all(|(key, call)| **key == call.0), "{name}");
     }
     let latest = named("ycsb-d");
     let mut shared = shared_of(&latest, 5);
@@ -302,30 +287,21 @@ fn what_is_due_after_the_warm_up_is_measured() {
 /// Does this when it waits, told how often it has; its first operation ends the run.
 struct Waits(Arc<Shared>, u32, fn(&Shared, u32));
 
-impl Session for Waits {
-    fn get(&mut self, _: &Key, _: &mut Vec<u8>) -> Result<bool, LabError> {
+impl Tables for Waits {
+    fn get(&mut self, _: usize, _: &[u8], _: &mut Vec<u8>) -> Result<bool, LabError> {
         unreachable!("updates alone")
     }
-    fn get_many(
-        &mut self,
-        _: &[Key],
-        _: &mut (dyn FnMut(usize, Option<&[u8]>) + Send),
-    ) -> Result<(), LabError> {
+    fn scan(&mut self, _: usize, _: &[u8], _: &mut Visit<'_>) -> Result<(), LabError> {
         unreachable!("updates alone")
     }
-    fn scan(
-        &mut self,
-        _: &Key,
-        _: usize,
-        _: &mut (dyn FnMut(&[u8], &[u8]) + Send),
-    ) -> Result<usize, LabError> {
-        unreachable!("updates alone")
-    }
-    fn put(&mut self, _: &Key, _: &[u8]) -> Result<(), LabError> {
+    fn put(&mut self, _: usize, _: &[u8], _: &[u8]) -> Result<(), LabError> {
         self.0.stop();
         Ok(())
     }
-    fn transact(&mut self, _: Access, _: &mut Work<'_>) -> Result<Ended, LabError> {
+}
+
+impl Session for Waits {
+    fn get_many(&mut self, _: &[Key], _: &mut VisitMany<'_>) -> Result<(), LabError> {
         unreachable!("updates alone")
     }
     fn wait_until(&mut self, _: Instant) {
@@ -412,8 +388,8 @@ fn waiting_for_a_client_counts_as_latency_in_an_open_loop() {
 /// Takes a while for each lookup, and notes when each begins and ends.
 struct Slow<'s>(&'s Shared, Vec<(Instant, Instant)>);
 
-impl Session for Slow<'_> {
-    fn get(&mut self, key: &Key, value: &mut Vec<u8>) -> Result<bool, LabError> {
+impl Tables for Slow<'_> {
+    fn get(&mut self, _: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
         let began = Instant::now();
         std::thread::sleep(Duration::from_millis(1));
         value.clear();
@@ -425,25 +401,13 @@ impl Session for Slow<'_> {
         }
         Ok(true)
     }
-    fn get_many(
-        &mut self,
-        _: &[Key],
-        _: &mut (dyn FnMut(usize, Option<&[u8]>) + Send),
-    ) -> Result<(), LabError> {
+    fn scan(&mut self, _: usize, _: &[u8], _: &mut Visit<'_>) -> Result<(), LabError> {
         unreachable!("only lookups")
     }
-    fn scan(
-        &mut self,
-        _: &Key,
-        _: usize,
-        _: &mut (dyn FnMut(&[u8], &[u8]) + Send),
-    ) -> Result<usize, LabError> {
-        unreachable!("only lookups")
-    }
-    fn put(&mut self, _: &Key, _: &[u8]) -> Result<(), LabError> {
-        unreachable!("only lookups")
-    }
-    fn transact(&mut self, _: Access, _: &mut Work<'_>) -> Result<Ended, LabError> {
+}
+
+impl Session for Slow<'_> {
+    fn get_many(&mut self, _: &[Key], _: &mut VisitMany<'_>) -> Result<(), LabError> {
         unreachable!("only lookups")
     }
 }

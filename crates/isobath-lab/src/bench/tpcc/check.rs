@@ -7,7 +7,7 @@ use std::sync::PoisonError;
 use super::rows::{district, key, number, orders, part, warehouse};
 use super::{DISTRICTS, Table, Tpcc};
 use crate::LabError;
-use crate::engine::{Access, Decision, Ended, Session, Transaction};
+use crate::engine::{Access, Decision, Ended, Session, Tables};
 
 /// Attempts to read a warehouse in one transaction.
 const ATTEMPTS_MAX: usize = 100;
@@ -53,11 +53,7 @@ fn violations_of(w: u32, tpcc: &Tpcc, session: &mut dyn Session) -> Result<Vec<S
     )))
 }
 
-fn conditions(
-    w: u32,
-    tpcc: &Tpcc,
-    transaction: &mut dyn Transaction,
-) -> Result<Vec<String>, LabError> {
+fn conditions(w: u32, tpcc: &Tpcc, transaction: &mut dyn Tables) -> Result<Vec<String>, LabError> {
     let mut violations = Vec::new();
     let mut expect = |holds: bool, text: String| {
         if !holds {
@@ -65,15 +61,15 @@ fn conditions(
         }
     };
     let mut row = Vec::new();
-    let mut read =
-        |transaction: &mut dyn Transaction, table: Table, ids: &[u32], at| match transaction.get(
-            table as usize,
-            &key(ids),
-            &mut row,
-        )? {
-            true => number(&row, at),
-            false => Err(LabError::Verify(format!("row {ids:?} is missing"))),
-        };
+    let mut read = |transaction: &mut dyn Tables, table: Table, ids: &[u32], at| match transaction
+        .get(
+        table as usize,
+        &key(ids),
+        &mut row,
+    )? {
+        true => number(&row, at),
+        false => Err(LabError::Verify(format!("row {ids:?} is missing"))),
+    };
     let w_ytd = read(transaction, Table::Warehouse, &[w], warehouse::YTD)?;
     let mut d_ytd = 0;
     for d in 1..=DISTRICTS {
@@ -128,7 +124,7 @@ struct District {
 }
 
 impl District {
-    fn read(transaction: &mut dyn Transaction, id: [u32; 2]) -> Result<District, LabError> {
+    fn read(transaction: &mut dyn Tables, id: [u32; 2]) -> Result<District, LabError> {
         let mut found = District::default();
         each(transaction, Table::Orders, &id, |key, row| {
             found.order_max = part(key, 2)?;
@@ -161,7 +157,7 @@ impl District {
 
 /// Visits all records whose keys begin with these numbers.
 pub(super) fn each(
-    transaction: &mut dyn Transaction,
+    transaction: &mut dyn Tables,
     table: Table,
     prefix: &[u32],
     mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), LabError> + Send,

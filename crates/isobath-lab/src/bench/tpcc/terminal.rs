@@ -14,7 +14,7 @@ use super::rows::{
 use super::{DISTRICTS, Table, Tpcc};
 use crate::LabError;
 use crate::bench::workload::Operation;
-use crate::engine::{Access, Decision, Ended, IsolationLevel, Key, Session, Transaction};
+use crate::engine::{Access, Decision, Ended, IsolationLevel, Key, Session, Tables};
 
 /// Attempts at a transaction that others are in the way of.
 const ATTEMPTS_MAX: u32 = 100_000;
@@ -200,7 +200,7 @@ impl Terminal {
 
 /// A transaction's rows.
 struct Within<'t> {
-    transaction: &'t mut dyn Transaction,
+    transaction: &'t mut dyn Tables,
     /// Bytes of keys and values written.
     bytes: u64,
 }

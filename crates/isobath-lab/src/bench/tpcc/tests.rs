@@ -7,8 +7,8 @@ use std::time::Instant;
 use super::*;
 use crate::LabError;
 use crate::engine::{
-    Access, Decision, Ended, EngineConfig, EngineKind, Key, Schema, Session, SpaceConfig,
-    Transaction, Tuning, Work, open,
+    Access, Decision, Ended, EngineConfig, EngineKind, Key, Schema, Session, SpaceConfig, Tables,
+    Tuning, Visit, VisitMany, Work, open,
 };
 
 /// Tables in memory, with one transaction at a time: the tables, and what undoes the open
@@ -19,7 +19,7 @@ pub(super) struct Model(pub(super) Vec<BTreeMap<Vec<u8>, Vec<u8>>>, Vec<Undo>);
 /// A record as it was: its table, key and value.
 type Undo = (usize, Vec<u8>, Option<Vec<u8>>);
 
-impl Transaction for Model {
+impl Tables for Model {
     fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
         let found = self.0[table].get(key);
         value.clear();
@@ -40,12 +40,7 @@ impl Transaction for Model {
         Ok(())
     }
 
-    fn scan(
-        &mut self,
-        table: usize,
-        from: &[u8],
-        visit: &mut (dyn FnMut(&[u8], &[u8]) -> bool + Send),
-    ) -> Result<(), LabError> {
+    fn scan(&mut self, table: usize, from: &[u8], visit: &mut Visit<'_>) -> Result<(), LabError> {
         let _ = self.0[table]
             .range(from.to_vec()..)
             .all(|(key, value)| visit(key, value));
@@ -54,28 +49,7 @@ impl Transaction for Model {
 }
 
 impl Session for Model {
-    fn get(&mut self, _: &Key, _: &mut Vec<u8>) -> Result<bool, LabError> {
-        unreachable!("this workload only has transactions")
-    }
-
-    fn get_many(
-        &mut self,
-        _: &[Key],
-        _: &mut (dyn FnMut(usize, Option<&[u8]>) + Send),
-    ) -> Result<(), LabError> {
-        unreachable!("this workload only has transactions")
-    }
-
-    fn scan(
-        &mut self,
-        _: &Key,
-        _: usize,
-        _: &mut (dyn FnMut(&[u8], &[u8]) + Send),
-    ) -> Result<usize, LabError> {
-        unreachable!("this workload only has transactions")
-    }
-
-    fn put(&mut self, _: &Key, _: &[u8]) -> Result<(), LabError> {
+    fn get_many(&mut self, _: &[Key], _: &mut VisitMany<'_>) -> Result<(), LabError> {
         unreachable!("this workload only has transactions")
     }
 

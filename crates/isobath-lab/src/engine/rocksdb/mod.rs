@@ -18,8 +18,8 @@ use self::ffi::{Batch, Config, Db, Failed};
 use super::lsm::TreeSizes;
 use super::txn::ended;
 use super::{
-    Access, Client, Counters, Decision, Ended, Engine, EngineConfig, IsolationLevel, Key, Session,
-    Sorted, Transaction, Work, run_on_threads,
+    Access, Client, Decision, Ended, Engine, EngineConfig, IsolationLevel, Key, Session, Sorted,
+    Tables, Visit, VisitMany, Work, path_of, run_on_threads,
 };
 use crate::LabError;
 
@@ -49,11 +49,7 @@ fn failed(why: Failed) -> LabError {
 
 impl RocksEngine {
     pub(super) fn open(config: &EngineConfig, create: bool) -> Result<RocksEngine, LabError> {
-        let Some(path) = &config.path else {
-            return Err(LabError::Request(
-                "RocksDB has no memory device; leave out --memory-device".into(),
-            ));
-        };
+        let path = path_of(config)?;
         let tuning = &config.tuning;
         let sizes = TreeSizes::of(
             config.pool_bytes,
@@ -112,7 +108,7 @@ impl Engine for RocksEngine {
         format!("rocksdb {}", version.as_deref().unwrap_or("(static)"))
     }
 
-    fn settings(&self) -> Vec<(String, String)> {
+    fn settings(&self) -> Vec<(&'static str, String)> {
         let (space, tuning) = (&self.config.space, &self.config.tuning);
         [
             ("threads", self.config.threads.to_string()),
@@ -166,7 +162,6 @@ impl Engine for RocksEngine {
                 .to_owned(),
             ),
         ]
-        .map(|(name, value)| (name.to_owned(), value))
         .into()
     }
 
@@ -202,10 +197,6 @@ impl Engine for RocksEngine {
         )
     }
 
-    fn counters(&self) -> Counters {
-        Counters::default()
-    }
-
     fn files(&self) -> Result<Vec<PathBuf>, LabError> {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.path).map_err(LabError::io("list", &self.path))? {
@@ -227,45 +218,36 @@ struct RocksSession<'d> {
     db: &'d Db,
 }
 
-impl Session for RocksSession<'_> {
-    fn get(&mut self, key: &Key, value: &mut Vec<u8>) -> Result<bool, LabError> {
+impl Tables for RocksSession<'_> {
+    fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
         value.clear();
-        self.db
-            .get(0, key, |found| value.extend_from_slice(found))
-            .map_err(failed)
+        let get = self
+            .db
+            .get(table, key, |found| value.extend_from_slice(found));
+        get.map_err(failed)
     }
 
-    fn get_many(
-        &mut self,
-        keys: &[Key],
-        visit: &mut (dyn FnMut(usize, Option<&[u8]>) + Send),
-    ) -> Result<(), LabError> {
+    fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<(), LabError> {
+        self.db.put(table, key, value).map_err(failed)
+    }
+
+    fn delete(&mut self, table: usize, key: &[u8]) -> Result<(), LabError> {
+        self.db.delete(table, key).map_err(failed)
+    }
+
+    fn scan(&mut self, table: usize, from: &[u8], visit: &mut Visit<'_>) -> Result<(), LabError> {
+        self.db.scan(table, from, visit).map_err(failed)
+    }
+}
+
+impl Session for RocksSession<'_> {
+    fn get_many(&mut self, keys: &[Key], visit: &mut VisitMany<'_>) -> Result<(), LabError> {
         self.db.multi_get(keys, visit).map_err(failed)
-    }
-
-    fn scan(
-        &mut self,
-        from: &Key,
-        limit: usize,
-        visit: &mut (dyn FnMut(&[u8], &[u8]) + Send),
-    ) -> Result<usize, LabError> {
-        let mut seen = 0;
-        let mut limited = |key: &[u8], value: &[u8]| {
-            visit(key, value);
-            seen += 1;
-            seen < limit
-        };
-        self.db.scan(0, from, &mut limited).map_err(failed)?;
-        Ok(seen)
-    }
-
-    fn put(&mut self, key: &Key, value: &[u8]) -> Result<(), LabError> {
-        self.db.put(0, key, value).map_err(failed)
     }
 
     fn transact(&mut self, _: Access, work: &mut Work<'_>) -> Result<Ended, LabError> {
         let Some(mut transaction) = self.db.begin() else {
-            return ended(work(&mut Direct { db: self.db }));
+            return ended(work(self));
         };
         let decided = work(&mut Open {
             transaction: &mut transaction,
@@ -287,7 +269,7 @@ struct Open<'s, 'd> {
     transaction: &'s mut ffi::Transaction<'d>,
 }
 
-impl Transaction for Open<'_, '_> {
+impl Tables for Open<'_, '_> {
     fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
         value.clear();
         let get = self
@@ -304,44 +286,7 @@ impl Transaction for Open<'_, '_> {
         self.transaction.delete(table, key).map_err(failed)
     }
 
-    fn scan(
-        &mut self,
-        table: usize,
-        from: &[u8],
-        visit: &mut (dyn FnMut(&[u8], &[u8]) -> bool + Send),
-    ) -> Result<(), LabError> {
+    fn scan(&mut self, table: usize, from: &[u8], visit: &mut Visit<'_>) -> Result<(), LabError> {
         self.transaction.scan(table, from, visit).map_err(failed)
-    }
-}
-
-/// Operations that take effect one by one.
-struct Direct<'d> {
-    db: &'d Db,
-}
-
-impl Transaction for Direct<'_> {
-    fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
-        value.clear();
-        let get = self
-            .db
-            .get(table, key, |found| value.extend_from_slice(found));
-        get.map_err(failed)
-    }
-
-    fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<(), LabError> {
-        self.db.put(table, key, value).map_err(failed)
-    }
-
-    fn delete(&mut self, table: usize, key: &[u8]) -> Result<(), LabError> {
-        self.db.delete(table, key).map_err(failed)
-    }
-
-    fn scan(
-        &mut self,
-        table: usize,
-        from: &[u8],
-        visit: &mut (dyn FnMut(&[u8], &[u8]) -> bool + Send),
-    ) -> Result<(), LabError> {
-        self.db.scan(table, from, visit).map_err(failed)
     }
 }

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use self::ffi::{Connection, Failed};
 use super::txn::ended;
 use super::{
-    Access, Client, Counters, Decision, Ended, Engine, EngineConfig, IsolationLevel, Key, Session,
-    Sorted, Transaction, Work, run_on_threads,
+    Access, Client, Decision, Ended, Engine, EngineConfig, IsolationLevel, Key, Session, Sorted,
+    Tables, Visit, VisitMany, Work, path_of, run_on_threads,
 };
 use crate::LabError;
 
@@ -78,11 +78,7 @@ fn connection_config(config: &EngineConfig, create: bool) -> String {
 
 impl WiredTigerEngine {
     pub(super) fn open(config: &EngineConfig, create: bool) -> Result<WiredTigerEngine, LabError> {
-        let Some(path) = &config.path else {
-            return Err(LabError::Request(
-                "WiredTiger runs on files here; leave out --memory-device".into(),
-            ));
-        };
+        let path = path_of(config)?;
         if create {
             std::fs::create_dir_all(path).map_err(LabError::io("make", path))?;
         }
@@ -103,7 +99,7 @@ impl Engine for WiredTigerEngine {
         version.split(':').next().unwrap_or_default().to_owned()
     }
 
-    fn settings(&self) -> Vec<(String, String)> {
+    fn settings(&self) -> Vec<(&'static str, String)> {
         let is_least = self.config.tuning.isolation == IsolationLevel::Least;
         [
             ("threads", self.config.threads.to_string()),
@@ -118,7 +114,6 @@ impl Engine for WiredTigerEngine {
                 .to_owned(),
             ),
         ]
-        .map(|(name, value)| (name.to_owned(), value))
         .into()
     }
 
@@ -149,10 +144,6 @@ impl Engine for WiredTigerEngine {
             isolation,
         };
         run_on_threads(self.config.threads, session, &*client)
-    }
-
-    fn counters(&self) -> Counters {
-        Counters::default()
     }
 
     fn files(&self) -> Result<Vec<PathBuf>, LabError> {
@@ -207,19 +198,28 @@ fn alone<T>(mut operation: impl FnMut() -> Result<T, Failed>) -> Result<T, LabEr
     }
 }
 
-impl Session for WiredTigerSession<'_> {
-    fn get(&mut self, key: &Key, value: &mut Vec<u8>) -> Result<bool, LabError> {
-        value.clear();
-        let session = self.session()?;
-        let get = session.get(0, key, |found| value.extend_from_slice(found));
-        get.map_err(failed)
+impl Tables for WiredTigerSession<'_> {
+    fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
+        get(self.session()?, table, key, value)
     }
 
-    fn get_many(
-        &mut self,
-        keys: &[Key],
-        visit: &mut (dyn FnMut(usize, Option<&[u8]>) + Send),
-    ) -> Result<(), LabError> {
+    fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<(), LabError> {
+        let session = self.session()?;
+        alone(|| session.put(table, key, value))
+    }
+
+    fn delete(&mut self, table: usize, key: &[u8]) -> Result<(), LabError> {
+        let session = self.session()?;
+        alone(|| session.delete(table, key))
+    }
+
+    fn scan(&mut self, table: usize, from: &[u8], visit: &mut Visit<'_>) -> Result<(), LabError> {
+        self.session()?.scan(table, from, visit).map_err(failed)
+    }
+}
+
+impl Session for WiredTigerSession<'_> {
+    fn get_many(&mut self, keys: &[Key], visit: &mut VisitMany<'_>) -> Result<(), LabError> {
         let session = self.session()?;
         for (at, key) in keys.iter().enumerate() {
             let get = session.get(0, key, |found| visit(at, Some(found)));
@@ -230,42 +230,13 @@ impl Session for WiredTigerSession<'_> {
         Ok(())
     }
 
-    fn scan(
-        &mut self,
-        from: &Key,
-        limit: usize,
-        visit: &mut (dyn FnMut(&[u8], &[u8]) + Send),
-    ) -> Result<usize, LabError> {
-        let mut seen = 0;
-        let mut limited = |key: &[u8], value: &[u8]| {
-            visit(key, value);
-            seen += 1;
-            seen < limit
-        };
-        let scan = self.session()?.scan(0, from, &mut limited);
-        scan.map_err(failed)?;
-        Ok(seen)
-    }
-
-    fn put(&mut self, key: &Key, value: &[u8]) -> Result<(), LabError> {
-        let session = self.session()?;
-        alone(|| session.put(0, key, value))
-    }
-
     fn transact(&mut self, _: Access, work: &mut Work<'_>) -> Result<Ended, LabError> {
-        let isolation = self.isolation;
-        let session = self.session()?;
-        if isolation == IsolationLevel::Least {
-            return ended(work(&mut Open {
-                session,
-                alone: true,
-            }));
+        if self.isolation == IsolationLevel::Least {
+            return ended(work(self));
         }
+        let session = self.session()?;
         session.begin().map_err(failed)?;
-        let decided = work(&mut Open {
-            session,
-            alone: false,
-        });
+        let decided = work(&mut Open { session });
         match decided {
             Ok(Decision::Commit) => match session.commit() {
                 Ok(()) => Ok(Ended::Committed),
@@ -280,41 +251,36 @@ impl Session for WiredTigerSession<'_> {
     }
 }
 
-/// The session's transaction, or its operations one by one.
-struct Open<'s, 'e> {
-    session: &'s mut ffi::Session<'e>,
-    alone: bool,
+fn get(
+    session: &mut ffi::Session<'_>,
+    table: usize,
+    key: &[u8],
+    value: &mut Vec<u8>,
+) -> Result<bool, LabError> {
+    value.clear();
+    let get = session.get(table, key, |found| value.extend_from_slice(found));
+    get.map_err(failed)
 }
 
-impl Transaction for Open<'_, '_> {
+/// The session's transaction.
+struct Open<'s, 'e> {
+    session: &'s mut ffi::Session<'e>,
+}
+
+impl Tables for Open<'_, '_> {
     fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
-        value.clear();
-        let get = self
-            .session
-            .get(table, key, |found| value.extend_from_slice(found));
-        get.map_err(failed)
+        get(self.session, table, key, value)
     }
 
     fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<(), LabError> {
-        match self.alone {
-            true => alone(|| self.session.put(table, key, value)),
-            false => self.session.put(table, key, value).map_err(failed),
-        }
+        self.session.put(table, key, value).map_err(failed)
     }
 
     fn delete(&mut self, table: usize, key: &[u8]) -> Result<(), LabError> {
-        match self.alone {
-            true => alone(|| self.session.delete(table, key)),
-            false => self.session.delete(table, key).map_err(failed),
-        }
+        self.session.delete(table, key).map_err(failed)
     }
 
-    fn scan(
-        &mut self,
-        table: usize,
-        from: &[u8],
-        visit: &mut (dyn FnMut(&[u8], &[u8]) -> bool + Send),
-    ) -> Result<(), LabError> {
+    fn scan(&mut self, table: usize, from: &[u8], visit: &mut Visit<'_>) -> Result<(), LabError> {
         self.session.scan(table, from, visit).map_err(failed)
     }
 }
