@@ -5,10 +5,6 @@
 //! well: once the store is opened again nothing says that they do not count, and an older run may
 //! say what was true before. So it counts as sealed where the newest one was. What only older ones
 //! had merged by then, the base has as it is in the new run.
-//!
-//! Merges go on meanwhile, and may retire the oldest of these runs. What they move to the base is the
-//! newest of all runs, and of a key that they have passed nothing counts in the new run either: it
-//! is sealed before all runs above it.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -19,15 +15,11 @@ use crate::canary::{self, Canary};
 use crate::context::TaskContext;
 use crate::error::StorageError as Error;
 use crate::levels::Parts;
-use crate::overlay::{Filter, Levels, Overlaid, Position, Run};
+use crate::overlay::{Filter, Levels, Overlaid, Run};
 use crate::shared::Counters;
 
-/// Records that are copied between two looks at other tasks.
+/// Records that are copied between two looks at other work.
 const RECORDS_PER_TURN: u64 = 256;
-/// And between two merges, where these go on: about as long as one of them takes. So neither the
-/// records that are to be merged nor the runs become too many meanwhile.
-const RECORDS_PER_MERGE: u64 = 16_384;
-const SMALL_RECORDS_PER_MERGE: u64 = 16;
 
 impl Work<'_> {
     /// Combines the neighbours with the fewest records. The caller is busy with `overlaid`, which
@@ -37,8 +29,8 @@ impl Work<'_> {
         let count = self.local.pool.overlays.combined_runs();
         let neighbours = levels.runs.windows(count.min(levels.runs.len()).max(2));
         let records = |runs: &[Arc<Run>]| runs.iter().map(|run| run.records).sum::<u64>();
-        let fewest = neighbours.min_by_key(|runs| records(runs));
-        let Some(old @ [newest, .., oldest]) = fewest else {
+        let fewest = neighbours.enumerate().min_by_key(|(_, runs)| records(runs));
+        let Some((at, old @ [newest, .., oldest])) = fewest else {
             return Ok(());
         };
         let tree = self.create_run()?;
@@ -52,8 +44,8 @@ impl Work<'_> {
             position: Arc::new(oldest.start.clone()),
             ..levels.with_runs(copied)
         };
-        let run = match self.copy_runs(overlaid, (tree, &newest.start), &copied, &mut filter) {
-            Ok(Some(run)) => run,
+        let copied = match self.copy_runs(overlaid, tree, &copied, &mut filter) {
+            Ok(Some(copied)) => copied,
             Ok(None) => {
                 self.give_up(tree);
                 return Ok(());
@@ -63,19 +55,14 @@ impl Work<'_> {
                 return Err(error);
             }
         };
-        run.pass_as(newest);
+        let run = Run::new(tree, copied, newest.start.clone());
         // It is the first one.
         let _ = run.filter.set(filter);
-        // Newer ones may have been sealed since, and the oldest merged as wholes.
+        // Others may have been sealed since, which are newer.
         let mut runs = overlaid.levels().runs.clone();
-        let is_old = |run: &Arc<Run>| old.iter().any(|old| Arc::ptr_eq(old, run));
-        let Some(at) = runs.iter().position(is_old) else {
-            self.give_up(tree);
-            return Ok(());
-        };
-        let left = runs[at..].iter().take_while(|run| is_old(run)).count();
-        let old: Vec<_> = runs.splice(at..at + left, [Arc::new(run)]).collect();
-        if let Err(error) = self.replace_runs(overlaid, &old, runs, Some(tree)) {
+        let at = at + runs.len() - levels.runs.len();
+        runs.splice(at..at + old.len(), [Arc::new(run)]);
+        if let Err(error) = self.replace_runs(overlaid, old, runs, Some(tree)) {
             self.give_up(tree);
             return Err(error);
         }
@@ -85,22 +72,16 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Fills `tree`, a run that counts as sealed at `start`, with the records of `runs`, unless
-    /// others want the task to do nothing. Memories are sealed and runs merged meanwhile, but
-    /// nothing is trimmed.
+    /// Fills `tree` with the records of `runs`; how many that are, unless others want the task to
+    /// do nothing.
     fn copy_runs(
         &self,
         overlaid: &Arc<Overlaid>,
-        (tree, start): (Tree, &Position),
+        tree: Tree,
         runs: &Levels,
         filter: &mut Filter,
-    ) -> Result<Option<Run>, Error> {
+    ) -> Result<Option<u64>, Error> {
         let ctx = TaskContext { local: self.local };
-        let overlays = &self.local.pool.overlays;
-        let merge_every = match overlays.is_small() {
-            true => SMALL_RECORDS_PER_MERGE,
-            false => RECORDS_PER_MERGE,
-        };
         let all = (Bound::Unbounded, Bound::Unbounded);
         let mut parts = Parts::new(runs, all, Direction::Forward, false);
         let mut loader = Loader::new(&ctx, tree, 100, || Ok::<(), Error>(()))?;
@@ -119,14 +100,10 @@ impl Work<'_> {
                 // Writers wait for that, and this may take long.
                 self.seal_due(Some(overlaid))?;
             }
-            if copied % merge_every == 0 {
-                self.merge_due(overlaid)?;
-                self.look_for_large(overlaid)?;
-            }
         }
         // Values belong to the tree whose overlays these are.
         loader.complete()?;
         loader.link(&mut |_| {}).map_err(NotLoaded::of_own_work)?;
-        Ok(Some(Run::new(tree, copied, start.clone())))
+        Ok(Some(copied))
     }
 }

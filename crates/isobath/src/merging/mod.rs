@@ -439,7 +439,9 @@ impl Work<'_> {
                 combined => combined?,
             }
         }
-        if !is_combined && self.merge_due(overlaid)? {
+        if !is_combined && self.merging.is_to_be_merged(overlaid) {
+            self.measure(overlaid)?;
+            self.merge(overlaid)?;
             if overlaid.levels().position.key.is_empty() {
                 self.begin_trim(overlaid);
             }
@@ -447,16 +449,6 @@ impl Work<'_> {
             self.build_filter(overlaid)?;
         }
         Ok(())
-    }
-
-    /// Merges the next records of runs; `false` if that is not due.
-    fn merge_due(&self, overlaid: &Arc<Overlaid>) -> Result<bool, Error> {
-        let is_due = self.merging.is_to_be_merged(overlaid);
-        if is_due {
-            self.measure(overlaid)?;
-            self.merge(overlaid)?;
-        }
-        Ok(is_due)
     }
 
     /// Gives `tree` overlays if it does not fit into the pool.

@@ -82,13 +82,6 @@ impl Run {
         self.passed.fetch_add(records, Ordering::Relaxed);
     }
 
-    /// Merges have passed the same share of it as of `other`, which was sealed where it was.
-    pub(crate) fn pass_as(&self, other: &Run) {
-        let passed = other.records.saturating_sub(other.unmerged());
-        let share = passed as f64 / other.records.max(1) as f64;
-        self.pass((share * self.records as f64) as u64);
-    }
-
     /// How many of its records are to be merged.
     pub(crate) fn unmerged(&self) -> u64 {
         let passed = self.passed.load(Ordering::Relaxed);

@@ -214,7 +214,10 @@ impl Compared {
                 let records = (from..from + 1 + random.below(60))
                     .map(|number| (high(number), value(number, length)));
                 let records: Vec<_> = records.collect();
-                assert_eq!(tree.bulk_load(records.clone()).unwrap(), records.len() as u64);
+                assert_eq!(
+                    tree.bulk_load(records.clone()).unwrap(),
+                    records.len() as u64
+                );
                 model.extend(records);
                 let refused = tree.bulk_load([(high(from), b"again")]);
                 assert!(matches!(refused, Err(LoadError::LoadOrder { .. })));

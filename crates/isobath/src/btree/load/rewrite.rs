@@ -19,7 +19,8 @@ use crate::error::{StorageError, TransactionError};
 use crate::log::record::{Token, structure_body};
 use crate::page::{Lsn, PageId, offset, put_u64};
 
-/// Leaves that are read ahead while one leaf after the other is changed.
+/// Leaves that are read ahead at a time while one leaf after the other is changed: those that follow
+/// the next ones, which are on their way.
 const READ_AHEAD: usize = 16;
 
 /// A key's new value.
@@ -124,7 +125,7 @@ impl Step {
     /// The children from `position` on that are to be read ahead.
     fn ahead(&self, tree: Tree, position: usize) -> Result<Vec<PageId>, MalformedNode> {
         let node = Node::open(&*self.image, tree.id)?;
-        let end = node.count().min(position + READ_AHEAD);
+        let end = node.count().min(position + 2 * READ_AHEAD);
         (position..=end).map(|at| node.child(at)).collect()
     }
 }
