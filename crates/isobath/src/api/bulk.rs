@@ -204,12 +204,11 @@ fn begin<'c>(
 fn beside_overlays<T>(
     local: &WorkerState,
     tree: &TreeState,
-    (from, puts_large): (Bound<&[u8]>, bool),
+    what: (Bound<&[u8]>, bool),
     work: impl FnOnce() -> Result<T, LoadError>,
 ) -> Result<T, LoadError> {
     let engine = &local.engine;
     let (merging, transactions) = (&engine.merging, &engine.transactions);
-    let what = ((from, Bound::Unbounded), puts_large);
     merging.beside_overlays(transactions, local, tree.tree, what, work)
 }
 

@@ -51,7 +51,7 @@ impl Merging {
         Ok(kept_out)
     }
 
-    /// Calls `work`, which changes the base of `tree` within `bounds`, while no merge does and the
+    /// Calls `work`, which changes the base of `tree` `from` a key on, while no merge does and the
     /// overlays have nothing there: where they have something, or if the work `puts_large` values
     /// into the base, the tree leaves them before. The caller has no slot.
     ///
@@ -63,7 +63,7 @@ impl Merging {
         transactions: &Transactions,
         local: &TaskWorker,
         tree: Tree,
-        (bounds, puts_large): ((Bound<&[u8]>, Bound<&[u8]>), bool),
+        (from, puts_large): (Bound<&[u8]>, bool),
         work: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, E> {
         let _kept_out = self.keep_out(local, tree)?;
@@ -73,7 +73,8 @@ impl Merging {
                 continue;
             };
             let levels = overlaid.levels();
-            let mut parts = Parts::new(&levels, bounds, Direction::Forward, true);
+            let rest = (from, Bound::Unbounded);
+            let mut parts = Parts::new(&levels, rest, Direction::Forward, true);
             if !puts_large && parts.peek(&TaskContext { local })?.is_none() {
                 return work();
             }

@@ -402,7 +402,7 @@ mod tests {
     /// A full leaf, and the next one with so many records.
     fn full_and(count: usize, prefix: &[u8]) -> (LeafStage, LeafStage) {
         let (mut full, mut leaf) = (LeafStage::new(), LeafStage::new());
-        let key = |number: usize| [prefix, &(number as u32).to_be_bytes()].concat();
+        let key = |number: usize| [prefix, format!("{number:04}").as_bytes()].concat();
         full.push_first(&key(0), VALUE);
         let mut number = 1;
         while full.push(&key(number), VALUE, CAPACITY) {
