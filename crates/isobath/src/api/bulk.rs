@@ -182,7 +182,12 @@ fn begin<'c>(
     ctx: &'c TaskContext<'c>,
     tree: &TreeState,
 ) -> Result<Loader<'c, TaskContext<'c>>, LoadError> {
-    let alone = || match canary::is_on(Canary::CollapseBesideRewrites) {
+    // The tree is closed before its overlays are worked on, as by all that do both.
+    let _kept_out = local.engine.merging.keep_out(local, tree.tree)?;
+    let is_overlaid = local.pool.overlays.has(tree.tree.id);
+    let closed = is_overlaid.then(|| close_to_others(local, tree));
+    let closed = closed.transpose()?;
+    let alone = || match closed.is_some() || canary::is_on(Canary::CollapseBesideRewrites) {
         true => Ok(None),
         false => close_to_others(local, tree).map(Some),
     };

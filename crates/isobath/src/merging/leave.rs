@@ -53,7 +53,8 @@ impl Merging {
 
     /// Calls `work`, which changes the base of `tree` `from` a key on, while no merge does and the
     /// overlays have nothing there: where they have something, or if the work `puts_large` values
-    /// into the base, the tree leaves them before. The caller has no slot.
+    /// into the base, the tree leaves them before. The caller has no slot; where it
+    /// closes the tree it has done so, or `work` would wait for another that waits for the overlays.
     ///
     /// # Errors
     ///

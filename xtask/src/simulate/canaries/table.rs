@@ -413,7 +413,7 @@ pub(super) const ROWS: &[Row] = &[
     row(Canary::LargeUnsaid, "0105", "A blind change frees no large value, for there is none.",
         campaign(&[]).shape(Shape::Overlaid)),
     row(Canary::TrimNewestFirst, "0105", "Of runs the oldest one is trimmed first.",
-        campaign(POWER).shape(Shape::Overlaid)),
+        campaign(POWER).shape(Shape::Overlaid).from(20_010)),
     row(Canary::CombineOlderFirst, "0105", "Where two runs become one the newer one counts.",
         campaign(&[]).shape(Shape::Overlaid)),
     row(Canary::RepeatOverRuns, "0105", "Recovery repeats no commits above a large transaction's run.",
