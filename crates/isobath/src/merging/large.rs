@@ -1,6 +1,7 @@
 //! Large transactions: what they change in a tree with overlays becomes its newest run.
 //!
-//! 1. Trees of the transaction that have no overlays get some. What is in memory is sealed, so that
+//! 1. Wait for a backup that copies the store: it may have copies of leaves that are older than step
+//!    4. Trees of the transaction that have no overlays get some. What is in memory is sealed, so that
 //!    little is left for step 2.
 //! 2. Close the trees; wait for the commits in flight; work on these overlays alone; seal the rest.
 //! 3. Validate each change, and build a run of them. Readers see the trees as they were.
@@ -92,7 +93,7 @@ impl Installs for Runs<'_> {
 impl Merging {
     /// Commits a large transaction, all or nothing, and durably, if one of its trees has overlays;
     /// `false`, with nothing taken of `next`, if none has, or the leaves have to be rewritten: to
-    /// take whole ranges from them, or since a load keeps a tree without overlays.
+    /// take whole ranges from them, or since another tree has no overlays and is to get none now.
     ///
     /// # Errors
     ///
@@ -112,6 +113,7 @@ impl Merging {
         }
         let work = self.work(transactions, local);
         let commit = LargeCommit::new(transactions, local, trees, context)?;
+        let _rewriting = commit.begin_rewriting()?;
         // Bound: another task has a tree leave its overlays each time.
         loop {
             for tree in trees {
@@ -144,7 +146,11 @@ impl Work<'_> {
     fn seal_early(&self, tree: &LargeTree<'_>) -> Result<bool, StorageError> {
         let overlays = &self.local.pool.overlays;
         let Some(overlaid) = overlays.of(tree.tree.id) else {
-            let Some(_beginning) = overlays.begin_with(tree.tree.id) else {
+            let beginning = match self.local.parts.shared.config.overlays {
+                true => overlays.begin_with(tree.tree.id),
+                false => None,
+            };
+            let Some(_beginning) = beginning else {
                 return Ok(false);
             };
             self.give_overlays(tree.tree)?;

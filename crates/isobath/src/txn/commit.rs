@@ -642,11 +642,17 @@ impl<'a> Commit<'a, '_> {
         }
     }
 
+    /// The trees that it installs something in: these it keeps snapshots from itself.
+    fn installed(&self) -> Vec<TreeId> {
+        let installs = self.context.installs;
+        installs.map_or_else(Vec::new, |installs| installs.trees())
+    }
+
     /// Validates what it has read beside the commits of others.
     fn advance(&self, validation: Option<&mut Validation<'_>>) -> Result<(), TransactionError> {
         let versions = &self.transactions.versions;
         validation.map_or(Ok(()), |validation| {
-            validation.advance(self.local, versions, &[])
+            validation.advance(self.local, versions, &self.installed())
         })
     }
 
@@ -656,7 +662,7 @@ impl<'a> Commit<'a, '_> {
         own: Option<CommitNumber>,
     ) -> Result<(), TransactionError> {
         if let Some(validation) = validation {
-            validation.run(&self.transactions.versions, own, &[])?;
+            validation.run(&self.transactions.versions, own, &self.installed())?;
         }
         // Versions that would have shown a conflict may be gone.
         self.context.snapshot.map_or(Ok(()), Registered::check)

@@ -18,6 +18,7 @@
 //! Before step 5 nothing has happened that a recovery or a reader sees.
 
 use super::commit::CommitContext;
+use super::copies::Rewriting;
 use super::serializable::Validation;
 use super::snapshots::Registered;
 use super::tree_status::Closed;
@@ -213,8 +214,7 @@ impl<'a> LargeCommit<'a> {
 
     fn run(&self, next: &mut NextChange<'_>) -> Result<(), TransactionError> {
         let parts = &self.local.parts;
-        let copies = &self.transactions.copies;
-        let _rewriting = copies.begin_rewriting(&parts.shared, &self.local.worker)?;
+        let _rewriting = self.begin_rewriting()?;
         let closed = self.close()?;
         let mut built = Vec::new();
         let done = self
@@ -228,6 +228,12 @@ impl<'a> LargeCommit<'a> {
                 .discard_pages(&self.local.worker, self.token, built);
         }
         done
+    }
+
+    /// Keeps backups from copying the store; waited for before the first tree is closed.
+    pub(crate) fn begin_rewriting(&self) -> Result<Rewriting<'a>, StorageError> {
+        let copies = &self.transactions.copies;
+        copies.begin_rewriting(&self.local.parts.shared, &self.local.worker)
     }
 
     /// Closes all trees, in one order for all commits, and waits for the commits in flight.
