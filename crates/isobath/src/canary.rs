@@ -245,6 +245,8 @@ canaries! {
     TrimNewestFirst,
     /// Of two runs that become one the older one's records count.
     CombineOlderFirst,
+    /// A load does not heed what merges have passed of runs that are still there.
+    LoadOverMerged,
     /// Recovery repeats commits above the run of a large transaction that came after them.
     RepeatOverRuns,
     /// A stream of changes leaves out the last change of some transactions.

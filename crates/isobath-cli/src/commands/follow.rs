@@ -41,6 +41,7 @@ const NOTE_EVERY: u64 = 1 << 20;
 const CHECK_EVERY: u64 = 4096;
 /// Times that a stream is opened again without having brought anything.
 const MAX_ATTEMPTS: u32 = 10;
+const TOO_FAST: &str = "the source is written faster than it can be read: give it a larger log";
 
 /// Follows until the source is closed, until there is nothing new if `--once` says so, or until
 /// Ctrl-C.
@@ -155,17 +156,18 @@ fn stream_from(
     }
 }
 
-/// Refuses a copy that is a file of the source.
-fn not_the_source(args: &FollowArgs) -> Result<(), Failure> {
+/// Refuses a file of the source as that of a copy.
+fn not_the_source(args: &FollowArgs, copy: &Path) -> Result<(), Failure> {
     let place = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
-    let Ok(copy) = place(&args.copy) else {
+    let path = copy;
+    let Ok(copy) = place(copy) else {
         return Ok(());
     };
     let is_copy = |path: &PathBuf| place(path).is_ok_and(|found| found == copy);
     match args.store.store.iter().any(is_copy) {
         true => Err(Failure::Usage(format!(
             "{} is the source itself: name another store as its copy",
-            args.copy.display()
+            path.display()
         ))),
         false => Ok(()),
     }
@@ -180,24 +182,19 @@ struct Unfinished {
 impl Unfinished {
     /// # Errors
     ///
-    /// What creating fails with; that another process makes the same copy.
-    fn create(copy: &Path, options: &Options) -> Result<(Unfinished, Store), Failure> {
+    /// What creating fails with; that another process makes the same copy, or that a store of this
+    /// name is something else.
+    fn create(
+        args: &FollowArgs,
+        copy: &Path,
+        options: &Options,
+    ) -> Result<(Unfinished, Store), Failure> {
         let mut path = copy.as_os_str().to_owned();
         path.push(".partial");
         let path = PathBuf::from(path);
-        match Store::open(&path, options) {
-            Ok(rest) => rest.close()?,
-            Err(error) => match Error::from(error) {
-                error if error.is_in_use() => return Err(error.into()),
-                // There is none, or its creation was killed.
-                _ => {}
-            },
-        }
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(LabError::io("remove", &path)(error).into());
-            }
-            _ => {}
+        not_the_source(args, &path)?;
+        if path.exists() {
+            Self::remove(&path, options)?;
         }
         let store = Store::create(&path, options)?;
         // Another run may have made it before this one had the lock.
@@ -207,6 +204,29 @@ impl Unfinished {
             return Err(Error::FileExists { path }.into());
         }
         Ok((Unfinished { path }, store))
+    }
+
+    /// Removes what a killed run has left: a store that has a note at most, or none.
+    fn remove(path: &Path, options: &Options) -> Result<(), Failure> {
+        match Store::open(path, options) {
+            Ok(rest) => {
+                let trees = rest.trees()?;
+                rest.close()?;
+                if trees.iter().any(|tree| tree.name != NOTE) {
+                    return Err(Failure::Usage(format!(
+                        "{} is a store of its own: move it, or name another copy",
+                        path.display()
+                    )));
+                }
+            }
+            Err(error) => match Error::from(error) {
+                // Its creation was killed.
+                Error::NotAStore { .. } => {}
+                error => return Err(error.into()),
+            },
+        }
+        fs::remove_file(path).map_err(LabError::io("remove", path))?;
+        Ok(())
     }
 
     /// Gives the store, which is whole, the copy's name.
@@ -240,7 +260,7 @@ impl Found {
                 )));
             }
             false => {
-                let (new, store) = Unfinished::create(&args.copy, &options)?;
+                let (new, store) = Unfinished::create(args, &args.copy, &options)?;
                 (store, Some(new))
             }
         };
@@ -292,7 +312,17 @@ impl Found {
 
     /// The first stream; `None` where the log has moved on.
     fn stream(&self, args: &FollowArgs, options: &Options) -> Result<Option<Changes>, Failure> {
-        let changes = stream_from(args, options, self.position, self.source)?;
+        let mut changes = None;
+        for _ in 0..MAX_ATTEMPTS {
+            changes = stream_from(args, options, self.position, self.source)?;
+            // A copy notes its source before anything else, so a new one needs a stream.
+            if changes.is_some() || self.new.is_none() {
+                break;
+            }
+        }
+        if changes.is_none() && self.new.is_some() {
+            return Err(Failure::Usage(TOO_FAST.into()));
+        }
         if changes.is_none() && self.is_given {
             return Err(Failure::Usage(
                 "the source's log has moved on from the position of --from: restore a newer backup, or name a copy that does not exist".into(),
@@ -344,7 +374,7 @@ impl Copy {
         options: &Options,
         given: Option<LogPosition>,
     ) -> Result<(Copy, Option<Changes>), Failure> {
-        not_the_source(args)?;
+        not_the_source(args, &args.copy)?;
         let found = Found::open(args, given)?;
         match found.stream(args, options) {
             Ok(first) => Ok((found.begin(args, first.as_ref())?, first)),
@@ -390,9 +420,7 @@ impl Copy {
                 }
             };
             if attempts >= MAX_ATTEMPTS {
-                return Err(Failure::Usage(
-                    "the source is written faster than it can be read: give it a larger log".into(),
-                ));
+                return Err(Failure::Usage(TOO_FAST.into()));
             }
         }
     }

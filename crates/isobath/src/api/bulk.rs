@@ -13,6 +13,7 @@ use crate::context::TaskContext;
 use crate::engine::{Admitted, TaskHandle, WorkerState};
 use crate::error::{LoadError, StorageError};
 use crate::extent;
+use crate::merging::Does;
 use crate::runtime::{Patience, Urgency, block_on};
 use crate::shared::Counters;
 use crate::txn::tree_status::Closed;
@@ -199,7 +200,7 @@ fn begin<'c>(
     // Overlays have nothing above the base's last key, nor do they remove that.
     let last = btree::last_key(ctx, tree.tree)?;
     let from = last.as_deref().map_or(Bound::Unbounded, Bound::Included);
-    beside_overlays(local, tree, (from, false), || {
+    beside_overlays(local, tree, from, Does::Look, || {
         Loader::new(ctx, tree.tree, fill_percent, alone)
     })
 }
@@ -209,12 +210,13 @@ fn begin<'c>(
 fn beside_overlays<T>(
     local: &WorkerState,
     tree: &TreeState,
-    what: (Bound<&[u8]>, bool),
+    from: Bound<&[u8]>,
+    does: Does,
     work: impl FnOnce() -> Result<T, LoadError>,
 ) -> Result<T, LoadError> {
     let engine = &local.engine;
     let (merging, transactions) = (&engine.merging, &engine.transactions);
-    merging.beside_overlays(transactions, local, tree.tree, what, work)
+    merging.beside_overlays(transactions, local, tree.tree, from, does, work)
 }
 
 /// Ends a load that is not to appear.
@@ -291,9 +293,13 @@ fn appear(
     let Some(lower) = loader.lower().map(<[u8]>::to_vec) else {
         return link(local, tree, &closed, loader);
     };
-    let what = (Bound::Included(&lower[..]), loader.has_large());
+    let does = match loader.has_large() {
+        true => Does::PutLarge,
+        false => Does::Put,
+    };
+    let from = Bound::Included(&lower[..]);
     let mut loader = Some(loader);
-    let linked = beside_overlays(local, tree, what, || match loader.take() {
+    let linked = beside_overlays(local, tree, from, does, || match loader.take() {
         Some(loader) => link(local, tree, &closed, loader),
         None => Ok(0),
     });

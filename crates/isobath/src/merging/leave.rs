@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::trim::Freed;
 use super::{Merging, Work, listing};
 use crate::btree::{Direction, Tree};
+use crate::canary::{self, Canary};
 use crate::context::{TaskContext, TaskWorker};
 use crate::error::StorageError as Error;
 use crate::levels::Parts;
@@ -16,6 +17,16 @@ use crate::sync::atomic::Ordering;
 use crate::txn::commit::Change;
 use crate::txn::{Transactions, catalog_change};
 use crate::types::{OVERLAID, UNLISTED_RUN};
+
+/// What work does to the base of a tree with overlays.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Does {
+    /// It changes no records.
+    Look,
+    Put,
+    /// It puts large values, too.
+    PutLarge,
+}
 
 /// Commits to the tree wait until this is dropped.
 struct Leaving<'o>(&'o Overlaid);
@@ -52,9 +63,11 @@ impl Merging {
     }
 
     /// Calls `work`, which changes the base of `tree` `from` a key on, while no merge does and the
-    /// overlays have nothing there: where they have something, or if the work `puts_large` values
-    /// into the base, the tree leaves them before. The caller has no slot; where it
-    /// closes the tree it has done so, or `work` would wait for another that waits for the overlays.
+    /// overlays have nothing there: where they have something, or if the work puts large values
+    /// into the base, the tree leaves them before. Where it puts some, what merges have passed
+    /// counts: runs have it still, and once the store is opened again nothing says that it was
+    /// merged. The caller has no slot; where it closes the tree it has done so, or `work` would wait for
+    /// another that waits for the overlays.
     ///
     /// # Errors
     ///
@@ -64,7 +77,8 @@ impl Merging {
         transactions: &Transactions,
         local: &TaskWorker,
         tree: Tree,
-        (from, puts_large): (Bound<&[u8]>, bool),
+        from: Bound<&[u8]>,
+        does: Does,
         work: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, E> {
         let _kept_out = self.keep_out(local, tree)?;
@@ -73,10 +87,16 @@ impl Merging {
             let Some(_busy) = self.wait_to_work(local, &overlaid)? else {
                 continue;
             };
-            let levels = overlaid.levels();
+            let mut levels = overlaid.levels().copy();
+            if does != Does::Look
+                && !canary::is_on(Canary::LoadOverMerged)
+                && let Some(oldest) = levels.runs.last()
+            {
+                levels.position = Arc::new(oldest.start.clone());
+            }
             let rest = (from, Bound::Unbounded);
             let mut parts = Parts::new(&levels, rest, Direction::Forward, true);
-            if !puts_large && parts.peek(&TaskContext { local })?.is_none() {
+            if does != Does::PutLarge && parts.peek(&TaskContext { local })?.is_none() {
                 return work();
             }
             drop((parts, levels));

@@ -15,6 +15,7 @@ mod merge;
 mod seal;
 mod trim;
 
+pub(crate) use leave::Does;
 pub(crate) use listing::{decode, list_unlisted, unlisted};
 
 use std::cell::Cell;

@@ -13,7 +13,8 @@ use crate::canary::{self, Canary};
 use crate::checkpoint::format::{Array, LoadError, Reader};
 use crate::checkpoint::writer::{CheckpointIo, CheckpointState, SEGMENT_WORDS};
 use crate::checkpoint::{
-    FORMAT_VERSION, SUPERBLOCK_OFFSETS, Superblock, Unreadable, log_area, log_device,
+    FORMAT_VERSION, OVERLAYS_VERSION, SUPERBLOCK_OFFSETS, Superblock, Unreadable, log_area,
+    log_device,
 };
 use crate::error::{OpenError, StorageError};
 use crate::log::{
@@ -250,7 +251,7 @@ pub(crate) fn read_superblock(volume: &Volume, paths: &[PathBuf]) -> Result<Supe
             Err(reason) => worst = worst.max(reason),
         }
     }
-    let (paths, known) = (paths.to_vec(), FORMAT_VERSION);
+    let (paths, known) = (paths.to_vec(), OVERLAYS_VERSION);
     match (best, worst) {
         // A store that a newer version has opened; one whose version number
         // alone is corrupt has its other superblock.
@@ -265,6 +266,8 @@ pub(crate) fn read_superblock(volume: &Volume, paths: &[PathBuf]) -> Result<Supe
         }
         (Some(superblock), _) => Ok(superblock),
         (None, Unreadable::OtherVersion(found) | Unreadable::MaybeNewer(found)) => {
+            let is_plain = found < FORMAT_VERSION;
+            let known = if is_plain { FORMAT_VERSION } else { known };
             Err(OpenError::OlderFormat {
                 paths,
                 found,
