@@ -10,7 +10,7 @@ use std::time::Duration;
 use isobath::{
     Change, Changes, Committed, Error, LogPosition, Options, Record, Store, Transaction, Tree,
 };
-use isobath_lab::LabError;
+use isobath_lab::{LabError, VolumeError};
 use serde_json::json;
 
 use super::store::{self, LARGE_POOL};
@@ -133,6 +133,15 @@ fn is_overtaken(error: &Error) -> bool {
     )
 }
 
+/// Whether a file is no store: nothing that says so is whole.
+fn is_no_store(error: &Error) -> bool {
+    match error {
+        Error::NotAStore { .. } => true,
+        Error::Volume(error) => matches!(**error, VolumeError::Foreign { .. }),
+        _ => false,
+    }
+}
+
 /// A stream from `from` on, of the store that the copy follows; `None` where the log has moved on.
 fn stream_from(
     args: &FollowArgs,
@@ -220,7 +229,7 @@ impl Unfinished {
             }
             Err(error) => match Error::from(error) {
                 // Its creation was killed.
-                Error::NotAStore { .. } => {}
+                error if is_no_store(&error) => {}
                 error => return Err(error.into()),
             },
         }

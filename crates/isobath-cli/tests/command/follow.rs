@@ -154,6 +154,15 @@ fn a_follower_that_is_killed_while_it_makes_the_copy_makes_it_again() {
     assert!(!copy.exists());
     other.close().unwrap();
     place.run(&follow).ok();
+    // A store that has trees of its own is left alone, as is a source of that name.
+    std::fs::remove_file(&copy).unwrap();
+    let other = Store::create(&partial, &options()).unwrap();
+    work(&other, 1);
+    other.close().unwrap();
+    place.run(&follow).fails(2, "is a store of its own");
+    let own = ["follow", "copy.iso.partial", "copy.iso", "--once"];
+    place.run(&own).fails(2, "is the source itself");
+    assert!(partial.exists() && !copy.exists());
     store.close().unwrap();
 }
 
