@@ -386,10 +386,10 @@ mod tests {
             assert!(Superblock::decode(&bytes).is_err(), "byte {at}");
             bytes[at] ^= 1;
         }
-        bytes[8] = 7;
-        let newer = Err(Unreadable::MaybeNewer(7));
+        bytes[8] = 9;
+        let newer = Err(Unreadable::MaybeNewer(9));
         assert_eq!(Superblock::decode(&bytes), newer);
-        for version in [7, 4] {
+        for version in [9, 6, 4] {
             bytes[8] = version;
             let sum = checksum(&bytes);
             put_u32(&mut bytes, CHECKSUM, sum);
