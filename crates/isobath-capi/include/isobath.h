@@ -349,6 +349,14 @@ typedef struct isobath_tree_stats {
   uint64_t bytes;
   // Share of the leaves' bytes that is in use, 0 to 1.
   double leaf_fill;
+  // Records of the tree's overlays in memory, removals included.
+  uint64_t memory_records;
+  // Runs of its overlays.
+  uint64_t runs;
+  // Their records that are to be merged, removals included.
+  uint64_t run_records;
+  // Bytes of their pages.
+  uint64_t run_bytes;
 } isobath_tree_stats;
 
 // What a backup consists of.
