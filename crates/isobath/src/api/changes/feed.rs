@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use isobath_io::Volume;
+use isobath_io::{IoErrorKind, Volume};
 
 use super::{BATCH_BYTES, LOOK_AGAIN, LOOK_EVERY, Names};
 use crate::api::store::WeakStore;
@@ -316,7 +316,15 @@ impl Feed {
             self.at,
             self.epoch,
         );
-        while let Some(entry) = log.next_below(end).map_err(StorageError::from)? {
+        loop {
+            let next = log.next_below(end).map_err(StorageError::from);
+            let entry = match next {
+                // A writer that has closed has shortened the file: what the newest superblock says
+                // is judged by the caller, as where there is no record.
+                Err(StorageError::Io(error)) if error.kind() == IoErrorKind::OutOfRange => break,
+                next => next?,
+            };
+            let Some(entry) = entry else { break };
             let body = decode(entry.kind, entry.body);
             each(&body.ok_or(unknown_record(entry.lsn, entry.kind))?);
         }
