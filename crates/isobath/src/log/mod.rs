@@ -35,7 +35,7 @@ pub(crate) use device::{
 pub(crate) use flush::{Claim, Flush, LogCounters};
 pub(crate) use layout::{BLOCK, HEADER_BYTES, OPEN_EPOCH_LIMIT};
 pub(crate) use log_tasks::LogTasks;
-pub(crate) use reader::{LogEnd, ReadError, Reader, next_epoch, seal_tail};
+pub(crate) use reader::{Entry as LogEntry, LogEnd, ReadError, Reader, next_epoch, seal_tail};
 pub use reservation::MAX_TRANSACTION_BYTES;
 pub(crate) use reservation::{
     LogReservation, ReservationClass, ReservationRequest, TRANSACTION_LIMIT,

@@ -22,7 +22,7 @@ use crate::engine::{Engine, Runtime, WorkerState};
 use crate::error::{Error, OpenError, StorageError};
 use crate::extent::{self, Extent};
 use crate::log::record::{Body, decode};
-use crate::log::{LogArea, Reader};
+use crate::log::{LogArea, LogEntry, Reader};
 use crate::page::Lsn;
 use crate::recovery::unflushed_chunks::UnflushedChunks;
 use crate::recovery::{self, unknown_record};
@@ -316,15 +316,7 @@ impl Feed {
             self.at,
             self.epoch,
         );
-        loop {
-            let next = log.next_below(end).map_err(StorageError::from);
-            let entry = match next {
-                // A writer that has closed has shortened the file: what the newest superblock says
-                // is judged by the caller, as where there is no record.
-                Err(StorageError::Io(error)) if error.kind() == IoErrorKind::OutOfRange => break,
-                next => next?,
-            };
-            let Some(entry) = entry else { break };
+        while let Some(entry) = next_below(&mut log, end)? {
             let body = decode(entry.kind, entry.body);
             each(&body.ok_or(unknown_record(entry.lsn, entry.kind))?);
         }
@@ -502,7 +494,7 @@ impl Feed {
         let full = limit.min(Lsn(self.at.0 + 2 * BATCH_BYTES));
         let mut has_ended = false;
         while log.position() < full && !has_ended {
-            match log.next_below(full).map_err(StorageError::from)? {
+            match next_below(&mut log, full)? {
                 Some(entry) => {
                     let body = decode(entry.kind, entry.body);
                     let body = body.ok_or(unknown_record(entry.lsn, entry.kind))?;
@@ -638,6 +630,15 @@ impl Feed {
         if let Source::Beside { reader, .. } = &mut self.source {
             *reader = None;
         }
+    }
+}
+
+/// The next record below `end`; `None` as well where the volume ends before: a writer that has closed
+/// has shortened it, and the newest superblock says where the log is.
+fn next_below<'l>(log: &'l mut Reader<'_>, end: Lsn) -> Result<Option<LogEntry<'l>>, StorageError> {
+    match log.next_below(end).map_err(StorageError::from) {
+        Err(StorageError::Io(error)) if error.kind() == IoErrorKind::OutOfRange => Ok(None),
+        next => next,
     }
 }
 
