@@ -1,7 +1,7 @@
 //! A log-structured space under one policy: the part that the simulator of cleaning
-//! ([`crate::sim`]) and the simulated SSD ([`crate::ftl`]) share. [`LogSpace`] knows where each page
-//! lies, the segments and the histories of pages, and tells the policy of all that. [`Owner`] cleans
-//! it and appends to it; what differs between owners are its methods.
+//! ([`crate::sim`]) and the simulated SSD ([`crate::ftl`]) share. [`LogSpace`] knows where each
+//! page lies, the segments and the histories of pages, and tells the policy of all that. [`Owner`]
+//! cleans it and appends to it; what differs between owners are its methods.
 
 use std::collections::VecDeque;
 

@@ -38,8 +38,8 @@ pub(crate) fn device_bytes() -> (u64, u64) {
     (field("read_bytes:"), field("write_bytes:"))
 }
 
-/// CPU time of the machine since it started, over all cores, in hundredths of a second; zeros if the
-/// kernel does not say.
+/// CPU time of the machine since it started, over all cores, in hundredths of a second; zeros if
+/// the kernel does not say.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CpuTicks {
     pub(crate) total: u64,

@@ -254,8 +254,8 @@ async fn what_is_sent_wrongly_is_refused_and_leaves_nothing() {
     assert_eq!((names(there.path()), records(&follower)), before);
 }
 
-/// A snapshot that came with the id of another one is refused before openraft hears of it, and taken
-/// once it comes with its own.
+/// A snapshot that came with the id of another one is refused before openraft hears of it, and
+/// taken once it comes with its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_id_is_refused_before_the_installation_and_can_be_sent_again() {
     let (here, there) = (TempDir::new().unwrap(), TempDir::new().unwrap());

@@ -56,7 +56,8 @@ const OTHER_VERBS: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Verbs of which another word than the store's may name a store, too: there the store is the first.
+/// Verbs of which another word than the store's may name a store, too: there the store is the
+/// first.
 const WITH_TWO_STORES: &[&str] = &["follow", "salvage"];
 
 impl Cli {

@@ -121,7 +121,8 @@ fn a_follower_that_is_killed_at_any_moment_goes_on() {
     assert_eq!(all_of(&place.path("copy.iso")), all_of(&source));
 }
 
-/// The copy gets its name once it notes what it follows: what a kill leaves before is in no run's way.
+/// The copy gets its name once it notes what it follows: what a kill leaves before is in no run's
+/// way.
 #[test]
 fn a_follower_that_is_killed_while_it_makes_the_copy_makes_it_again() {
     let place = Place::new();

@@ -50,7 +50,8 @@ pub struct TreeStats {
     pub bytes: u64,
     /// Share of the leaves' bytes that is in use, from 0 to 1.
     pub leaf_fill: f64,
-    /// Records of the tree's overlays in memory, removals included; 0 without overlays, as the rest.
+    /// Records of the tree's overlays in memory, removals included; 0 without overlays, as the
+    /// rest.
     pub memory_records: u64,
     /// Runs of its overlays.
     pub runs: u64,

@@ -1,8 +1,8 @@
 //! Large transactions: what they change in a tree with overlays becomes its newest run.
 //!
-//! 1. Wait for a backup that copies the store: it may have copies of leaves that are older than step
-//!    4. Trees of the transaction that have no overlays get some. What is in memory is sealed, so that
-//!    little is left for step 2.
+//! 1. Wait for a backup that copies the store: it may have copies of leaves that are older than
+//!    step 4. Trees of the transaction that have no overlays get some. What is in memory is sealed,
+//!    so that little is left for step 2.
 //! 2. Close the trees; wait for the commits in flight; work on these overlays alone; seal the rest.
 //! 3. Validate each change, and build a run of them. Readers see the trees as they were.
 //! 4. Wait until all that is durable, and what earlier commits have changed in leaves before the

@@ -66,8 +66,8 @@ impl Merging {
     /// overlays have nothing there: where they have something, or if the work puts large values
     /// into the base, the tree leaves them before. Where it puts some, what merges have passed
     /// counts: runs have it still, and once the store is opened again nothing says that it was
-    /// merged. The caller has no slot; where it closes the tree it has done so, or `work` would wait for
-    /// another that waits for the overlays.
+    /// merged. The caller has no slot; where it closes the tree it has done so, or `work` would
+    /// wait for another that waits for the overlays.
     ///
     /// # Errors
     ///

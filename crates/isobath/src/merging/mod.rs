@@ -541,9 +541,9 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Goes on looking for large values in the base, unless that has ended; every change since it got
-    /// overlays says whether it has one. Until that has ended changes read what they replace, which
-    /// costs more than merges.
+    /// Goes on looking for large values in the base, unless that has ended; every change since it
+    /// got overlays says whether it has one. Until that has ended changes read what they replace,
+    /// which costs more than merges.
     fn look_for_large(&self, overlaid: &Overlaid) -> Result<(), Error> {
         if !self.merging.is_to_be_looked_at(overlaid) {
             return Ok(());

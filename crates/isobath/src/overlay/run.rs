@@ -23,8 +23,8 @@ pub(crate) struct Run {
     pub(crate) start: Position,
     /// Records that merges have passed.
     passed: AtomicU64,
-    /// None while it is not built since the store was opened, and of very large runs: any key may be
-    /// there.
+    /// None while it is not built since the store was opened, and of very large runs: any key may
+    /// be there.
     pub(crate) filter: OnceLock<Filter>,
 }
 

@@ -684,9 +684,9 @@ impl<'a> Commit<'a, '_> {
         Ok(())
     }
 
-    /// Once the commit at `lsn` and those before it are durable and applied, gives the trees what it
-    /// installs. Readers outside transactions that come from then on wait until what this returns is
-    /// dropped: they would see this commit, and not all before it.
+    /// Once the commit at `lsn` and those before it are durable and applied, gives the trees what
+    /// it installs. Readers outside transactions that come from then on wait until what this
+    /// returns is dropped: they would see this commit, and not all before it.
     fn install(
         &self,
         slot: &Slot<'_>,

@@ -522,8 +522,8 @@ fn a_full_volume_takes_removals_and_goes_on() {
     }
 }
 
-/// What a large transaction changes in a tree with overlays is a run: the tree keeps them. Trees of it
-/// that had none get some. Older snapshots and transactions are told. A crash leaves all of it
+/// What a large transaction changes in a tree with overlays is a run: the tree keeps them. Trees of
+/// it that had none get some. Older snapshots and transactions are told. A crash leaves all of it
 /// or nothing, and no older change above it.
 #[test]
 fn a_large_transaction_becomes_a_run_of_each_of_its_trees() {
@@ -662,8 +662,8 @@ fn a_load_above_all_keys_leaves_the_overlays_alone() {
     }
 }
 
-/// Records at the end are loaded, removed and loaded again while merges go round: a run that has the
-/// removal still, merged or not, does not count once the store is opened again.
+/// Records at the end are loaded, removed and loaded again while merges go round: a run that has
+/// the removal still, merged or not, does not count once the store is opened again.
 #[test]
 fn what_is_loaded_again_is_there_whatever_merges_have_passed() {
     for seed in parameter("ISOBATH_FROM", 0)..parameter("ISOBATH_SEEDS", 12) {

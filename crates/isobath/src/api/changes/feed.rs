@@ -633,8 +633,8 @@ impl Feed {
     }
 }
 
-/// The next record below `end`; `None` as well where the volume ends before: a writer that has closed
-/// has shortened it, and the newest superblock says where the log is.
+/// The next record below `end`; `None` as well where the volume ends before: a writer that has
+/// closed has shortened it, and the newest superblock says where the log is.
 fn next_below<'l>(log: &'l mut Reader<'_>, end: Lsn) -> Result<Option<LogEntry<'l>>, StorageError> {
     match log.next_below(end).map_err(StorageError::from) {
         Err(StorageError::Io(error)) if error.kind() == IoErrorKind::OutOfRange => Ok(None),

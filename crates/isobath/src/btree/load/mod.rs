@@ -328,8 +328,8 @@ impl<'c, C: WriteContext> Loader<'c, C> {
         self.built.as_ref().map(|built| &built.lower[..])
     }
 
-    /// Whether the tree has such records already, so that the load will be refused. Asked once it is
-    /// complete, while no commit changes the tree.
+    /// Whether the tree has such records already, so that the load will be refused. Asked once it
+    /// is complete, while no commit changes the tree.
     pub(crate) fn is_overtaken(&self) -> Result<bool, StorageError> {
         let Some(lower) = self.lower() else {
             return Ok(false);

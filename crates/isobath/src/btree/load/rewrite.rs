@@ -19,8 +19,8 @@ use crate::error::{StorageError, TransactionError};
 use crate::log::record::{Token, structure_body};
 use crate::page::{Lsn, PageId, offset, put_u64};
 
-/// Leaves that are read ahead at a time while one leaf after the other is changed: those that follow
-/// the next ones, which are on their way.
+/// Leaves that are read ahead at a time while one leaf after the other is changed: those that
+/// follow the next ones, which are on their way.
 const READ_AHEAD: usize = 16;
 
 /// A key's new value.
