@@ -18,7 +18,7 @@
 use std::sync::Arc;
 
 use super::{Merging, Work, listing};
-use crate::btree::{Loader, NotLoaded, TreeId, ValueKind, ValueRef};
+use crate::btree::{Change, Loader, NotLoaded, Tree, TreeId, ValueKind, ValueRef};
 use crate::context::{TaskContext, TaskWorker, WriteContext};
 use crate::error::{StorageError, TransactionError};
 use crate::extent::{self, Extent};
@@ -34,10 +34,13 @@ use crate::txn::tree_status::Closed;
 use crate::txn::{Transactions, catalog_change};
 use crate::types::{OVERLAID, REPLACED, UNLISTED_RUN};
 
+/// Gives the next change of one tree.
+type NextOfTree<'s> = dyn FnMut() -> Result<Option<Change>, TransactionError> + 's;
+
 /// Records of a run that are built between two looks at other tasks.
 const RECORDS_PER_TURN: u64 = 256;
 
-/// What the trees are to have, and keys of the catalog that say so.
+/// The runs that the trees are to have.
 struct Runs<'a> {
     overlaid: &'a [Arc<Overlaid>],
     /// In the order in which they were closed.
@@ -179,41 +182,38 @@ impl Work<'_> {
             before: Mutex::default(),
             all: &self.local.pool.overlays,
         };
-        let mut done = Ok(());
-        for (at, tree) in trees.iter().enumerate() {
+        let mut trees = trees.iter().zip(overlaid).enumerate();
+        let built = trees.try_for_each(|(at, (tree, own))| {
+            let run = self.create_run()?;
             let mut changes = || next(at);
-            done = self.build_run((commit, tree), &overlaid[at], &mut changes, &mut runs);
-            if done.is_err() {
-                break;
-            }
-        }
-        done = done.and_then(|()| self.list_runs(commit, &runs));
-        if done.is_err() {
-            for run in &runs.runs {
-                self.give_up(run.tree);
-            }
-        }
-        done
+            let records = self.fill_run((commit, tree), own, (run, &mut changes), &mut runs);
+            let records = records.inspect_err(|_| self.give_up(run))?;
+            let position = own.levels().position.as_ref().clone();
+            // Its filter is built by the task: only now it is known how many records it has.
+            runs.runs.push(Arc::new(Run::new(run, records, position)));
+            Ok(())
+        });
+        built
+            .and_then(|()| self.list_runs(commit, &runs))
+            .inspect_err(|_| runs.runs.iter().for_each(|run| self.give_up(run.tree)))
     }
 
-    fn build_run(
+    /// Fills `run` with the changes of a tree; how many they are.
+    fn fill_run(
         &self,
         (commit, tree): (&LargeCommit<'_>, &LargeTree<'_>),
         overlaid: &Overlaid,
-        next: &mut dyn FnMut() -> Result<Option<crate::btree::Change>, TransactionError>,
+        (run, next): (Tree, &mut NextOfTree<'_>),
         runs: &mut Runs<'_>,
-    ) -> Result<(), TransactionError> {
+    ) -> Result<u64, TransactionError> {
         let (local, ctx) = (self.local, TaskContext { local: self.local });
-        let position = overlaid.levels().position.as_ref().clone();
-        // Given up by the caller, with those before it.
-        let run_tree = self.create_run()?;
-        runs.runs
-            .push(Arc::new(Run::new(run_tree, 0, position.clone())));
-        let mut loader = Loader::new(&ctx, run_tree, 100, || Ok::<(), StorageError>(()))?;
+        let mut loader = Loader::new(&ctx, run, 100, || Ok::<(), StorageError>(()))?;
+        // Of this transaction's own values none goes.
+        let has_large = overlaid.has_large();
         let (mut records, mut old) = (0_u64, Vec::new());
         while let Some(change) = next()? {
             commit.validate_write(tree, &change.key)?;
-            if overlaid.has_large()
+            if has_large
                 && levels::get(&tree.tree, &ctx, &change.key, &mut old)? == Some(ValueKind::Extent)
             {
                 let replaced = extent::chunk_ids(local, extent::decode(&old)?)?;
@@ -236,13 +236,10 @@ impl Work<'_> {
         }
         loader.complete()?;
         loader.link(&mut |_| {}).map_err(NotLoaded::of_own_work)?;
-        runs.runs.pop();
-        // Its filter is built by the task: only now it is known how many records it has.
-        runs.runs
-            .push(Arc::new(Run::new(run_tree, records, position)));
-        Ok(())
+        Ok(records)
     }
 
+    /// Commits that the trees have these runs.
     fn list_runs(&self, commit: &LargeCommit<'_>, runs: &Runs<'_>) -> Result<(), TransactionError> {
         let (local, parts) = (self.local, &self.local.parts);
         if parts.log.is_on() {

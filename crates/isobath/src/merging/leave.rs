@@ -40,7 +40,7 @@ impl Drop for Leaving<'_> {
 impl Merging {
     /// Merges all that the overlays of `tree` have into the tree, which then has none until what
     /// this returns is dropped; `None` if no tree of the store can have any. The caller has no
-    /// slot, and has not closed the tree.
+    /// slot. Where it closes the tree, too, it does that before.
     ///
     /// # Errors
     ///

@@ -54,6 +54,13 @@ fn device(seed: u64) -> Arc<FaultDevice> {
     FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=20))
 }
 
+fn create(options: &Options, seed: u64) -> (Arc<FaultDevice>, Simulation) {
+    let device = device(seed);
+    let volume = Volume::from_device(device.clone());
+    let simulation = Simulation::new(volume, options, seed).unwrap();
+    (device, simulation)
+}
+
 fn open(device: &Arc<FaultDevice>, options: &Options, seed: u64) -> Simulation {
     Simulation::open(Volume::from_device(device.clone()), options, seed)
         .unwrap_or_else(|error| panic!("seed {seed}: {error}"))
@@ -259,9 +266,7 @@ impl Compared {
 fn against_a_map(seed: u64, log: u64, durability: Durability, steps: u64) {
     small_with_spills(6 << 10, (seed % 2 == 1).then_some(3 << 10));
     let options = options(log).durability(durability);
-    let device = device(seed);
-    let volume = Volume::from_device(device.clone());
-    let mut simulation = Simulation::new(volume, &options, seed).unwrap();
+    let (device, mut simulation) = create(&options, seed);
     let mut random = Random::new(seed);
     let mut compared = Compared::new(
         simulation.store().create_tree("t").unwrap(),
@@ -530,9 +535,7 @@ fn a_large_transaction_becomes_a_run_of_each_of_its_trees() {
     for seed in parameter("ISOBATH_FROM", 0)..parameter("ISOBATH_SEEDS", 12) {
         small_with_spills(6 << 10, Some(4 << 10));
         let options = options(4 << 20).durability(Durability::Synced);
-        let device = device(seed);
-        let volume = Volume::from_device(device.clone());
-        let simulation = Simulation::new(volume, &options, seed).unwrap();
+        let (device, simulation) = create(&options, seed);
         let store = simulation.store();
         let (tree, other) = (
             store.create_tree("t").unwrap(),
@@ -623,9 +626,7 @@ fn a_load_above_all_keys_leaves_the_overlays_alone() {
     for seed in parameter("ISOBATH_FROM", 0)..parameter("ISOBATH_SEEDS", 6) {
         small(6 << 10);
         let options = options(4 << 20).durability(Durability::Synced);
-        let device = device(seed);
-        let volume = Volume::from_device(device.clone());
-        let simulation = Simulation::new(volume, &options, seed).unwrap();
+        let (device, simulation) = create(&options, seed);
         let store = simulation.store();
         let tree = store.create_tree("t").unwrap();
         let mut random = Random::new(seed);
@@ -669,13 +670,10 @@ fn what_is_loaded_again_is_there_whatever_merges_have_passed() {
     for seed in parameter("ISOBATH_FROM", 0)..parameter("ISOBATH_SEEDS", 12) {
         small(6 << 10);
         let options = options(4 << 20).durability(Durability::Synced);
-        let device = device(seed);
-        let volume = Volume::from_device(device.clone());
-        let mut simulation = Simulation::new(volume, &options, seed).unwrap();
+        let (device, mut simulation) = create(&options, seed);
         let mut random = Random::new(seed);
         let tree = simulation.store().create_tree("t").unwrap();
-        let mut model: Model = (0..KEYS).map(|n| (key(n), value(n, 60))).collect();
-        tree.bulk_load(model.clone()).unwrap();
+        let mut model = fill(&tree);
         for round in 0..6 {
             let tree = simulation.store().tree("t").unwrap();
             for step in 0..8 {
@@ -718,9 +716,7 @@ fn dropping_a_tree_merges_no_more_than_it_has_to() {
         let has_large = seed % 2 == 1;
         small(6 << 10);
         let options = options(4 << 20).durability(Durability::Synced);
-        let device = device(seed);
-        let volume = Volume::from_device(device.clone());
-        let simulation = Simulation::new(volume, &options, seed).unwrap();
+        let (device, simulation) = create(&options, seed);
         let store = simulation.store();
         let tree = store.create_tree("t").unwrap();
         let mut random = Random::new(seed);
@@ -761,6 +757,13 @@ fn dropping_a_tree_merges_no_more_than_it_has_to() {
         assert_sound(recovered.store(), Some(1));
         recovered.close().unwrap();
     }
+}
+
+/// Loads all keys.
+fn fill(tree: &Tree) -> Model {
+    let model: Model = (0..KEYS).map(|n| (key(n), value(n, 60))).collect();
+    tree.bulk_load(model.clone()).unwrap();
+    model
 }
 
 fn value_of(round: u64) -> Vec<u8> {
