@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use isobath::{Store, TreeInfo};
+use isobath::{PAGE_SIZE, Store, TreeInfo};
 use isobath_lab::export::{ExportPlan, ImportFile, Transferred};
 use isobath_lab::{Unit, escape};
 use serde_json::json;
@@ -84,7 +84,7 @@ fn tree_stats(store: &Store, trees: &[TreeInfo], out: &mut Output) -> Result<(),
             escape(tree.name.as_bytes()),
             format!("{about}{}", count(stats.records)),
             format!("{about}{}", size(stats.bytes)),
-            count(stats.leaf_pages + stats.inner_pages),
+            count(stats.leaf_pages + stats.inner_pages + stats.run_bytes / PAGE_SIZE as u64),
             stats.levels.to_string(),
             format!("{:.0}%", 100.0 * stats.leaf_fill),
             count(stats.large_values),

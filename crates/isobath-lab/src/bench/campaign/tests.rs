@@ -18,14 +18,7 @@ pub(crate) fn case(side: usize, round: usize) -> Case {
         sample_every: Duration::from_millis(10),
         ..Plan::new(engine, Workload::lookup(), 1000, duration)
     };
-    Case {
-        plan,
-        side,
-        round,
-        place: None,
-        row: None,
-        search: None,
-    }
+    Case::new(plan, side, round)
 }
 
 /// A case that measures the drive alone, in the file that this answers.
