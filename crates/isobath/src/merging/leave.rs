@@ -87,22 +87,35 @@ impl Merging {
             let Some(_busy) = self.wait_to_work(local, &overlaid)? else {
                 continue;
             };
-            let mut levels = overlaid.levels().copy();
-            if does != Does::Look
-                && !canary::is_on(Canary::LoadOverMerged)
-                && let Some(oldest) = levels.runs.last()
-            {
-                levels.position = Arc::new(oldest.start.clone());
-            }
-            let rest = (from, Bound::Unbounded);
-            let mut parts = Parts::new(&levels, rest, Direction::Forward, true);
-            if does != Does::PutLarge && parts.peek(&TaskContext { local })?.is_none() {
+            if does != Does::PutLarge && self.has_none_from(local, &overlaid, from, does)? {
                 return work();
             }
-            drop((parts, levels));
             self.work(transactions, local).merge_and_end(&overlaid)?;
         }
         work()
+    }
+
+    /// Whether overlays, with which the caller is busy, have nothing `from` a key on: nothing that
+    /// counts if the caller only looks, nothing at all otherwise.
+    fn has_none_from(
+        &self,
+        local: &TaskWorker,
+        overlaid: &Overlaid,
+        from: Bound<&[u8]>,
+        does: Does,
+    ) -> Result<bool, Error> {
+        // No trim frees what merges have passed while it is read.
+        let _freeing = self.wait_to_free(local)?;
+        let mut levels = overlaid.levels().copy();
+        if does != Does::Look
+            && !canary::is_on(Canary::LoadOverMerged)
+            && let Some(oldest) = levels.runs.last()
+        {
+            levels.position = Arc::new(oldest.start.clone());
+        }
+        let rest = (from, Bound::Unbounded);
+        let mut parts = Parts::new(&levels, rest, Direction::Forward, true);
+        Ok(parts.peek(&TaskContext { local })?.is_none())
     }
 
     /// Keeps `tree` from getting overlays until what this returns is dropped; `None` if no tree of

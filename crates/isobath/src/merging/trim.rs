@@ -18,6 +18,7 @@ use std::sync::Arc;
 use super::Work;
 use crate::btree::{Stretch, Stretches, Tree};
 use crate::canary::{self, Canary};
+use crate::context::TaskWorker;
 use crate::error::StorageError as Error;
 use crate::overlay::{Overlaid, Position, Run, Trim};
 use crate::runtime::Patience;
@@ -60,15 +61,8 @@ impl Work<'_> {
 
     /// Frees what no reader can reach any more; leaves the rest.
     pub(super) fn free_retired(&self) -> Result<(), Error> {
-        let mut patience = Patience::default();
         // One task at a time: a trim and the end of the same run are two things.
-        let _freeing = loop {
-            if let Some(freeing) = self.merging.begin_freeing() {
-                break freeing;
-            }
-            self.local.parts.shared.writable()?;
-            patience.wait(&self.local.worker);
-        };
+        let _freeing = self.merging.wait_to_free(self.local)?;
         let (free, left): (Vec<_>, Vec<_>) = {
             let mut retired = self.merging.retired.lock();
             let all = std::mem::take(&mut *retired);
@@ -165,15 +159,19 @@ impl Work<'_> {
 }
 
 impl super::Merging {
-    /// Makes the caller the one task that frees, if no other is.
-    fn begin_freeing(&self) -> Option<Freeing<'_>> {
-        let was = self.is_freeing.swap(true, Ordering::Acquire);
-        (!was).then(|| Freeing(self))
+    /// Makes the caller the one task that frees.
+    pub(super) fn wait_to_free(&self, local: &TaskWorker) -> Result<Freeing<'_>, Error> {
+        let mut patience = Patience::default();
+        while self.is_freeing.swap(true, Ordering::Acquire) {
+            local.parts.shared.writable()?;
+            patience.wait(&local.worker);
+        }
+        Ok(Freeing(self))
     }
 }
 
 /// Until this is dropped no other task frees.
-struct Freeing<'m>(&'m super::Merging);
+pub(super) struct Freeing<'m>(&'m super::Merging);
 
 impl Drop for Freeing<'_> {
     fn drop(&mut self) {
