@@ -31,6 +31,10 @@ const LEFT_OUT: &[(&str, &str)] = &[
         "Store::changes_beside",
         "`Store::changes`, where the engine's tests read a store beside its writer",
     ),
+    (
+        "Store::changes_beside_on_volume",
+        "`Store::changes_beside` of the engine's tests",
+    ),
     ("Changes::stop_handle", "ends a wait; no simulation waits"),
     ("ChangesStop", "ends a wait; no simulation waits"),
     (
