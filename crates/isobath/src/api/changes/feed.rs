@@ -65,9 +65,10 @@ impl State {
 }
 
 /// What opens a store for reading beside its writer.
+#[derive(Clone)]
 pub(super) struct Readers {
     paths: Vec<PathBuf>,
-    volume: Box<dyn Fn() -> Result<Volume, OpenError> + Send + Sync>,
+    volume: Arc<dyn Fn() -> Result<Volume, OpenError> + Send + Sync>,
     options: Box<Options>,
 }
 
@@ -79,13 +80,13 @@ impl Readers {
     ) -> Readers {
         Readers {
             paths,
-            volume: Box::new(volume),
+            volume: Arc::new(volume),
             options,
         }
     }
 
     fn open(&self) -> Result<Store, OpenError> {
-        reader::open(&self.volume, &self.paths, &self.options)
+        reader::open(&*self.volume, &self.paths, &self.options)
     }
 }
 
@@ -162,6 +163,18 @@ fn names_of(runtime: &Runtime) -> Result<Names, Error> {
         .into_iter()
         .map(|(name, tree)| (tree.id, (name.into(), tree.root)));
     Ok(named.collect())
+}
+
+/// Opens a stream, again if a writer has overtaken the opening and not the position: the log that
+/// the opening reads begins before that.
+pub(super) fn not_overtaken<T>(open: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+    for _ in 1..ATTEMPTS {
+        match open() {
+            Err(Error::ChangesOverrun { from, oldest }) if from >= oldest => {}
+            other => return other,
+        }
+    }
+    open()
 }
 
 impl Feed {

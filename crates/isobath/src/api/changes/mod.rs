@@ -17,6 +17,8 @@
 
 mod feed;
 mod group;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -256,7 +258,7 @@ impl Store {
     /// [`Error::BadOption`] if `from` is no position between two transactions;
     /// [`Error::ReadOnly`] for a store that is open for reading, see [`Store::changes_beside`].
     pub fn changes(&self, from: Option<LogPosition>) -> Result<Changes, Error> {
-        let (feed, names) = Feed::of_store(self, from)?;
+        let (feed, names) = feed::not_overtaken(|| Feed::of_store(self, from))?;
         Ok(Changes::new(feed, names, from.is_none()))
     }
 
@@ -309,7 +311,7 @@ impl Changes {
         from: Option<LogPosition>,
     ) -> Result<Changes, Error> {
         let readers = Readers::new(paths, volume, Box::new(options));
-        let (feed, names) = Feed::beside(readers, from)?;
+        let (feed, names) = feed::not_overtaken(|| Feed::beside(readers.clone(), from))?;
         Ok(Changes::new(feed, names, from.is_none()))
     }
 
