@@ -9,14 +9,13 @@
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use openraft::storage::RaftStateMachine;
 use openraft::{RaftSnapshotBuilder, Snapshot};
-use support::{Machine, Types, open, put, records};
+use support::{Machine, Types, names, open, put, records};
 use tempfile::TempDir;
 
 use super::PLACE;
@@ -47,14 +46,6 @@ async fn install(snapshot: &Snapshot<Types>, to: &mut Machine) {
     let files = receiver.finish(&snapshot.meta).unwrap();
     let installed = to.install_snapshot(&snapshot.meta, Box::new(files));
     installed.await.unwrap();
-}
-
-fn names(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).unwrap();
-    let name = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
-    let mut names: Vec<String> = entries.map(|entry| name(entry.unwrap())).collect();
-    names.sort();
-    names
 }
 
 /// The files of a node with this snapshot, and no others.

@@ -119,10 +119,11 @@ impl Directory {
         })
     }
 
-    /// Copies those files of a snapshot that are not here, as after another build has removed them.
+    /// Gives the files that came with a snapshot their names, and copies those that are not here any
+    /// more, as after another build has removed them.
     pub(crate) fn adopt(&self, files: &SnapshotFiles) -> Result<(), Error> {
         for (piece, _) in files.files.iter() {
-            if self.find(piece)?.is_some() {
+            if self.find(piece)?.is_some() || files.complete(piece)? {
                 continue;
             }
             let copy = self.incoming(piece)?;
@@ -182,7 +183,7 @@ pub(crate) fn remove(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// A file that is being received. Dropping it removes it.
+/// A file that has come, or still comes. Dropping it removes it, unless it has its name.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     file: File,
@@ -214,11 +215,18 @@ impl Incoming {
         Ok(())
     }
 
-    /// Gives the file its name.
-    pub(crate) fn complete(self) -> Result<File, Error> {
-        let file = self.file.try_clone().map_err(Error::file(&self.path))?;
-        fs::rename(&self.path, &self.to).map_err(Error::file(&self.to))?;
-        Ok(file)
+    /// The file, for reading.
+    pub(crate) fn file(&self) -> Result<File, Error> {
+        self.file.try_clone().map_err(Error::file(&self.path))
+    }
+
+    /// Gives the file its name; whether it had none before.
+    pub(crate) fn complete(&self) -> Result<bool, Error> {
+        match fs::rename(&self.path, &self.to) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(Error::file(&self.to)(error)),
+        }
     }
 }
 

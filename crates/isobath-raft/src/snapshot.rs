@@ -52,11 +52,12 @@ pub struct SnapshotFiles {
     pub(crate) received: Option<Arc<Received>>,
 }
 
-/// What was made of a snapshot that has come. Dropping it removes the store, unless that was
+/// What has come of a snapshot, and the store that was made of it. Dropping it removes what was not
 /// installed, and lets purges go on.
 #[derive(Debug)]
 pub(crate) struct Received {
     store: PathBuf,
+    files: Vec<(Piece, Incoming)>,
     _guard: Guard,
 }
 
@@ -79,6 +80,15 @@ impl SnapshotFiles {
     #[must_use]
     pub fn pieces(&self) -> Vec<Piece> {
         self.files.iter().map(|(piece, _)| piece.clone()).collect()
+    }
+
+    /// Gives a file that has come with this snapshot its name; whether there is one.
+    pub(crate) fn complete(&self, piece: &Piece) -> Result<bool, Error> {
+        let mut files = self.received.iter().flat_map(|received| &received.files);
+        match files.find(|(came, _)| came == piece) {
+            Some((_, incoming)) => incoming.complete(),
+            None => Ok(false),
+        }
     }
 
     /// Moves the store that was made of a snapshot that has come; whether there is one.
@@ -210,22 +220,28 @@ impl<C: Types> SnapshotReceiver<C> {
             }
         });
         let paths = paths.collect::<Result<Vec<_>, Error>>()?;
-        let received = Received {
+        let mut received = Received {
             store: self.directory.restored(),
+            files: Vec::new(),
             _guard: self.arrivals.guard(),
         };
         restore(&paths, &received.store, &self.options)?;
         applied_in::<C>(&received.store, &self.options)?.check(meta)?;
         cut::at("verified");
-        let files = self.files.into_iter().map(|(piece, arrival)| {
+        let mut files = Vec::new();
+        for (piece, arrival) in self.files {
             let file = match arrival {
                 Arrival::Here(file) => file,
-                Arrival::Missing(incoming) => incoming.complete()?,
+                Arrival::Missing(incoming) => {
+                    let file = incoming.file()?;
+                    received.files.push((piece.clone(), incoming));
+                    file
+                }
             };
-            Ok((piece, file))
-        });
+            files.push((piece, file));
+        }
         Ok(SnapshotFiles {
-            files: Arc::new(files.collect::<Result<_, Error>>()?),
+            files: Arc::new(files),
             received: Some(Arc::new(received)),
         })
     }

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test uses a part")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+use std::fs;
 use std::path::Path;
 
 use isobath::{Options, Store, Transaction, Tree};
@@ -70,4 +71,13 @@ pub(crate) fn records(machine: &Machine) -> Vec<(String, String)> {
     let application = machine.application();
     let records = application.tree.iter().map(|record| record.unwrap());
     records.map(|(k, v)| (text(k), text(v))).collect()
+}
+
+/// The names of all files, in order.
+pub(crate) fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap();
+    let name = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
+    let mut names: Vec<String> = entries.map(|entry| name(entry.unwrap())).collect();
+    names.sort();
+    names
 }
