@@ -11,6 +11,7 @@ use isobath::{
     Change, Changes, Committed, Error, LogPosition, Options, Record, Store, Transaction, Tree,
 };
 use isobath_lab::{LabError, VolumeError};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::json;
 
 use super::store::{self, LARGE_POOL};
@@ -240,7 +241,9 @@ impl Unfinished {
     /// Gives the store, which is whole, the copy's name.
     fn finish(self, store: Store, copy: &Path, options: &Options) -> Result<Store, Failure> {
         store.close()?;
-        fs::rename(&self.path, copy).map_err(LabError::io("rename", &self.path))?;
+        // Another run may have made a copy in the meantime: that one stays.
+        let renamed = renameat_with(CWD, &self.path, CWD, copy, RenameFlags::NOREPLACE);
+        renamed.map_err(|error| LabError::io("rename", &self.path)(error.into()))?;
         // The name is not synced: a power cut that takes it back has the next run begin anew.
         Ok(Store::open(copy, options)?)
     }
