@@ -45,6 +45,8 @@ const SAMPLED: MaxPages = MaxPages {
     leaves: 16,
     inner: 64,
 };
+/// Records per leaf, on average, up to which changes of a tree stay in its leaves.
+const MIN_RECORDS_PER_LEAF: f64 = 3.0;
 /// Leaves that are looked at for large values between two looks at other work.
 const LOOKED_AT: usize = 8192;
 /// Leaves that are read between two looks at other tasks.
@@ -452,7 +454,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Gives `tree` overlays if it does not fit into the pool.
+    /// Gives `tree` overlays if it does not fit into the pool, and its leaves have several records
+    /// each: a change of a record as large as a page costs less in its place.
     ///
     /// The catalog says so first: whatever a recovery then repeats in memory the base may have
     /// already. No merge begins before the commits in flight have ended, which may change leaves.
@@ -465,7 +468,10 @@ impl Work<'_> {
         let frames = f64::from(self.local.pool.frames.count());
         let is_large = match overlays.is_small() {
             true => sample.levels > 1,
-            false => sample.leaf_pages + sample.inner_pages > frames,
+            false => {
+                sample.leaf_pages + sample.inner_pages > frames
+                    && sample.records > MIN_RECORDS_PER_LEAF * sample.leaf_pages
+            }
         };
         if !is_large {
             return Ok(());
