@@ -53,8 +53,8 @@ fn engine_on(ssd: Arc<SimulatedSsd>) {
     // Measured one page more.
     assert!(smart.host_written_bytes < stats.bytes_written + (16 << 10));
     assert!(
-        // Measured 1.65.
-        smart.flash_relocated_bytes > 0 && smart.wa_d() > Some(1.5),
+        // Measured 1.50 to 1.87: what the engine writes when depends on the turns of its threads.
+        smart.flash_relocated_bytes > 0 && smart.wa_d() > Some(1.25),
         "{smart:?}"
     );
     assert!(smart.host_written_bytes > (64 << 20), "{smart:?}");
