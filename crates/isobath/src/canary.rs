@@ -245,6 +245,8 @@ canaries! {
     TrimNewestFirst,
     /// Of two runs that become one the older one's records count.
     CombineOlderFirst,
+    /// A memory becomes a run while a merge is under way that does not have it.
+    SealBesideMerge,
     /// A load does not heed what merges have passed of runs that are still there.
     LoadOverMerged,
     /// Recovery repeats commits above the run of a large transaction that came after them.

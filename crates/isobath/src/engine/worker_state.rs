@@ -79,7 +79,7 @@ impl WorkerState {
             .map_err(|source| StorageError::Volume(Arc::new(source)))?;
         let limits = Limits {
             tasks: config.tasks,
-            system_tasks: WRITERS + 2 + LOG_WRITERS + usize::from(engine.merging.is_on()),
+            system_tasks: WRITERS + 2 + LOG_WRITERS + 2 * usize::from(engine.merging.is_on()),
             stack_bytes: config.stack_bytes,
         };
         let worker = Worker::new(
@@ -127,6 +127,14 @@ impl WorkerState {
             self.spawn_system(|local| {
                 let engine = &local.engine;
                 engine.merging.run(&engine.transactions, local);
+            });
+        }
+        // So that two workers share the work.
+        let is_last = self.worker.index + 1 == self.engine.workers.handles().len();
+        if is_last && self.engine.merging.is_on() {
+            self.spawn_system(|local| {
+                let engine = &local.engine;
+                engine.merging.run_merges(&engine.transactions, local);
             });
         }
         for _ in 0..if is_logged { LOG_WRITERS } else { 0 } {

@@ -17,6 +17,7 @@
 
 use std::sync::Arc;
 
+use super::leave::Alone;
 use super::{Merging, Work, listing};
 use crate::btree::{Change, Loader, NotLoaded, Tree, TreeId, ValueKind, ValueRef};
 use crate::context::{TaskContext, TaskWorker, WriteContext};
@@ -24,7 +25,7 @@ use crate::error::{StorageError, TransactionError};
 use crate::extent::{self, Extent};
 use crate::levels;
 use crate::log::record::Token;
-use crate::overlay::{Busy, Overlaid, Overlays, Run};
+use crate::overlay::{Overlaid, Overlays, Run};
 use crate::page::{Lsn, PageId};
 use crate::shared::{Counters, Durability};
 use crate::sync::Mutex;
@@ -130,7 +131,7 @@ impl Merging {
                 continue;
             };
             let busy = overlaid.iter().map(|own| self.wait_to_work(local, own));
-            let Some(_busy) = busy.collect::<Result<Option<Vec<Busy<'_>>>, _>>()? else {
+            let Some(_busy) = busy.collect::<Result<Option<Vec<Alone<'_>>>, _>>()? else {
                 continue;
             };
             for own in &overlaid {

@@ -37,6 +37,12 @@ impl Drop for Leaving<'_> {
     }
 }
 
+/// Until this is dropped no other task seals, combines, retires or merges in a tree.
+pub(super) struct Alone<'o> {
+    _held: Option<Busy<'o>>,
+    _busy: Busy<'o>,
+}
+
 impl Merging {
     /// Merges all that the overlays of `tree` have into the tree, which then has none until what
     /// this returns is dropped; `None` if no tree of the store can have any. The caller has no
@@ -189,25 +195,34 @@ impl Merging {
         Ok(true)
     }
 
-    /// Makes the caller the one task that works on these overlays; `None` if the tree has them no
-    /// more. What goes on for long ends.
+    /// Makes the caller the one task that works on these overlays: none merges, either. `None` if
+    /// the tree has them no more. What goes on for long ends.
     pub(super) fn wait_to_work<'o>(
         &self,
         local: &TaskWorker,
         overlaid: &'o Overlaid,
-    ) -> Result<Option<Busy<'o>>, Error> {
+    ) -> Result<Option<Alone<'o>>, Error> {
         let overlays = &local.pool.overlays;
         let mut patience = Patience::default();
         let mut pause = None;
-        loop {
+        let busy = loop {
             if let Some(busy) = overlaid.begin_work() {
-                let has_them = overlays.state(overlaid.tree.id) == Some(overlaid.serial);
-                return Ok(has_them.then_some(busy));
+                break busy;
             }
             pause.get_or_insert_with(|| self.begin_pause());
             local.parts.shared.writable()?;
             patience.wait(&local.worker);
+        };
+        let held = overlaid.hold_merges();
+        while overlaid.is_merging() {
+            local.parts.shared.writable()?;
+            patience.wait(&local.worker);
         }
+        let has_them = overlays.state(overlaid.tree.id) == Some(overlaid.serial);
+        Ok(has_them.then_some(Alone {
+            _held: held,
+            _busy: busy,
+        }))
     }
 }
 
@@ -220,7 +235,7 @@ impl Work<'_> {
         self.transactions.tracker.drain(false, || self.wait())?;
         // So that nothing in memory holds the log while all is merged.
         self.seal_all(overlaid)?;
-        self.merge_all(overlaid)?;
+        self.merge_below(overlaid, 1)?;
         // Those that come with it still read the base, which has everything.
         let key = listing::key(OVERLAID, overlaid.tree.id);
         self.commit(&[catalog_change(&key, None)], None)?;

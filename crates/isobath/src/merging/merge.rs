@@ -22,8 +22,9 @@ use crate::error::{StorageError as Error, TransactionError};
 use crate::levels::Parts;
 use crate::log::ReservationClass;
 use crate::log::record::Kind;
-use crate::overlay::{Levels, Overlaid, Position, Run};
+use crate::overlay::{Busy, Levels, Overlaid, Position, Run};
 use crate::page::PAGE_SIZE;
+use crate::runtime::Patience;
 use crate::shared::Counters;
 use crate::txn::catalog_change;
 use crate::types::{OVERLAID, UNLISTED_RUN};
@@ -38,8 +39,8 @@ const PAGES_PER_TURN: u32 = 16;
 const FILL_PERCENT: usize = 100;
 
 impl Work<'_> {
-    /// Merges the next records of the runs of `overlaid`, with which the caller is busy; `false` if
-    /// it has none.
+    /// Merges the next records of the runs of `overlaid`, as the one task that does; `false` if it
+    /// has none.
     pub(super) fn merge(&self, overlaid: &Arc<Overlaid>) -> Result<bool, Error> {
         let levels = overlaid.levels();
         if levels.runs.is_empty() {
@@ -62,16 +63,34 @@ impl Work<'_> {
                 ..levels.copy()
             })
         });
-        self.retire(overlaid, &position)?;
         overlaid.set_pace(&self.local.pool.overlays);
         Ok(true)
     }
 
-    /// Merges all runs that `overlaid` has, while no commit changes the tree.
-    pub(super) fn merge_all(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
+    /// Merges until `overlaid`, with which the caller is busy, has fewer than `runs` runs.
+    pub(super) fn merge_below(&self, overlaid: &Arc<Overlaid>, runs: usize) -> Result<(), Error> {
         // Bound: each round passes some records.
-        while self.merge(overlaid)? {}
+        while overlaid.levels().runs.len() >= runs {
+            let merging = self.wait_to_merge(overlaid)?;
+            self.merge(overlaid)?;
+            drop(merging);
+            self.retire(overlaid)?;
+        }
         Ok(())
+    }
+
+    /// Makes the caller, which is busy with `overlaid`, the one task that merges.
+    pub(super) fn wait_to_merge<'o>(&self, overlaid: &'o Overlaid) -> Result<Busy<'o>, Error> {
+        let mut patience = Patience::default();
+        // Else that task would begin the next merge before this one looks again.
+        let _held = overlaid.hold_merges();
+        loop {
+            if let Some(merging) = overlaid.begin_merge() {
+                return Ok(merging);
+            }
+            self.local.parts.shared.writable()?;
+            patience.wait(&self.local.worker);
+        }
     }
 
     /// Merges some records of the runs from the key `from` on; the key from which on to go on, or
@@ -196,10 +215,10 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Takes the oldest runs out of the tree that are merged at `position`.
-    fn retire(&self, overlaid: &Arc<Overlaid>, position: &Position) -> Result<(), Error> {
+    /// Takes the oldest runs out of the tree, with which the caller is busy, that are merged.
+    pub(super) fn retire(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
         let levels = overlaid.levels();
-        let is_left = |run: &Arc<Run>| !run.is_merged_at(position);
+        let is_left = |run: &Arc<Run>| !run.is_merged_at(&levels.position);
         let kept = levels.runs.iter().rposition(is_left).map_or(0, |at| at + 1);
         let (mut runs, mut retired) = (levels.runs[..kept].to_vec(), levels.runs[kept..].to_vec());
         if canary::is_on(Canary::RetireNewest) && !retired.is_empty() && !runs.is_empty() {

@@ -1,8 +1,11 @@
 //! The work on overlays: which trees get some, sealing, merging, and getting rid of them.
 //!
-//! One system task does it for all trees, while there is some to do ([`Merging::run`]). Sealing
-//! comes first, since writers wait for it. Other tasks have a tree leave its overlays
-//! ([`Merging::leave`]). Both are *busy* with a tree while they work on it.
+//! Two system tasks do it for all trees, while there is some to do. One merges
+//! ([`Merging::run_merges`]): it changes the base, and how far merges have come. The other one
+//! changes which runs there are ([`Merging::run`]): it seals, combines and retires; sealing comes
+//! first, since writers wait for it. It is *busy* with a tree while it works on it. A run is added
+//! between two merges. Other tasks have a tree leave its overlays ([`Merging::leave`]), or load
+//! beside them: they are busy with it, and hold merges.
 //!
 //! Commits to the catalog are a part of this work. So they never wait for a memory, and others
 //! leave half of the log's area for them ([`Overlays::admit`](crate::overlay::Overlays::admit)).
@@ -56,11 +59,10 @@ const LEAVES_PER_TURN: usize = 32;
 pub(crate) struct Merging {
     /// Trees may have overlays.
     is_on: bool,
-    /// The task, parked, to be woken when there is work.
-    idle: PerWorker<Cell<Option<TaskId>>>,
-    /// Others that have the task begin nothing: opening, checks, and closing.
+    runs: SystemTask,
+    merges: SystemTask,
+    /// Others that have the tasks begin nothing: opening, checks, and closing.
     pauses: AtomicUsize,
-    is_working: AtomicBool,
     /// What is freed once no reader has it, from old to new.
     retired: Mutex<Vec<trim::Retired>>,
     is_freeing: AtomicBool,
@@ -69,7 +71,64 @@ pub(crate) struct Merging {
     lower: LowerParts,
 }
 
-/// Until this is dropped the task does nothing.
+/// One of the two system tasks.
+struct SystemTask {
+    /// Parked, to be woken when there is work.
+    idle: PerWorker<Cell<Option<TaskId>>>,
+    is_working: AtomicBool,
+}
+
+impl SystemTask {
+    fn new(lower: &LowerParts) -> SystemTask {
+        SystemTask {
+            idle: PerWorker::new(&lower.workers, |_| Cell::new(None)),
+            is_working: AtomicBool::new(false),
+        }
+    }
+
+    fn is_idle(&self, worker: &Worker) -> bool {
+        self.idle.of(worker).get().is_some()
+    }
+
+    /// Does `work` while there is some, until the workers stop.
+    fn live(
+        &self,
+        local: &TaskWorker,
+        is_due: impl Fn() -> bool,
+        work: impl Fn() -> Result<(), Error>,
+    ) {
+        while !local.parts.workers.is_stopping() {
+            self.is_working.store(true, Ordering::SeqCst);
+            // What is due is asked once more: of this and of closing, one sees the other.
+            let done = is_due().then(&work);
+            self.is_working.store(false, Ordering::SeqCst);
+            match done {
+                Some(Ok(())) => local.worker.yield_now(),
+                Some(Err(error)) => {
+                    let error = error.to_string();
+                    trace::tell!(warn, "overlays", error = error.as_str());
+                    local.worker.yield_now();
+                }
+                None => {
+                    let idle = self.idle.of(&local.worker);
+                    idle.set(Some(local.worker.task_id()));
+                    local.worker.suspend();
+                }
+            }
+        }
+    }
+
+    /// Wakes the task if it is idle and there is work for it.
+    fn wake(&self, worker: &Worker, is_due: impl FnOnce() -> bool) -> bool {
+        let wakes = self.is_idle(worker) && is_due();
+        if wakes && let Some(task) = self.idle.of(worker).take() {
+            worker.make_ready(task);
+        }
+        wakes
+    }
+}
+
+/// Until this is dropped the tasks do nothing.
 pub(crate) struct Pause<'m>(&'m AtomicUsize);
 
 impl Drop for Pause<'_> {
@@ -94,10 +153,10 @@ impl Merging {
         overlays.configure(begins, config.overlay_bytes);
         Merging {
             is_on,
-            idle: PerWorker::new(&lower.workers, |_| Cell::new(None)),
+            runs: SystemTask::new(&lower),
+            merges: SystemTask::new(&lower),
             // Until the store is open: a run that is built then is none that a crash has left.
             pauses: AtomicUsize::new(1),
-            is_working: AtomicBool::new(false),
             retired: Mutex::default(),
             is_freeing: AtomicBool::new(false),
             looked: Mutex::default(),
@@ -105,7 +164,7 @@ impl Merging {
         }
     }
 
-    /// Whether the store needs the task.
+    /// Whether the store needs the tasks.
     pub(crate) fn is_on(&self) -> bool {
         self.is_on
     }
@@ -147,7 +206,7 @@ impl Merging {
         left.into_iter().try_for_each(|run| work.free_run(run))
     }
 
-    /// The store is open: the task may begin.
+    /// The store is open: the tasks may begin.
     pub(crate) fn end_opening(&self) {
         if self.is_on {
             self.pauses.fetch_sub(1, Ordering::SeqCst);
@@ -179,7 +238,7 @@ impl Merging {
         Ok(())
     }
 
-    /// Ends the task's work and seals all memories, for the store closes.
+    /// Ends the tasks' work and seals all memories, for the store closes.
     ///
     /// # Errors
     ///
@@ -192,7 +251,7 @@ impl Merging {
         self.free_retired(transactions, local)
     }
 
-    /// Has the task do nothing until what this returns is dropped.
+    /// Has the tasks do nothing until what this returns is dropped.
     ///
     /// # Errors
     ///
@@ -200,14 +259,22 @@ impl Merging {
     pub(crate) fn pause(&self, local: &TaskWorker) -> Result<Pause<'_>, Error> {
         let pause = self.begin_pause();
         let mut patience = Patience::default();
-        while self.is_working.load(Ordering::SeqCst) {
+        while self.is_working() {
             local.parts.shared.writable()?;
             patience.wait(&local.worker);
         }
         Ok(pause)
     }
 
-    /// Has the task begin nothing, and end what goes on for long, until what this returns is dropped.
+    fn is_working(&self) -> bool {
+        let tasks = [&self.runs, &self.merges];
+        tasks
+            .iter()
+            .any(|task| task.is_working.load(Ordering::SeqCst))
+    }
+
+    /// Has the tasks begin nothing, and end what goes on for long, until what this returns is
+    /// dropped.
     fn begin_pause(&self) -> Pause<'_> {
         self.pauses.fetch_add(1, Ordering::SeqCst);
         Pause(&self.pauses)
@@ -234,37 +301,46 @@ impl Merging {
         }
     }
 
-    /// How long the worker of the task may sleep: what is due is not told to it.
+    /// How long the worker of a task may sleep: what is due is not told to it.
     pub(crate) fn max_wait(&self, worker: &Worker) -> Option<Duration> {
         let may_be_due = self.is_on && self.lower.buffer.pool.overlays.may_have_some();
-        (may_be_due && self.idle.of(worker).get().is_some()).then_some(LOOK_EVERY)
+        let is_idle = self.runs.is_idle(worker) || self.merges.is_idle(worker);
+        (may_be_due && is_idle).then_some(LOOK_EVERY)
     }
 
-    /// Wakes the task if there is work for it; part of each step.
+    /// Wakes the tasks for which there is work; part of each step.
     #[inline]
     pub(crate) fn poll(&self, worker: &Worker, stopping: bool) -> bool {
         if !self.is_on {
             return false;
         }
-        let idle = self.idle.of(worker);
-        let wakes = idle.get().is_some() && (stopping || self.is_due());
-        if wakes && let Some(task) = idle.take() {
-            worker.make_ready(task);
-        }
-        wakes
+        let wakes = self.runs.wake(worker, || stopping || self.is_due());
+        self.merges.wake(worker, || stopping || self.is_merge_due()) || wakes
     }
 
-    /// Whether others want the task to do nothing.
+    /// Whether others want the tasks to do nothing.
     fn is_paused(&self) -> bool {
         self.pauses.load(Ordering::SeqCst) > 0
     }
 
-    /// Whether there is work for the task.
+    /// Whether the tasks may begin something.
+    fn may_work(&self) -> bool {
+        !self.is_paused() && !self.lower.shared.is_recovering() && !self.lower.shared.is_poisoned()
+    }
+
+    /// Whether there is work for the task that merges.
+    fn is_merge_due(&self) -> bool {
+        let overlays = &self.lower.buffer.pool.overlays;
+        let is_due = |overlaid: &Arc<Overlaid>| {
+            self.is_to_be_merged(overlaid) && !overlaid.is_merging() && !overlaid.holds_merges()
+        };
+        self.may_work() && overlays.all().iter().any(is_due)
+    }
+
+    /// Whether there is work for the other one.
     fn is_due(&self) -> bool {
         let overlays = &self.lower.buffer.pool.overlays;
-        !self.is_paused()
-            && !self.lower.shared.is_recovering()
-            && !self.lower.shared.is_poisoned()
+        self.may_work()
             && (overlays.has_candidate()
                 || self.retired.lock().iter().any(trim::Retired::is_free)
                 || overlays.all().iter().any(|overlaid| {
@@ -276,21 +352,25 @@ impl Merging {
     fn is_due_for(&self, overlaid: &Overlaid) -> bool {
         self.is_to_be_sealed(overlaid)
             || self.is_to_be_combined(overlaid)
-            || self.is_to_be_merged(overlaid)
+            || is_to_be_retired(overlaid)
+            || is_to_be_trimmed(overlaid)
             || is_to_be_measured(overlaid)
             || self.lacks_filter(overlaid)
             || self.is_to_be_looked_at(overlaid)
     }
 
-    /// Whether the task has nothing to do, and has left nothing half-way.
+    /// Whether the tasks have nothing to do, and have left nothing half-way.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn is_at_rest(&self) -> bool {
-        let is_working = self.is_working.load(Ordering::SeqCst);
         let overlaid = self.lower.buffer.pool.overlays.all();
-        !is_working
+        let mut worked_on = overlaid
+            .iter()
+            .filter(|own| own.is_busy() || own.is_merging());
+        !self.is_working()
             && !self.is_due()
+            && !self.is_merge_due()
             && self.retired.lock().is_empty()
-            && !overlaid.iter().any(|overlaid| overlaid.is_busy())
+            && worked_on.next().is_none()
     }
 
     fn is_to_be_sealed(&self, overlaid: &Overlaid) -> bool {
@@ -337,29 +417,17 @@ impl Merging {
             .is_some_and(|(serial, _)| *serial == overlaid.serial)
     }
 
-    /// The task's life.
+    /// The life of the task that changes which runs there are.
     pub(crate) fn run(&self, transactions: &Transactions, local: &TaskWorker) {
         let work = self.work(transactions, local);
-        while !self.lower.workers.is_stopping() {
-            self.is_working.store(true, Ordering::SeqCst);
-            // What is due is asked once more: of this and of closing, one sees the other.
-            let done = self.is_due().then(|| work.some());
-            self.is_working.store(false, Ordering::SeqCst);
-            match done {
-                Some(Ok(())) => local.worker.yield_now(),
-                Some(Err(error)) => {
-                    let error = error.to_string();
-                    trace::tell!(warn, "overlays", error = error.as_str());
-                    local.worker.yield_now();
-                }
-                None => {
-                    self.idle
-                        .of(&local.worker)
-                        .set(Some(local.worker.task_id()));
-                    local.worker.suspend();
-                }
-            }
-        }
+        self.runs.live(local, || self.is_due(), || work.some());
+    }
+
+    /// The life of the task that merges.
+    pub(crate) fn run_merges(&self, transactions: &Transactions, local: &TaskWorker) {
+        let work = self.work(transactions, local);
+        self.merges
+            .live(local, || self.is_merge_due(), || work.some_merges());
     }
 }
 
@@ -376,6 +444,20 @@ fn is_to_be_measured(overlaid: &Overlaid) -> bool {
     overlaid.base_records.load(Ordering::Relaxed) == 0
         && !overlaid.levels().runs.is_empty()
         && !overlaid.merge_failed.load(Ordering::SeqCst)
+}
+
+/// Merges have passed all that a run has.
+fn is_to_be_retired(overlaid: &Overlaid) -> bool {
+    let levels = overlaid.levels();
+    let oldest = levels.runs.last();
+    oldest.is_some_and(|run| run.is_merged_at(&levels.position))
+        && !overlaid.merge_failed.load(Ordering::SeqCst)
+}
+
+/// A round of merges has ended, and what it has passed of runs is not trimmed.
+fn is_to_be_trimmed(overlaid: &Overlaid) -> bool {
+    let trims = overlaid.trims.lock();
+    trims.current.is_none() && trims.position.round < overlaid.levels().position.round
 }
 
 impl Work<'_> {
@@ -422,36 +504,51 @@ impl Work<'_> {
             overlaid.merge_failed.store(false, Ordering::SeqCst);
             self.begin_trim(overlaid);
         }
-        self.merge_some(overlaid)
+        self.tend_runs(overlaid)
             .inspect_err(|error| overlaid.note_failed_merge(error, overlays))?;
         self.look_for_large(overlaid)
     }
 
-    fn merge_some(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
+    fn tend_runs(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
         if is_to_be_measured(overlaid) {
             self.measure(overlaid)?;
         }
-        let mut is_combined = self.merging.is_to_be_combined(overlaid);
-        if is_combined {
+        self.retire(overlaid)?;
+        if is_to_be_trimmed(overlaid) {
+            self.begin_trim(overlaid);
+        }
+        if self.merging.is_to_be_combined(overlaid) {
             match self.combine(overlaid) {
                 // Merging all frees space; this takes some first.
-                Err(Error::VolumeFull { .. }) => {
-                    self.local.pool.overlays.set_lacks_space(true);
-                    is_combined = false;
-                }
+                Err(Error::VolumeFull { .. }) => self.local.pool.overlays.set_lacks_space(true),
                 combined => combined?,
-            }
-        }
-        if !is_combined && self.merging.is_to_be_merged(overlaid) {
-            self.measure(overlaid)?;
-            self.merge(overlaid)?;
-            if overlaid.levels().position.key.is_empty() {
-                self.begin_trim(overlaid);
             }
         } else if self.merging.lacks_filter(overlaid) {
             self.build_filter(overlaid)?;
         }
         Ok(())
+    }
+
+    /// Merges some of each tree that has a backlog.
+    fn some_merges(&self) -> Result<(), Error> {
+        let overlays = &self.local.pool.overlays;
+        let mut first_error = None;
+        for overlaid in overlays.all() {
+            let Some(_merging) = overlaid.begin_merge() else {
+                continue;
+            };
+            let is_held = overlaid.holds_merges() || self.merging.is_paused();
+            let has_them = overlays.state(overlaid.tree.id) == Some(overlaid.serial);
+            if is_held || !has_them || !self.merging.is_to_be_merged(&overlaid) {
+                continue;
+            }
+            let merged = self.measure(&overlaid).and_then(|()| self.merge(&overlaid));
+            if let Err(error) = merged {
+                overlaid.note_failed_merge(&error, overlays);
+                first_error.get_or_insert(error);
+            }
+        }
+        first_error.map_or(Ok(()), Err)
     }
 
     /// Gives `tree` overlays if it does not fit into the pool, and its leaves have several records

@@ -4,7 +4,7 @@
 //! 2. The commits in flight end: none changes the old one any more.
 //! 3. A tree is built of it, which the catalog lists as a run that is being built: a crash frees
 //!    it.
-//! 4. One commit makes it the newest run of the tree.
+//! 4. Between two merges one commit makes it the newest run of the tree: merges pass it from there.
 //! 5. Readers find it in place of the memory, which lets go of the log.
 
 use std::ops::Bound;
@@ -56,7 +56,16 @@ impl Work<'_> {
             return Ok(());
         };
         self.transactions.tracker.drain(false, || self.wait())?;
-        let run = Arc::new(self.build(overlaid, memory)?);
+        let (tree, filter) = self.build(memory)?;
+        let merging = match canary::is_on(Canary::SealBesideMerge) {
+            true => Ok(None),
+            false => self.wait_to_merge(overlaid).map(Some),
+        };
+        let _merging = merging.inspect_err(|_| self.give_up(tree))?;
+        let position = overlaid.levels().position.as_ref().clone();
+        let run = Arc::new(Run::new(tree, memory.count(), position));
+        // It is the first one.
+        let _ = run.filter.set(filter);
         let mut runs = vec![Arc::clone(&run)];
         runs.extend(levels.runs.iter().cloned());
         let entry = listing::encode(overlaid, &runs);
@@ -85,11 +94,7 @@ impl Work<'_> {
 
     /// Merges until the catalog can name one more run of `overlaid`, with which the caller is busy.
     pub(super) fn make_room_for_run(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
-        // Bound: a round of merges takes some away.
-        while overlaid.levels().runs.len() >= MAX_TREE_RUNS {
-            self.merge(overlaid)?;
-        }
-        Ok(())
+        self.merge_below(overlaid, MAX_TREE_RUNS)
     }
 
     /// Seals what is due, between steps of other work: of `own`, with which the caller is busy, and
@@ -114,26 +119,13 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Builds a run of a memory that no commit changes.
-    fn build(&self, overlaid: &Arc<Overlaid>, memory: &Memory) -> Result<Run, Error> {
+    /// Builds the tree of a run, and its filter, of a memory that no commit changes.
+    fn build(&self, memory: &Memory) -> Result<(Tree, Filter), Error> {
         let tree = self.create_run()?;
-        let run = Run::new(
-            tree,
-            memory.count(),
-            overlaid.levels().position.as_ref().clone(),
-        );
-        let mut filter = Filter::new(run.records);
-        match self.fill(tree, memory, &mut filter) {
-            Ok(()) => {
-                // It is the first one.
-                let _ = run.filter.set(filter);
-                Ok(run)
-            }
-            Err(error) => {
-                self.give_up(tree);
-                Err(error)
-            }
-        }
+        let mut filter = Filter::new(memory.count());
+        let filled = self.fill(tree, memory, &mut filter);
+        filled.inspect_err(|_| self.give_up(tree))?;
+        Ok((tree, filter))
     }
 
     /// Makes an empty run, which the catalog lists as one that is being built.

@@ -148,8 +148,12 @@ pub(crate) struct Overlaid {
     puts_large: AtomicBool,
     /// Commits wait, for the tree is about to have no overlays.
     pub(crate) is_leaving: AtomicBool,
-    /// A task seals, merges or leaves.
+    /// A task changes which runs there are: it seals, combines, retires or leaves.
     busy: AtomicBool,
+    /// A task merges.
+    merging: AtomicBool,
+    /// That task begins no merge.
+    holds_merges: AtomicBool,
     pub(crate) trims: Mutex<Trims>,
     /// How fast commits may come.
     pub(crate) pace: Pace,
@@ -169,12 +173,19 @@ pub(crate) struct Initial {
     pub(crate) has_large: bool,
 }
 
-/// Until this is dropped no other task seals or merges the tree's overlays.
+/// Until this is dropped no other task does what its maker says.
 pub(crate) struct Busy<'o>(&'o AtomicBool);
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Busy<'_> {
+    fn begin(flag: &AtomicBool) -> Option<Busy<'_>> {
+        let was = flag.swap(true, Ordering::SeqCst);
+        (!was).then(|| Busy(flag))
     }
 }
 
@@ -201,6 +212,8 @@ impl Overlaid {
             puts_large: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
             busy: AtomicBool::new(false),
+            merging: AtomicBool::new(false),
+            holds_merges: AtomicBool::new(false),
             base_records: AtomicU64::new(0),
             failed: Mutex::default(),
             merge_failed: AtomicBool::new(false),
@@ -220,8 +233,8 @@ impl Overlaid {
         oldest.number < number
     }
 
-    /// Gives the tree other parts; `None` leaves them as they are. The caller is busy with it.
-    /// The number of those that it has then.
+    /// Gives the tree other parts; `None` leaves them as they are. The caller is busy with it, or
+    /// merges, if only the position changes. The number of those that it has then.
     pub(crate) fn change(&self, change: impl FnOnce(&Levels) -> Option<Levels>) -> u64 {
         let mut levels = self.levels.lock();
         let number = levels.current.number;
@@ -272,9 +285,14 @@ impl Overlaid {
         self.merge_failed.store(false, Ordering::SeqCst);
     }
 
-    /// Whether a task seals, merges or leaves.
+    /// Whether a task changes which runs there are.
     pub(crate) fn is_busy(&self) -> bool {
-        self.busy.load(Ordering::Relaxed)
+        self.busy.load(Ordering::SeqCst)
+    }
+
+    /// Whether a task merges.
+    pub(crate) fn is_merging(&self) -> bool {
+        self.merging.load(Ordering::SeqCst)
     }
 
     /// Has commits come as what is to be merged demands. Called when that has changed.
@@ -294,10 +312,28 @@ impl Overlaid {
         self.pace.set_backlog(by_runs.max(by_records));
     }
 
-    /// Makes the caller the one task that seals or merges, if no other is.
+    /// Makes the caller the one task that changes which runs there are, if no other is. Merges go
+    /// on.
     pub(crate) fn begin_work(&self) -> Option<Busy<'_>> {
-        let was = self.busy.swap(true, Ordering::Acquire);
-        (!was).then(|| Busy(&self.busy))
+        Busy::begin(&self.busy)
+    }
+
+    /// Makes the caller the one task that merges, if no other is. A merge takes the runs that there
+    /// are when it begins; a run that is added meanwhile would count as merged by it. So who adds
+    /// one is the task that merges, too, for that moment.
+    pub(crate) fn begin_merge(&self) -> Option<Busy<'_>> {
+        Busy::begin(&self.merging)
+    }
+
+    /// Has the task that merges begin no merge from now on; called by one that is busy. Of this
+    /// and [`Overlaid::begin_merge`], either this finds that merge or its task finds this.
+    pub(crate) fn hold_merges(&self) -> Option<Busy<'_>> {
+        Busy::begin(&self.holds_merges)
+    }
+
+    /// Whether another task has merges wait.
+    pub(crate) fn holds_merges(&self) -> bool {
+        self.holds_merges.load(Ordering::SeqCst)
     }
 
     /// Whether some record may have a large value.

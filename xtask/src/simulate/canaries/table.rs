@@ -416,6 +416,8 @@ pub(super) const ROWS: &[Row] = &[
         campaign(POWER).shape(Shape::Overlaid).from(20_010)),
     row(Canary::CombineOlderFirst, "0105", "Where two runs become one the newer one counts.",
         campaign(&[]).shape(Shape::Overlaid)),
+    row(Canary::SealBesideMerge, "0105", "A run is added between two merges.",
+        campaign(&[]).shape(Shape::Overlaid)),
     test(Canary::LoadOverMerged, "0105", "Nothing is loaded where a run has something, merged or not.",
         ("isobath", Some("engine"), "overlays::what_is_loaded_again_is_there_whatever_merges_have_passed"),
         "a load has to come to keys that were removed, merged and not yet trimmed, and the store to be opened again"),
