@@ -119,7 +119,7 @@ static void expect_equal(isobath_store *source, isobath_store *copy) {
     do {
       isobath_slice key[2], value[2];
       status = isobath_iterator_next(iterators[0], &key[0], &value[0]);
-      EXPECT(isobath_iterator_next(iterators[1], &key[1], &value[1]) == status);
+      EXPECT((int)isobath_iterator_next(iterators[1], &key[1], &value[1]) == status);
       if (status == ISOBATH_OK) EXPECT(is_equal(key[0], key[1]) && is_equal(value[0], value[1]));
     } while (status == ISOBATH_OK);
     EXPECT(status == ISOBATH_NOT_FOUND);
