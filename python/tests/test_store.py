@@ -44,6 +44,18 @@ from isobath import (
 )
 
 
+@pytest.mark.parametrize("system, machine", [("Darwin", "arm64"), ("Linux", "riscv64")])
+def test_other_platforms_are_refused(system: str, machine: str) -> None:
+    program = f"""
+import platform
+platform.system, platform.machine = lambda: {system!r}, lambda: {machine!r}
+import isobath
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    sentence = f"isobath runs on Linux, on x86-64 and aarch64, and not on {system} on {machine}"
+    assert ended.stderr.endswith(f"ImportError: {sentence}\n")
+
+
 def test_opens_and_closes(path: Path) -> None:
     with Store.create(path, **SMALL) as store:
         assert store.paths == [path]
