@@ -443,7 +443,7 @@ WAITING: dict[str, Callable[[Store, Tree, Path], object]] = {
     "check": lambda store, tree, path: store.check(),
     "compact": lambda store, tree, path: store.compact(),
     "backup": lambda store, tree, path: store.backup(path),
-    "sync": lambda store, tree, path: (tree.clear(), store.sync()),
+    "sync": lambda store, tree, path: store.sync(),
     "changes": lambda store, tree, path: store.changes(store.log_position()).take(timeout=0.2),
 }
 

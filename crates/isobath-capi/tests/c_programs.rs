@@ -211,7 +211,11 @@ fn programs_run_under_valgrind() {
             ])
             .arg(&program);
         match source {
-            "people.c" | "changes.c" | "words.cpp" => command.arg(directory.join("store.iso")).arg("pread"),
+            "people.c" | "words.cpp" => command.arg(directory.join("store.iso")).arg("pread"),
+            // A reader beside the writer replays the log in a volume of its own: not under valgrind.
+            "changes.c" => command
+                .arg(directory.join("store.iso"))
+                .args(["pread", "alone"]),
             "kv_tour.c" => command.arg(uri(directory, "&backend=pread")),
             "kv_pool.c" => command
                 .arg(uri(directory, "&backend=pread"))
