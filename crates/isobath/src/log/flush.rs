@@ -13,8 +13,8 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Flushes in flight at most, over all workers.
 const MAX_FLUSHES: usize = 4;
-/// Bytes that must wait before a flush starts beside another one: at least two
-/// blocks, so that padding stays the smaller part.
+/// Bytes that must wait before a flush starts beside another one, of the log or of chunks that it
+/// names: at least two blocks, so that padding stays the smaller part.
 const BESIDE_BYTES: u64 = 8 << 10;
 
 /// A part of the log that one flush writes: whole blocks that was never written before.
@@ -142,8 +142,9 @@ impl Flushing {
     }
 
     /// Whether a log writer that looked now would find something to do. `next`
-    /// is the log's end; `everything` asks for all of it.
-    pub(super) fn is_due(&self, next: u64, everything: bool) -> bool {
+    /// is the log's end; `everything` asks for all of it. The flush would make
+    /// about `chunk_bytes` bytes of chunks durable, too.
+    pub(super) fn is_due(&self, next: u64, everything: bool, chunk_bytes: u64) -> bool {
         if self.failed.load(Ordering::Relaxed) {
             return false;
         }
@@ -158,7 +159,7 @@ impl Flushing {
         wanted
             && may_start(
                 self.running.load(Ordering::SeqCst),
-                next.saturating_sub(claimed),
+                next.saturating_sub(claimed) + chunk_bytes,
             )
     }
 
@@ -190,6 +191,7 @@ impl Flushing {
         &self,
         next: u64,
         everything: bool,
+        chunk_bytes: u64,
         pad: impl FnOnce() -> (u64, u64),
         complete: impl FnOnce() -> u64,
     ) -> Claim {
@@ -197,7 +199,7 @@ impl Flushing {
         if self.overrun.load(Ordering::Relaxed) {
             return self.give_up();
         }
-        if !self.is_due(next, everything) {
+        if !self.is_due(next, everything, chunk_bytes) {
             return Claim::Nothing;
         }
         let start = self.claimed.load(Ordering::Relaxed);

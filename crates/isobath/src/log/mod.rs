@@ -357,8 +357,11 @@ impl Log {
     /// Whether a log writer would find something to do.
     pub(crate) fn flush_is_due(&self) -> bool {
         self.on.as_ref().is_some_and(|on| {
-            on.flushing
-                .is_due(self.in_flight.next(), on.reservations.has_waiters())
+            on.flushing.is_due(
+                self.in_flight.next(),
+                on.reservations.has_waiters(),
+                on.unflushed.bytes(),
+            )
         })
     }
 
@@ -370,6 +373,7 @@ impl Log {
         on.flushing.claim(
             self.in_flight.next(),
             on.reservations.has_waiters(),
+            on.unflushed.bytes(),
             || self.pad(on, writer),
             || self.in_flight.contiguous_lsn(),
         )

@@ -546,6 +546,34 @@ fn a_failed_flush_stays_the_end_of_what_is_durable() {
     assert!(matches!(log.claim(0), Claim::Nothing));
 }
 
+/// Their flush is not for the sake of a few bytes of the log.
+#[test]
+fn chunks_are_flushed_beside_another_flush() {
+    let (volume, area) = place();
+    let log = Log::on(config(&area, BLOCK, BLOCK, 1));
+    let append_chunk = |bytes| {
+        let lsn = append(&log, Kind::Commit, b"one").lsn;
+        log.names_unflushed(Lsn(lsn), bytes);
+        log.request_flush(Lsn(lsn));
+        log.claim(0)
+    };
+    let Claim::Flush(first) = append_chunk(4096) else {
+        panic!("a flush");
+    };
+    assert!(log.flushes_volume(first));
+    assert_eq!(append_chunk(4096), Claim::Nothing, "a flush for one block");
+    let Claim::Flush(second) = append_chunk(28 << 10) else {
+        panic!("a flush beside the first");
+    };
+    assert!(log.flushes_volume(second));
+    assert_eq!(append_chunk(4096), Claim::Nothing, "its chunks are flushed");
+    for flush in [second, first] {
+        write(&log, &volume, flush);
+        assert_eq!(log.flushed(flush, true, Duration::ZERO), flush == first);
+    }
+    assert_eq!(log.durable().0, second.end);
+}
+
 #[test]
 fn what_completes_during_a_flush_goes_into_the_next() {
     let (volume, area) = place();

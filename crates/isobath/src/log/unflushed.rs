@@ -26,9 +26,14 @@ impl Unflushed {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// Bytes of chunks that no flush covers which has begun; about, beside one that begins.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
     /// Whether a flush ought to begin although no task waits for one.
     pub(super) fn is_much(&self) -> bool {
-        self.bytes.load(Ordering::Relaxed) >= MAX_BYTES
+        self.bytes() >= MAX_BYTES
     }
 
     /// Whether `flush`, which was just taken, may hold such a record. All records in it are
