@@ -8,6 +8,14 @@
 b'Analytical Engine'
 """
 
+import platform
+
+if (platform.system(), platform.machine()) not in (("Linux", "x86_64"), ("Linux", "aarch64")):
+    raise ImportError(
+        "isobath runs on Linux, on x86-64 and aarch64, and not on "
+        f"{platform.system()} on {platform.machine()}"
+    )
+
 from isobath._changes import Change, Changes, Committed
 from isobath._errors import (
     BackupError,

@@ -79,3 +79,36 @@ def test_ends_waiting_for_a_store(path: Path) -> None:
     with Store.create(path, **SMALL) as store:
         assert is_ended(lambda: Store.open(path, open_timeout=60, **SMALL))
         assert store.trees() == []
+
+
+def test_ends_removing_a_range(tree: Tree) -> None:
+    keys = sorted(b"%d" % n for n in range(200_000))
+    tree.load(zip(keys, repeat(b"v")))
+    assert is_ended(lambda: tree.remove_range(stop=b"9"))
+    # The first keys are gone, the others are there.
+    left = list(tree)
+    assert left == keys[-len(left) :] and b"8" in left
+
+
+def test_ends_backups_and_restoring(path: Path, tmp_path: Path) -> None:
+    backup, copy = tmp_path / "backup", tmp_path / "copy.iso"
+    with Store.create(path, durability="none", **SMALL) as store:
+        tree = store.create_tree("t")
+        tree.load((b"%06d" % n, bytes(1000)) for n in range(150_000))
+        assert is_ended(lambda: store.backup(backup))
+        assert sorted(tmp_path.iterdir()) == [path]
+        tree[b"later"] = b"1"
+        store.backup(backup)
+    assert is_ended(lambda: Store.restore(backup, copy, **SMALL))
+    assert sorted(tmp_path.iterdir()) == [backup, path]
+    Store.restore(backup, copy, **SMALL)
+    with Store.open(copy, read_only=True, **SMALL) as store:
+        assert store.tree("t")[b"later"] == b"1"
+
+
+def test_ends_waiting_for_changes(store: Store, tree: Tree) -> None:
+    changes = store.changes(store.log_position())
+    assert is_ended(lambda: next(changes))
+    assert is_ended(lambda: changes.take(timeout=60))
+    tree[b"a"] = b"1"
+    assert next(changes).changes[0].key == b"a"

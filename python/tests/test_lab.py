@@ -81,7 +81,11 @@ def test_simulations() -> None:
     assert overlay.set_index("design")["written_ratio"]["overlays:0.25"] < 10
     tables = lab.sim_analysis()
     assert set(tables) == {"equation-4", "hot-cold"}
-    assert set(lab.sim_analysis(workload="uniform", fill=0.8)) == {"bound"}
+    assert drawn(figures.analysis(tables)) == 2
+    bounds = lab.sim_analysis(workload=["uniform", "zipf:0.99"], fill=[0.7, 0.8])
+    assert set(bounds) == {"bound"} and drawn(figures.analysis(bounds)) == 2
+    with pytest.raises(InvalidArgument, match="no table rows"):
+        figures.analysis({"rows": tables["hot-cold"]})
 
 
 @needs_command

@@ -3,13 +3,16 @@
 import copy
 import dataclasses
 import gc
+import io
 import multiprocessing
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,18 @@ from isobath import (
     TreeDropped,
     TreeExists,
 )
+
+
+@pytest.mark.parametrize("system, machine", [("Darwin", "arm64"), ("Linux", "riscv64")])
+def test_other_platforms_are_refused(system: str, machine: str) -> None:
+    program = f"""
+import platform
+platform.system, platform.machine = lambda: {system!r}, lambda: {machine!r}
+import isobath
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    sentence = f"isobath runs on Linux, on x86-64 and aarch64, and not on {system} on {machine}"
+    assert ended.stderr.endswith(f"ImportError: {sentence}\n")
 
 
 def test_opens_and_closes(path: Path) -> None:
@@ -248,6 +263,43 @@ def test_looking_after_a_store(path: Path, tmp_path: Path) -> None:
         assert len(store.tree("t")) == 2001
 
 
+class Bar:
+    """What `tqdm` is to the package."""
+
+    def __init__(self) -> None:
+        self.total: int | None = None
+        self.steps: list[int] = []
+
+    def update(self, n: int, /) -> None:
+        assert self.total is not None
+        self.steps.append(n)
+
+
+def test_progress(path: Path, tmp_path: Path) -> None:
+    backup, copy_path = tmp_path / "backup", tmp_path / "copy.iso"
+    with Store.create(path, durability="none", **SMALL) as store:
+        store.create_tree("t").load((b"%06d" % n, bytes(1000)) for n in range(60_000))
+        calls = (
+            lambda bar: store.check(progress=bar),
+            lambda bar: store.backup(backup, progress=bar),
+            lambda bar: Store.restore(backup, copy_path, progress=bar, **SMALL),
+        )
+        for call in calls:
+            bar = Bar()
+            call(bar)
+            # More than the last report, and no more than there is.
+            assert len(bar.steps) > 1 and min(bar.steps) > 0
+            assert sum(bar.steps) == bar.total
+
+        class Full(Bar):
+            def update(self, n: int, /) -> None:
+                raise BrokenPipeError
+
+        with pytest.raises(BrokenPipeError):
+            store.backup(tmp_path / "second", progress=Full())
+        assert not (tmp_path / "second").exists()
+
+
 def test_pickles_by_path(path: Path) -> None:
     with Store.create(path, **SMALL) as store:
         tree = store.create_tree("t")
@@ -345,6 +397,85 @@ def test_closing_beside_threads(path: Path) -> None:
     for thread in threads:
         thread.join()
     assert ended == ["the store is closed"] * 4
+
+
+def test_a_store_of_another_process(path: Path) -> None:
+    program = f"""
+import isobath
+with isobath.Store.create({str(path)!r}, pool_bytes=8 << 20, workers=1) as store:
+    store.create_tree("t")[b"a"] = b"1"
+    print("open", flush=True)
+    input()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdin is not None and other.stdout is not None
+        assert other.stdout.readline() == "open\n"
+        with pytest.raises(StoreInUse, match=rf"store\.iso is in use by .*{other.pid}"):
+            Store.open(path, **SMALL)
+        with pytest.raises(StoreInUse):
+            Store.open(path, open_timeout=0.1, **SMALL)
+        with Store.open(path, read_only=True, **SMALL) as reader:
+            assert reader.tree("t")[b"a"] == b"1"
+        other.communicate("\n")
+    Store.open(path, **SMALL).close()
+
+
+WAITING: dict[str, Callable[[Store, Tree, Path], object]] = {
+    "put": lambda store, tree, path: tree.__setitem__(b"k", b"v"),
+    "put_many": lambda store, tree, path: tree.put_many(
+        (b"%d" % n, bytes(9000)) for n in range(500)
+    ),
+    "get_many": lambda store, tree, path: tree.get_many([b"%06d" % n for n in range(40_000)]),
+    "count": lambda store, tree, path: tree.count(),
+    "remove_range": lambda store, tree, path: tree.remove_range(stop=b"03"),
+    "writer": lambda store, tree, path: shutil.copyfileobj(
+        io.BytesIO(bytes(8 << 20)), tree.open(b"k", "wb")
+    ),
+    "transaction": lambda store, tree, path: store.transact(
+        lambda transaction: transaction[tree].put_many((b"%d" % n, b"v") for n in range(500))
+    ),
+    "check": lambda store, tree, path: store.check(),
+    "compact": lambda store, tree, path: store.compact(),
+    "backup": lambda store, tree, path: store.backup(path, overwrite=True),
+    "sync": lambda store, tree, path: store.sync(),
+    "changes": lambda store, tree, path: store.changes(store.log_position()).take(timeout=0.2),
+}
+
+
+@pytest.mark.parametrize("call", WAITING)
+def test_calls_that_wait_let_other_threads_run(path: Path, tmp_path: Path, call: str) -> None:
+    begun, ended = threading.Event(), threading.Event()
+    ran = 0
+    # A thread that runs Python code gives the GIL to others only after that time: they run
+    # meanwhile if the calls give it to them.
+    interval = sys.getswitchinterval()
+    with Store.create(path, **SMALL) as store:
+        tree = store.create_tree("t")
+        tree.load((b"%06d" % n, b"v" * 100) for n in range(40_000))
+
+        def work() -> None:
+            begun.set()
+            deadline = time.monotonic() + 20
+            try:
+                while ran < 3 and time.monotonic() < deadline:
+                    WAITING[call](store, tree, tmp_path / "backup")
+            finally:
+                ended.set()
+
+        thread = threading.Thread(target=work)
+        sys.setswitchinterval(1000)
+        try:
+            thread.start()
+            begun.wait()
+            while not ended.is_set():
+                ran += 1
+                time.sleep(0)
+        finally:
+            sys.setswitchinterval(interval)
+            thread.join()
+    assert ran >= 3
 
 
 def test_a_thread_that_waits_lets_others_run(path: Path) -> None:

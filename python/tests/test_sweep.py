@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import dask
 import pandas
 import pytest
 from distributed import Client
@@ -96,6 +97,17 @@ def test_points_that_fail(client: Client, tmp_path: Path) -> None:
     assert len(pandas.read_parquet(tmp_path / "results.parquet")) == 4
     rows = sweep(_root, grid, tmp_path, client=client, errors="report")
     assert rows["error"].notna().sum() == 1 and len(rows) == 5
+
+
+def test_a_schedulers_address(client: Client, tmp_path: Path) -> None:
+    assert client.scheduler is not None
+    rows = sweep(_root, {"number": [1, 4]}, tmp_path, client=client.scheduler.address)
+    assert sorted(rows["root"]) == [1, 1, 2, 2]
+    # The scheduler and the workers are not the sweep's to close.
+    assert client.submit(int, "7").result(timeout=30) == 7
+    with dask.config.set({"distributed.comm.timeouts.connect": "1s"}), pytest.raises(OSError):
+        sweep(_root, {"number": [9]}, tmp_path, client="tcp://127.0.0.1:1")
+    assert len(read(tmp_path)) == 4
 
 
 def test_impossible_requests_say_why(client: Client, tmp_path: Path) -> None:

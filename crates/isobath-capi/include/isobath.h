@@ -80,6 +80,8 @@ typedef enum isobath_status {
   ISOBATH_OTHER = 26,
   // The value was replaced or removed while it was read: read it again from its beginning.
   ISOBATH_REPLACED = 27,
+  // The log no longer has what a stream of changes asks for: begin again, with all trees.
+  ISOBATH_OVERRUN = 28,
 } isobath_status;
 
 // The kind of a change.
@@ -799,8 +801,9 @@ void isobath_queue_free(struct isobath_queue *queue);
 enum isobath_status isobath_log_position(const struct isobath_store *store, char *text, size_t length);
 
 // The changes that are committed from the position `from` on; where that is NULL all trees as they
-// are now, then the changes. ISOBATH_OTHER where the log no longer has what is asked for; the
-// message says so. Freed by isobath_changes_free. Any thread.
+// are now, then the changes. ISOBATH_OVERRUN where the log no longer has what is asked for; so
+// answers isobath_changes_next of a stream that has fallen behind. Freed by isobath_changes_free.
+// Any thread.
 enum isobath_status isobath_changes_open(const struct isobath_store *store,
                                          const char *from,
                                          struct isobath_changes **out);

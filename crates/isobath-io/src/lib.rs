@@ -32,6 +32,12 @@
 //! [`Io::durable`]. After a failed flush nothing may be assumed about the writes before it: the
 //! caller stops writing.
 
+#[cfg(not(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+)))]
+compile_error!("Isobath runs on Linux, on x86-64 and aarch64, and on nothing else");
+
 mod aligned;
 mod device;
 mod error;

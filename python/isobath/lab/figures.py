@@ -6,7 +6,7 @@ writes it. Needs `pip install isobath[lab]`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isobath._errors import InvalidArgument
@@ -22,7 +22,17 @@ if TYPE_CHECKING:
     from isobath.lab._bench import Benchmark
     from isobath.lab._drive import Models, Profile
 
-__all__ = ["advice", "benchmark", "cleaning", "heat_map", "model", "predictions", "probe", "raw"]
+__all__ = [
+    "advice",
+    "analysis",
+    "benchmark",
+    "cleaning",
+    "heat_map",
+    "model",
+    "predictions",
+    "probe",
+    "raw",
+]
 
 #: Inches of one chart.
 _WIDTH, _HEIGHT = 5.4, 3.6
@@ -315,6 +325,54 @@ def cleaning(rows: DataFrame) -> Figure:
     figure, grid = _charts(len(drawn))
     for axes, draw in zip(grid, drawn):
         draw(axes)
+    return figure
+
+
+#: Of each table of `isobath sim analysis`: what is drawn over what, with the words for it.
+_ANALYSIS: dict[str, tuple[str, dict[str, str], str]] = {
+    "equation-4": (
+        "fill_ratio",
+        {
+            "wamp_ratio": "equation (4)",
+            "paper_wamp_ratio": "the paper",
+        },
+        "Wamp of uniform updates (Table 1 of paper 003)",
+    ),
+    "hot-cold": (
+        "hot_updates_ratio",
+        {
+            "min_cost_ratio": "slack shared at best",
+            "hot60_cost_ratio": "60% of it to hot data",
+            "hot40_cost_ratio": "40% of it to hot data",
+        },
+        "cost of hot and cold data apart (Table 2 of paper 003)",
+    ),
+    "bound": (
+        "fill_ratio",
+        {"wamp_bound_ratio": "fluid bound", "wamp_uniform_ratio": "uniform updates"},
+        "Wamp",
+    ),
+}
+
+
+def analysis(tables: Mapping[str, DataFrame]) -> Figure:
+    """The page of `isobath sim analysis`: a chart of each table, of `bound` one for each workload."""
+    drawn: list[tuple[DataFrame, str, dict[str, str], str]] = []
+    for name, rows in tables.items():
+        if name not in _ANALYSIS:
+            raise InvalidArgument(f"`sim_analysis` has no table {name}")
+        x, lines, title = _ANALYSIS[name]
+        _check(rows, [x, *lines], f"the table {name}")
+        by = ["workload"] if "workload" in rows.columns else []
+        for group, part in _groups(rows, by):
+            drawn.append((part.sort_values(x), x, lines, " of ".join(filter(None, [title, group]))))
+    figure, grid = _charts(len(drawn))
+    for axes, (rows, x, lines, title) in zip(grid, drawn):
+        for column, words in lines.items():
+            axes.plot(rows[x].to_numpy(), rows[column].to_numpy(), marker=".", label=words)
+        axes.set(xlabel=x, ylim=(0, None))
+        axes.set_title(title, fontsize="medium", wrap=True)
+        _legend(axes)
     return figure
 
 

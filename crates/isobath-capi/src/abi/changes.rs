@@ -134,8 +134,9 @@ unsafe fn give_changes(
 }
 
 /// The changes that are committed from the position `from` on; where that is NULL all trees as they
-/// are now, then the changes. ISOBATH_OTHER where the log no longer has what is asked for; the
-/// message says so. Freed by isobath_changes_free. Any thread.
+/// are now, then the changes. ISOBATH_OVERRUN where the log no longer has what is asked for; so
+/// answers isobath_changes_next of a stream that has fallen behind. Freed by isobath_changes_free.
+/// Any thread.
 ///
 /// # Safety
 ///

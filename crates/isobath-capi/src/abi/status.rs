@@ -68,6 +68,8 @@ pub enum isobath_status {
     ISOBATH_OTHER = 26,
     /// The value was replaced or removed while it was read: read it again from its beginning.
     ISOBATH_REPLACED = 27,
+    /// The log no longer has what a stream of changes asks for: begin again, with all trees.
+    ISOBATH_OVERRUN = 28,
 }
 
 use isobath_status::*;
@@ -134,6 +136,7 @@ pub(crate) fn of(error: &Error) -> isobath_status {
         Error::Conflict { .. } => ISOBATH_CONFLICT,
         Error::SnapshotTooOld => ISOBATH_TOO_OLD,
         Error::ValueReplaced => ISOBATH_REPLACED,
+        Error::ChangesOverrun { .. } => ISOBATH_OVERRUN,
         Error::TransactionTooLarge { .. } | Error::TooManySavepoints { .. } => ISOBATH_TOO_LARGE,
         Error::ReadOnly | Error::ReadOnlyTransaction => ISOBATH_READ_ONLY,
         Error::CorruptPage { .. }
@@ -176,7 +179,7 @@ pub extern "C" fn isobath_last_error() -> *const c_char {
 /// The name of a status, such as "ISOBATH_OK"; never NULL. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn isobath_status_name(status: i32) -> *const c_char {
-    const NAMES: [&std::ffi::CStr; 28] = [
+    const NAMES: [&std::ffi::CStr; 29] = [
         c"ISOBATH_OK",
         c"ISOBATH_NOT_FOUND",
         c"ISOBATH_NULL",
@@ -205,6 +208,7 @@ pub extern "C" fn isobath_status_name(status: i32) -> *const c_char {
         c"ISOBATH_PANIC",
         c"ISOBATH_OTHER",
         c"ISOBATH_REPLACED",
+        c"ISOBATH_OVERRUN",
     ];
     let name = usize::try_from(status).ok().and_then(|at| NAMES.get(at));
     name.map_or(c"no status of isobath".as_ptr(), |name| name.as_ptr())
