@@ -86,6 +86,7 @@ impl Installs for Runs<'_> {
                 runs.extend(levels.runs.iter().cloned());
                 Some(levels.with_runs(runs))
             });
+            overlaid.forget_failures();
             overlaid.set_pace(self.all);
         }
         for (_, tree) in self.closed {

@@ -334,7 +334,21 @@ impl Merging {
         let is_due = |overlaid: &Arc<Overlaid>| {
             self.is_to_be_merged(overlaid) && !overlaid.is_merging() && !overlaid.holds_merges()
         };
-        self.may_work() && overlays.all().iter().any(is_due)
+        self.may_begin_merge() && overlays.all().iter().any(is_due)
+    }
+
+    fn may_begin_merge(&self) -> bool {
+        self.may_work() && !self.awaits_seal()
+    }
+
+    /// Whether merges wait for a memory that is to be sealed, as writers do: it holds the log, which
+    /// merges would fill, and sealing needs some of it.
+    fn awaits_seal(&self) -> bool {
+        let log = &self.lower.log;
+        let (next, area) = (log.next(), if log.is_on() { log.area_bytes() } else { 0 });
+        let overlaid = self.lower.buffer.pool.overlays.all();
+        let mut holding = overlaid.iter().filter(|own| own.holds_log(next, area));
+        holding.any(|own| self.is_to_be_sealed(own))
     }
 
     /// Whether there is work for the other one.
@@ -386,10 +400,12 @@ impl Merging {
     }
 
     fn is_to_be_merged(&self, overlaid: &Overlaid) -> bool {
-        if overlaid.merge_failed.load(Ordering::SeqCst) {
-            return false;
-        }
-        overlaid.has_backlog(&self.lower.buffer.pool.overlays)
+        let levels = overlaid.levels();
+        let mut runs = levels.runs.iter();
+        // Those that it has passed are retired by the other task.
+        runs.any(|run| !run.is_merged_at(&levels.position))
+            && !overlaid.merge_failed.load(Ordering::SeqCst)
+            && overlaid.has_backlog(&self.lower.buffer.pool.overlays)
     }
 
     fn is_to_be_combined(&self, overlaid: &Overlaid) -> bool {
@@ -397,7 +413,7 @@ impl Merging {
         overlaid.levels().runs.len() >= overlays.max_runs()
             && !overlays.is_short()
             && overlaid.trims.lock().current.is_none()
-            && !overlaid.merge_failed.load(Ordering::SeqCst)
+            && !overlaid.tending_failed.load(Ordering::SeqCst)
     }
 
     /// Whether a run of the tree is to get a filter.
@@ -406,7 +422,7 @@ impl Merging {
         let levels = overlaid.levels();
         let mut runs = levels.runs.iter();
         let lacks_one = runs.any(|run| overlays.is_to_be_filtered(run));
-        lacks_one && !overlaid.merge_failed.load(Ordering::SeqCst)
+        lacks_one && !overlaid.tending_failed.load(Ordering::SeqCst)
     }
 
     /// Whether it may turn out that no record of the tree has a large value.
@@ -443,21 +459,20 @@ fn limit_memory(local: &TaskWorker) {
 fn is_to_be_measured(overlaid: &Overlaid) -> bool {
     overlaid.base_records.load(Ordering::Relaxed) == 0
         && !overlaid.levels().runs.is_empty()
-        && !overlaid.merge_failed.load(Ordering::SeqCst)
+        && !overlaid.tending_failed.load(Ordering::SeqCst)
 }
 
 /// Merges have passed all that a run has.
 fn is_to_be_retired(overlaid: &Overlaid) -> bool {
-    let levels = overlaid.levels();
-    let oldest = levels.runs.last();
-    oldest.is_some_and(|run| run.is_merged_at(&levels.position))
-        && !overlaid.merge_failed.load(Ordering::SeqCst)
+    overlaid.levels().has_merged_run() && !overlaid.tending_failed.load(Ordering::SeqCst)
 }
 
 /// A round of merges has ended, and what it has passed of runs is not trimmed.
 fn is_to_be_trimmed(overlaid: &Overlaid) -> bool {
     let trims = overlaid.trims.lock();
-    trims.current.is_none() && trims.position.round < overlaid.levels().position.round
+    trims.current.is_none()
+        && trims.position.round < overlaid.levels().position.round
+        && !overlaid.tending_failed.load(Ordering::SeqCst)
 }
 
 impl Work<'_> {
@@ -483,9 +498,7 @@ impl Work<'_> {
         if let Err(error) = self.free_retired() {
             first_error.get_or_insert(error);
         }
-        if overlays.is_short() && overlays.can_free_nothing() {
-            overlays.set_lacks_space(false);
-        }
+        self.end_shortage();
         if let Some(error) = first_error {
             return Err(error);
         }
@@ -495,17 +508,25 @@ impl Work<'_> {
         }
     }
 
+    /// Nothing goes on to free space once that can free none.
+    fn end_shortage(&self) {
+        let overlays = &self.local.pool.overlays;
+        if overlays.is_short() && overlays.can_free_nothing() {
+            overlays.set_lacks_space(false);
+        }
+    }
+
     /// Does some of the work that is due for a tree, with which the caller is busy.
     fn some_of(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
         let overlays = &self.local.pool.overlays;
         if self.merging.is_to_be_sealed(overlaid) {
             let sealed = self.seal(overlaid);
             sealed.inspect_err(|error| *overlaid.failed.lock() = Some(error.clone()))?;
-            overlaid.merge_failed.store(false, Ordering::SeqCst);
             self.begin_trim(overlaid);
         }
-        self.tend_runs(overlaid)
-            .inspect_err(|error| overlaid.note_failed_merge(error, overlays))?;
+        self.tend_runs(overlaid).inspect_err(|error| {
+            overlaid.note_failure(&overlaid.tending_failed, error, overlays)
+        })?;
         self.look_for_large(overlaid)
     }
 
@@ -513,7 +534,9 @@ impl Work<'_> {
         if is_to_be_measured(overlaid) {
             self.measure(overlaid)?;
         }
-        self.retire(overlaid)?;
+        if is_to_be_retired(overlaid) {
+            self.retire(overlaid)?;
+        }
         if is_to_be_trimmed(overlaid) {
             self.begin_trim(overlaid);
         }
@@ -537,17 +560,18 @@ impl Work<'_> {
             let Some(_merging) = overlaid.begin_merge() else {
                 continue;
             };
-            let is_held = overlaid.holds_merges() || self.merging.is_paused();
+            let is_held = overlaid.holds_merges() || !self.merging.may_begin_merge();
             let has_them = overlays.state(overlaid.tree.id) == Some(overlaid.serial);
             if is_held || !has_them || !self.merging.is_to_be_merged(&overlaid) {
                 continue;
             }
             let merged = self.measure(&overlaid).and_then(|()| self.merge(&overlaid));
             if let Err(error) = merged {
-                overlaid.note_failed_merge(&error, overlays);
+                overlaid.note_failure(&overlaid.merge_failed, &error, overlays);
                 first_error.get_or_insert(error);
             }
         }
+        self.end_shortage();
         first_error.map_or(Ok(()), Err)
     }
 

@@ -87,6 +87,7 @@ impl Work<'_> {
                 ..levels.with_runs(runs)
             })
         });
+        overlaid.forget_failures();
         overlaid.set_pace(&self.local.pool.overlays);
         Counters::add(&self.local.parts.shared.counters.sealed_runs, 1);
         Ok(())

@@ -106,6 +106,12 @@ impl Levels {
         }
     }
 
+    /// Whether merges have passed all of a run: of the oldest one, then.
+    pub(crate) fn has_merged_run(&self) -> bool {
+        let oldest = self.runs.last();
+        oldest.is_some_and(|run| run.is_merged_at(&self.position))
+    }
+
     /// Records of runs that are to be merged.
     pub(crate) fn unmerged(&self) -> u64 {
         self.runs.iter().map(|run| run.unmerged()).sum()
@@ -161,8 +167,10 @@ pub(crate) struct Overlaid {
     pub(crate) base_records: AtomicU64,
     /// Why the memory could not be sealed, or runs not be merged of which there are too many.
     pub(crate) failed: Mutex<Option<Error>>,
-    /// A merge has failed; the next sealed memory, or a writer that is told so, has it tried again.
+    /// A merge has failed, or another change of the runs. A run that is added, or a writer that is
+    /// told so, has them tried again.
     pub(crate) merge_failed: AtomicBool,
+    pub(crate) tending_failed: AtomicBool,
 }
 
 /// With what a tree's overlays begin.
@@ -217,6 +225,7 @@ impl Overlaid {
             base_records: AtomicU64::new(0),
             failed: Mutex::default(),
             merge_failed: AtomicBool::new(false),
+            tending_failed: AtomicBool::new(false),
         }
     }
 
@@ -283,6 +292,7 @@ impl Overlaid {
     pub(crate) fn forget_failures(&self) {
         *self.failed.lock() = None;
         self.merge_failed.store(false, Ordering::SeqCst);
+        self.tending_failed.store(false, Ordering::SeqCst);
     }
 
     /// Whether a task changes which runs there are.
@@ -341,9 +351,10 @@ impl Overlaid {
         self.has_large.load(Ordering::SeqCst) || self.puts_large.load(Ordering::SeqCst)
     }
 
-    /// No merge is tried again before something changes; writers that wait for merges are told.
-    pub(crate) fn note_failed_merge(&self, error: &Error, overlays: &Overlays) {
-        self.merge_failed.store(true, Ordering::SeqCst);
+    /// What `failed` stands for is not tried again before something changes; writers that wait for
+    /// merges are told.
+    pub(crate) fn note_failure(&self, failed: &AtomicBool, error: &Error, overlays: &Overlays) {
+        failed.store(true, Ordering::SeqCst);
         if self.levels().runs.len() >= overlays.limit_runs() {
             *self.failed.lock() = Some(error.clone());
         }
@@ -360,6 +371,11 @@ impl Overlaid {
     /// The base and the runs have no large values: only changes since can have some.
     pub(crate) fn found_none_large(&self) {
         self.has_large.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether its memories hold so much of the log that writers wait until they are sealed.
+    pub(crate) fn holds_log(&self, next: Lsn, area: u64) -> bool {
+        area > 0 && next.0.saturating_sub(self.floor()) > area / LOG_LIMIT_SHARE
     }
 
     /// The LSN of the oldest record that is in a memory alone.
@@ -613,7 +629,9 @@ impl Overlays {
                 let levels = overlaid.levels();
                 let is_empty = levels.runs.is_empty() && levels.memory_bytes() == 0;
                 let has_failed = overlaid.failed.lock().is_some();
-                is_empty || has_failed || overlaid.merge_failed.load(Ordering::SeqCst)
+                let is_failed = |flag: &AtomicBool| flag.load(Ordering::SeqCst);
+                let is_left = is_failed(&overlaid.tending_failed) || !levels.has_merged_run();
+                is_empty || has_failed || is_failed(&overlaid.merge_failed) && is_left
             })
     }
 
@@ -674,23 +692,16 @@ impl Overlays {
             let levels = overlaid.levels();
             levels.memory.bytes() >= most || levels.runs.len() >= self.limit_runs()
         });
-        let full = full.or_else(|| {
-            let is_held = |overlaid: &Arc<Overlaid>| {
-                area > 0 && next.0.saturating_sub(overlaid.floor()) > area / LOG_LIMIT_SHARE
-            };
-            self.all().into_iter().find(is_held)
-        });
-        match full {
-            None => Admission::Granted,
-            // It is tried again then.
-            Some(overlaid) => match overlaid.failed.lock().take() {
-                Some(error) => {
-                    overlaid.merge_failed.store(false, Ordering::SeqCst);
-                    Admission::Refused(error)
-                }
-                None => Admission::Later,
-            },
-        }
+        let holds = |overlaid: &Arc<Overlaid>| overlaid.holds_log(next, area);
+        let full = full.or_else(|| self.all().into_iter().find(holds));
+        let Some(overlaid) = full else {
+            return Admission::Granted;
+        };
+        let failed = overlaid.failed.lock().take();
+        failed.map_or(Admission::Later, |error| {
+            overlaid.forget_failures();
+            Admission::Refused(error)
+        })
     }
 
     /// A commit has changed `tree`, which has no overlays.
