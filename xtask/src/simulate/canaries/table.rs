@@ -413,7 +413,7 @@ pub(super) const ROWS: &[Row] = &[
     row(Canary::LargeUnsaid, "0105", "A blind change frees no large value, for there is none.",
         campaign(&[]).shape(Shape::Overlaid)),
     row(Canary::TrimNewestFirst, "0105", "Of runs the oldest one is trimmed first.",
-        campaign(POWER).shape(Shape::Overlaid).from(20_010)),
+        campaign(POWER).shape(Shape::Overlaid).from(60_050)),
     row(Canary::CombineOlderFirst, "0105", "Where two runs become one the newer one counts.",
         campaign(&[]).shape(Shape::Overlaid)),
     row(Canary::SealBesideMerge, "0105", "A run is added between two merges.",
