@@ -212,7 +212,7 @@ fn programs_run_under_valgrind() {
             .arg(&program);
         match source {
             "people.c" | "words.cpp" => command.arg(directory.join("store.iso")).arg("pread"),
-            // A reader beside the writer replays the log in a volume of its own: not under valgrind.
+            // A reader beside the writer needs recovery under valgrind, and only there.
             "changes.c" => command
                 .arg(directory.join("store.iso"))
                 .args(["pread", "alone"]),

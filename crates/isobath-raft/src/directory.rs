@@ -119,8 +119,8 @@ impl Directory {
         })
     }
 
-    /// Gives the files that came with a snapshot their names, and copies those that are not here any
-    /// more, as after another build has removed them.
+    /// Gives the files that came with a snapshot their names, and copies those that are not here
+    /// any more, as after another build has removed them.
     pub(crate) fn adopt(&self, files: &SnapshotFiles) -> Result<(), Error> {
         for (piece, _) in files.files.iter() {
             if self.find(piece)?.is_some() || files.complete(piece)? {

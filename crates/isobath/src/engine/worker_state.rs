@@ -123,19 +123,8 @@ impl WorkerState {
         if self.worker.index == 0 && is_logged {
             self.spawn_system(|local| local.engine.checkpoints.run_checkpointer(&local.worker));
         }
-        if self.worker.index == 0 && self.engine.merging.is_on() {
-            self.spawn_system(|local| {
-                let engine = &local.engine;
-                engine.merging.run(&engine.transactions, local);
-            });
-        }
-        // So that two workers share the work.
-        let is_last = self.worker.index + 1 == self.engine.workers.handles().len();
-        if is_last && self.engine.merging.is_on() {
-            self.spawn_system(|local| {
-                let engine = &local.engine;
-                engine.merging.run_merges(&engine.transactions, local);
-            });
+        if self.engine.merging.is_on() {
+            self.start_merging();
         }
         for _ in 0..if is_logged { LOG_WRITERS } else { 0 } {
             // Counted apart: they outlive the others, which may wait for the log.
@@ -146,6 +135,22 @@ impl WorkerState {
                     local.parts.log_tasks.run_writer(&local.worker, has_ended);
                 },
             );
+        }
+    }
+
+    /// The first worker and the last one share the work on overlays.
+    fn start_merging(self: &Rc<Self>) {
+        if self.worker.index == 0 {
+            self.spawn_system(|local| {
+                let engine = &local.engine;
+                engine.merging.run(&engine.transactions, local);
+            });
+        }
+        if self.worker.index + 1 == self.engine.workers.handles().len() {
+            self.spawn_system(|local| {
+                let engine = &local.engine;
+                engine.merging.run_merges(&engine.transactions, local);
+            });
         }
     }
 

@@ -25,7 +25,7 @@ use crate::error::{StorageError, TransactionError};
 use crate::extent::{self, Extent};
 use crate::levels;
 use crate::log::record::Token;
-use crate::overlay::{Overlaid, Overlays, Run};
+use crate::overlay::{MAX_TREE_RUNS, Overlaid, Overlays, Run};
 use crate::page::{Lsn, PageId};
 use crate::shared::{Counters, Durability};
 use crate::sync::Mutex;
@@ -137,7 +137,8 @@ impl Merging {
             };
             for own in &overlaid {
                 work.seal_all(own)?;
-                work.make_room_for_run(own)?;
+                // So that the catalog can name one more.
+                work.merge_below(own, MAX_TREE_RUNS)?;
             }
             work.commit_runs((&commit, trees), &closed, &overlaid, next)?;
             return Ok(true);

@@ -5,14 +5,13 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::trim::Freed;
-use super::{Merging, Work, listing};
+use super::{Merging, Work, listing, until};
 use crate::btree::{Direction, Tree};
 use crate::canary::{self, Canary};
 use crate::context::{TaskContext, TaskWorker};
 use crate::error::StorageError as Error;
 use crate::levels::Parts;
 use crate::overlay::{Busy, KeptOut, Overlaid};
-use crate::runtime::Patience;
 use crate::sync::atomic::Ordering;
 use crate::txn::commit::Change;
 use crate::txn::{Transactions, catalog_change};
@@ -203,21 +202,16 @@ impl Merging {
         overlaid: &'o Overlaid,
     ) -> Result<Option<Alone<'o>>, Error> {
         let overlays = &local.pool.overlays;
-        let mut patience = Patience::default();
         let mut pause = None;
-        let busy = loop {
-            if let Some(busy) = overlaid.begin_work() {
-                break busy;
+        let busy = until(local, || {
+            let busy = overlaid.begin_work();
+            if busy.is_none() {
+                pause.get_or_insert_with(|| self.begin_pause());
             }
-            pause.get_or_insert_with(|| self.begin_pause());
-            local.parts.shared.writable()?;
-            patience.wait(&local.worker);
-        };
+            busy
+        })?;
         let held = overlaid.hold_merges();
-        while overlaid.is_merging() {
-            local.parts.shared.writable()?;
-            patience.wait(&local.worker);
-        }
+        until(local, || (!overlaid.is_merging()).then_some(()))?;
         let has_them = overlays.state(overlaid.tree.id) == Some(overlaid.serial);
         Ok(has_them.then_some(Alone {
             _held: held,

@@ -14,7 +14,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::trim::Freed;
-use super::{Work, listing};
+use super::{Work, listing, until};
 use crate::btree::{self, Change, Direction, Edits, Rewrite, Stretches, Tree};
 use crate::canary::{self, Canary};
 use crate::context::{TaskContext, WriteContext};
@@ -24,7 +24,6 @@ use crate::log::ReservationClass;
 use crate::log::record::Kind;
 use crate::overlay::{Busy, Levels, Overlaid, Position, Run};
 use crate::page::PAGE_SIZE;
-use crate::runtime::Patience;
 use crate::shared::Counters;
 use crate::txn::catalog_change;
 use crate::types::{OVERLAID, UNLISTED_RUN};
@@ -81,16 +80,9 @@ impl Work<'_> {
 
     /// Makes the caller, which is busy with `overlaid`, the one task that merges.
     pub(super) fn wait_to_merge<'o>(&self, overlaid: &'o Overlaid) -> Result<Busy<'o>, Error> {
-        let mut patience = Patience::default();
         // Else that task would begin the next merge before this one looks again.
         let _held = overlaid.hold_merges();
-        loop {
-            if let Some(merging) = overlaid.begin_merge() {
-                return Ok(merging);
-            }
-            self.local.parts.shared.writable()?;
-            patience.wait(&self.local.worker);
-        }
+        until(self.local, || overlaid.begin_merge())
     }
 
     /// Merges some records of the runs from the key `from` on; the key from which on to go on, or

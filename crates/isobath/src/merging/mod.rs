@@ -31,6 +31,7 @@ use crate::buffer::PagePlace;
 use crate::context::{TaskContext, TaskWorker};
 use crate::error::StorageError as Error;
 use crate::overlay::{Filter, Initial, MAX_TREE_RUNS, Overlaid};
+use crate::page::Lsn;
 use crate::pagestore::LowerParts;
 use crate::runtime::{Patience, PerWorker, TaskId, Worker};
 use crate::sync::Mutex;
@@ -65,7 +66,8 @@ pub(crate) struct Merging {
     pauses: AtomicUsize,
     /// What is freed once no reader has it, from old to new.
     retired: Mutex<Vec<trim::Retired>>,
-    is_freeing: AtomicBool,
+    /// A task frees.
+    freeing: AtomicBool,
     /// A tree of which no record may have a large value, as far as was looked, and how far.
     looked: Mutex<Option<(u64, Vec<u8>)>>,
     lower: LowerParts,
@@ -158,7 +160,7 @@ impl Merging {
             // Until the store is open: a run that is built then is none that a crash has left.
             pauses: AtomicUsize::new(1),
             retired: Mutex::default(),
-            is_freeing: AtomicBool::new(false),
+            freeing: AtomicBool::new(false),
             looked: Mutex::default(),
             lower,
         }
@@ -224,15 +226,8 @@ impl Merging {
         local: &TaskWorker,
     ) -> Result<(), Error> {
         let work = self.work(transactions, local);
-        let mut patience = Patience::default();
         for overlaid in local.pool.overlays.all() {
-            let _busy = loop {
-                if let Some(busy) = overlaid.begin_work() {
-                    break busy;
-                }
-                local.parts.shared.writable()?;
-                patience.wait(&local.worker);
-            };
+            let _busy = until(local, || overlaid.begin_work())?;
             work.seal_all(&overlaid)?;
         }
         Ok(())
@@ -258,11 +253,7 @@ impl Merging {
     /// [`Error::Poisoned`].
     pub(crate) fn pause(&self, local: &TaskWorker) -> Result<Pause<'_>, Error> {
         let pause = self.begin_pause();
-        let mut patience = Patience::default();
-        while self.is_working() {
-            local.parts.shared.writable()?;
-            patience.wait(&local.worker);
-        }
+        until(local, || (!self.is_working()).then_some(()))?;
         Ok(pause)
     }
 
@@ -341,14 +332,19 @@ impl Merging {
         self.may_work() && !self.awaits_seal()
     }
 
-    /// Whether merges wait for a memory that is to be sealed, as writers do: it holds the log, which
-    /// merges would fill, and sealing needs some of it.
+    /// Whether merges wait for a memory that is to be sealed, as writers do: it holds the log,
+    /// which merges would fill, and sealing needs some of it.
     fn awaits_seal(&self) -> bool {
-        let log = &self.lower.log;
-        let (next, area) = (log.next(), if log.is_on() { log.area_bytes() } else { 0 });
+        let (next, area) = self.log_end();
         let overlaid = self.lower.buffer.pool.overlays.all();
         let mut holding = overlaid.iter().filter(|own| own.holds_log(next, area));
         holding.any(|own| self.is_to_be_sealed(own))
+    }
+
+    /// Where the log's next record is, and the bytes of its area; 0 without a log.
+    fn log_end(&self) -> (Lsn, u64) {
+        let log = &self.lower.log;
+        (log.next(), if log.is_on() { log.area_bytes() } else { 0 })
     }
 
     /// Whether there is work for the other one.
@@ -389,13 +385,12 @@ impl Merging {
 
     fn is_to_be_sealed(&self, overlaid: &Overlaid) -> bool {
         let levels = overlaid.levels();
-        let log = &self.lower.log;
-        let area = if log.is_on() { log.area_bytes() } else { 0 };
+        let (next, area) = self.log_end();
         let overlays = &self.lower.buffer.pool.overlays;
         let is_left = overlays.is_short() && levels.runs.is_empty() && levels.memory.bytes() > 0;
         let wanted = levels.sealing.is_some()
             || is_left
-            || overlays.is_to_be_sealed(&levels.memory, log.next(), area);
+            || overlays.is_to_be_sealed(&levels.memory, next, area);
         wanted && levels.runs.len() < MAX_TREE_RUNS && overlaid.failed.lock().is_none()
     }
 
@@ -413,7 +408,7 @@ impl Merging {
         overlaid.levels().runs.len() >= overlays.max_runs()
             && !overlays.is_short()
             && overlaid.trims.lock().current.is_none()
-            && !overlaid.tending_failed.load(Ordering::SeqCst)
+            && !overlaid.upkeep_failed.load(Ordering::SeqCst)
     }
 
     /// Whether a run of the tree is to get a filter.
@@ -422,7 +417,7 @@ impl Merging {
         let levels = overlaid.levels();
         let mut runs = levels.runs.iter();
         let lacks_one = runs.any(|run| overlays.is_to_be_filtered(run));
-        lacks_one && !overlaid.tending_failed.load(Ordering::SeqCst)
+        lacks_one && !overlaid.upkeep_failed.load(Ordering::SeqCst)
     }
 
     /// Whether it may turn out that no record of the tree has a large value.
@@ -447,6 +442,22 @@ impl Merging {
     }
 }
 
+/// Tries until `attempt` succeeds; meanwhile others run.
+///
+/// # Errors
+///
+/// [`Error::Poisoned`].
+fn until<T>(local: &TaskWorker, mut attempt: impl FnMut() -> Option<T>) -> Result<T, Error> {
+    let mut patience = Patience::default();
+    loop {
+        if let Some(done) = attempt() {
+            return Ok(done);
+        }
+        local.parts.shared.writable()?;
+        patience.wait(&local.worker);
+    }
+}
+
 /// Sealing and merging may take about as much as a memory has beyond what user data may take.
 fn limit_memory(local: &TaskWorker) {
     if let Some(limit) = local.parts.pagestore.limit_bytes() {
@@ -459,12 +470,12 @@ fn limit_memory(local: &TaskWorker) {
 fn is_to_be_measured(overlaid: &Overlaid) -> bool {
     overlaid.base_records.load(Ordering::Relaxed) == 0
         && !overlaid.levels().runs.is_empty()
-        && !overlaid.tending_failed.load(Ordering::SeqCst)
+        && !overlaid.upkeep_failed.load(Ordering::SeqCst)
 }
 
 /// Merges have passed all that a run has.
 fn is_to_be_retired(overlaid: &Overlaid) -> bool {
-    overlaid.levels().has_merged_run() && !overlaid.tending_failed.load(Ordering::SeqCst)
+    overlaid.levels().has_merged_run() && !overlaid.upkeep_failed.load(Ordering::SeqCst)
 }
 
 /// A round of merges has ended, and what it has passed of runs is not trimmed.
@@ -472,7 +483,7 @@ fn is_to_be_trimmed(overlaid: &Overlaid) -> bool {
     let trims = overlaid.trims.lock();
     trims.current.is_none()
         && trims.position.round < overlaid.levels().position.round
-        && !overlaid.tending_failed.load(Ordering::SeqCst)
+        && !overlaid.upkeep_failed.load(Ordering::SeqCst)
 }
 
 impl Work<'_> {
@@ -524,13 +535,12 @@ impl Work<'_> {
             sealed.inspect_err(|error| *overlaid.failed.lock() = Some(error.clone()))?;
             self.begin_trim(overlaid);
         }
-        self.tend_runs(overlaid).inspect_err(|error| {
-            overlaid.note_failure(&overlaid.tending_failed, error, overlays)
-        })?;
+        self.keep_up_runs(overlaid)
+            .inspect_err(|error| overlaid.note_failure(&overlaid.upkeep_failed, error, overlays))?;
         self.look_for_large(overlaid)
     }
 
-    fn tend_runs(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
+    fn keep_up_runs(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
         if is_to_be_measured(overlaid) {
             self.measure(overlaid)?;
         }

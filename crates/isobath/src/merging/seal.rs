@@ -41,7 +41,8 @@ impl Work<'_> {
     /// Seals the memory of `overlaid`, with which the caller is busy, or one that an earlier attempt
     /// has left half-way.
     pub(super) fn seal(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
-        self.make_room_for_run(overlaid)?;
+        // So that the catalog can name one more.
+        self.merge_below(overlaid, MAX_TREE_RUNS)?;
         overlaid.change(|levels| {
             // One that an earlier attempt has left is first.
             let begins = levels.sealing.is_none() && levels.memory.count() > 0;
@@ -91,11 +92,6 @@ impl Work<'_> {
         overlaid.set_pace(&self.local.pool.overlays);
         Counters::add(&self.local.parts.shared.counters.sealed_runs, 1);
         Ok(())
-    }
-
-    /// Merges until the catalog can name one more run of `overlaid`, with which the caller is busy.
-    pub(super) fn make_room_for_run(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
-        self.merge_below(overlaid, MAX_TREE_RUNS)
     }
 
     /// Seals what is due, between steps of other work: of `own`, with which the caller is busy, and

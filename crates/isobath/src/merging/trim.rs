@@ -15,14 +15,12 @@
 
 use std::sync::Arc;
 
-use super::Work;
+use super::{Work, until};
 use crate::btree::{Stretch, Stretches, Tree};
 use crate::canary::{self, Canary};
 use crate::context::TaskWorker;
 use crate::error::StorageError as Error;
-use crate::overlay::{Overlaid, Position, Run, Trim};
-use crate::runtime::Patience;
-use crate::sync::atomic::Ordering;
+use crate::overlay::{Busy, Overlaid, Position, Run, Trim};
 
 /// What goes once no reader has `Levels` of the tree from before `number`.
 pub(super) struct Retired {
@@ -160,21 +158,7 @@ impl Work<'_> {
 
 impl super::Merging {
     /// Makes the caller the one task that frees.
-    pub(super) fn wait_to_free(&self, local: &TaskWorker) -> Result<Freeing<'_>, Error> {
-        let mut patience = Patience::default();
-        while self.is_freeing.swap(true, Ordering::Acquire) {
-            local.parts.shared.writable()?;
-            patience.wait(&local.worker);
-        }
-        Ok(Freeing(self))
-    }
-}
-
-/// Until this is dropped no other task frees.
-pub(super) struct Freeing<'m>(&'m super::Merging);
-
-impl Drop for Freeing<'_> {
-    fn drop(&mut self) {
-        self.0.is_freeing.store(false, Ordering::Release);
+    pub(super) fn wait_to_free(&self, local: &TaskWorker) -> Result<Busy<'_>, Error> {
+        until(local, || Busy::begin(&self.freeing))
     }
 }

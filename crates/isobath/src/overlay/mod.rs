@@ -170,7 +170,7 @@ pub(crate) struct Overlaid {
     /// A merge has failed, or another change of the runs. A run that is added, or a writer that is
     /// told so, has them tried again.
     pub(crate) merge_failed: AtomicBool,
-    pub(crate) tending_failed: AtomicBool,
+    pub(crate) upkeep_failed: AtomicBool,
 }
 
 /// With what a tree's overlays begin.
@@ -191,7 +191,8 @@ impl Drop for Busy<'_> {
 }
 
 impl Busy<'_> {
-    fn begin(flag: &AtomicBool) -> Option<Busy<'_>> {
+    /// Sets `flag` until what this returns is dropped; `None` if it is set already.
+    pub(crate) fn begin(flag: &AtomicBool) -> Option<Busy<'_>> {
         let was = flag.swap(true, Ordering::SeqCst);
         (!was).then(|| Busy(flag))
     }
@@ -225,7 +226,7 @@ impl Overlaid {
             base_records: AtomicU64::new(0),
             failed: Mutex::default(),
             merge_failed: AtomicBool::new(false),
-            tending_failed: AtomicBool::new(false),
+            upkeep_failed: AtomicBool::new(false),
         }
     }
 
@@ -292,7 +293,7 @@ impl Overlaid {
     pub(crate) fn forget_failures(&self) {
         *self.failed.lock() = None;
         self.merge_failed.store(false, Ordering::SeqCst);
-        self.tending_failed.store(false, Ordering::SeqCst);
+        self.upkeep_failed.store(false, Ordering::SeqCst);
     }
 
     /// Whether a task changes which runs there are.
@@ -630,7 +631,7 @@ impl Overlays {
                 let is_empty = levels.runs.is_empty() && levels.memory_bytes() == 0;
                 let has_failed = overlaid.failed.lock().is_some();
                 let is_failed = |flag: &AtomicBool| flag.load(Ordering::SeqCst);
-                let is_left = is_failed(&overlaid.tending_failed) || !levels.has_merged_run();
+                let is_left = is_failed(&overlaid.upkeep_failed) || !levels.has_merged_run();
                 is_empty || has_failed || is_failed(&overlaid.merge_failed) && is_left
             })
     }
