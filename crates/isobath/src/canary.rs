@@ -245,6 +245,10 @@ canaries! {
     TrimNewestFirst,
     /// Of two runs that become one the older one's records count.
     CombineOlderFirst,
+    /// Runs become one while a trim frees what merges have passed of them.
+    CombineBesideTrim,
+    /// A run is said to have all changes, also those that went to the next memory meanwhile.
+    SealBeyondMemory,
     /// A memory becomes a run while a merge is under way that does not have it.
     SealBesideMerge,
     /// A load does not heed what merges have passed of runs that are still there.

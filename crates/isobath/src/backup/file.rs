@@ -17,7 +17,7 @@ use crate::page::{PAGE_SIZE, get_u32, get_u64, put_u32, put_u64};
 /// The format that this version writes, and the newest that it reads.
 pub(crate) const BACKUP_FORMAT: u32 = 1;
 /// The format is so much higher where trees of the store may have overlays.
-const OVERLAYS_MORE: u32 = 2;
+const OVERLAYS_MORE: u32 = 3;
 /// First bytes of every block.
 const MAGIC: &[u8; 4] = b"ISBK";
 /// Bytes before a block's payload.

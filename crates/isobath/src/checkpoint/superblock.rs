@@ -13,7 +13,7 @@ use crate::shared::{Address, SegmentSize};
 /// The on-disk format that this engine reads and writes.
 pub(crate) const FORMAT_VERSION: u32 = 5;
 /// That of stores whose trees may have overlays, which the engine reads and writes as well.
-pub(crate) const OVERLAYS_VERSION: u32 = 7;
+pub(crate) const OVERLAYS_VERSION: u32 = 8;
 const MAGIC: &[u8; 8] = b"ISOBATH\0";
 
 /// Byte offsets of the two superblocks in the volume, both in segment 0.

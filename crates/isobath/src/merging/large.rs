@@ -255,7 +255,10 @@ impl Work<'_> {
             let id = own.tree.id;
             (
                 listing::key(UNLISTED_RUN, run.tree.id),
-                (listing::key(OVERLAID, id), listing::encode(own, &listed)),
+                (
+                    listing::key(OVERLAID, id),
+                    listing::encode(own, &listed, own.sealed_before()),
+                ),
                 listing::key(REPLACED, id),
             )
         };

@@ -4,7 +4,9 @@
 //! key      'o', u32 number of the tree
 //! value    0 u64 root of the tree
 //!          8 u32 1: no record has a large value
-//!         12 u32 runs; each, from the newest to the oldest:
+//!         12 u32 runs
+//!         16 u64 LSN: runs have all changes of the tree before it; a recovery repeats none of them
+//!         24 the runs; each, from the newest to the oldest:
 //!            0 u32 its number as a tree, 4 u32 zero, 8 u64 root, 16 u64 records
 //!
 //! key      'r', u32 number of a run that is being built or freed
@@ -18,10 +20,10 @@ use crate::btree::{Cursor, Direction, Tree, TreeId};
 use crate::context::{TaskContext, TaskWorker};
 use crate::error::StorageError as Error;
 use crate::overlay::{Initial, MAX_TREE_RUNS, Overlaid, Position, Run};
-use crate::page::{PageId, get_u32, get_u64, put_u32, put_u64};
+use crate::page::{Lsn, PageId, get_u32, get_u64, put_u32, put_u64};
 use crate::types::{CATALOG, OVERLAID, UNLISTED_RUN};
 
-const HEADER: usize = 16;
+const HEADER: usize = 24;
 const RUN: usize = 24;
 const _: () = assert!(HEADER + MAX_TREE_RUNS * RUN <= crate::types::MAX_INLINE_VALUE);
 
@@ -29,6 +31,7 @@ const _: () = assert!(HEADER + MAX_TREE_RUNS * RUN <= crate::types::MAX_INLINE_V
 pub(crate) struct Listed {
     pub(crate) tree: Tree,
     has_none_large: bool,
+    sealed_before: Lsn,
     /// From the newest to the oldest; their records.
     pub(crate) runs: Vec<(Tree, u64)>,
 }
@@ -47,9 +50,10 @@ pub(super) fn encode_new(tree: Tree) -> Vec<u8> {
     bytes
 }
 
-/// The entry of a tree with these runs.
-pub(super) fn encode(overlaid: &Overlaid, runs: &[Arc<Run>]) -> Vec<u8> {
+/// The entry of a tree with these runs, which have all of its changes before this LSN.
+pub(super) fn encode(overlaid: &Overlaid, runs: &[Arc<Run>], sealed_before: Lsn) -> Vec<u8> {
     let mut bytes = encode_new(overlaid.tree);
+    put_u64(&mut bytes, 16, sealed_before.0);
     bytes.resize(HEADER + RUN * runs.len(), 0);
     put_u32(&mut bytes, 8, u32::from(!overlaid.has_large()));
     put_u32(&mut bytes, 12, runs.len() as u32);
@@ -86,8 +90,15 @@ pub(crate) fn decode(key: &[u8], value: &[u8]) -> Option<Listed> {
             id: TreeId(get_u32(key, 1)),
         },
         has_none_large: get_u32(value, 8) == 1,
+        sealed_before: Lsn(get_u64(value, 16)),
         runs: runs.collect(),
     })
+}
+
+/// The tree of which a record of the catalog says that runs have all changes before some LSN, and
+/// that.
+pub(crate) fn sealed_before(key: &[u8], value: &[u8]) -> Option<(TreeId, Lsn)> {
+    decode(key, value).map(|listed| (listed.tree.id, listed.sealed_before))
 }
 
 /// The number of a run that the catalog lists as one that is being built or freed.
@@ -148,5 +159,6 @@ pub(super) fn initial(listed: &Listed) -> Initial {
     Initial {
         runs: listed.runs.iter().map(run).map(Arc::new).collect(),
         has_large: !listed.has_none_large,
+        sealed_before: listed.sealed_before,
     }
 }

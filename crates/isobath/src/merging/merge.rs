@@ -26,6 +26,7 @@ use crate::overlay::{Busy, Levels, Overlaid, Position, Run};
 use crate::page::PAGE_SIZE;
 use crate::shared::Counters;
 use crate::txn::catalog_change;
+use crate::txn::reserved_task::ReservedTask;
 use crate::types::{OVERLAID, UNLISTED_RUN};
 
 /// Records that one merge moves.
@@ -112,22 +113,25 @@ impl Work<'_> {
         }
         let next = parts.peek(&ctx)?.map(<[u8]>::to_vec);
         if !changes.is_empty() {
-            self.rewrite(overlaid.tree, changes, &Stretches::default())?;
+            let ctx = self.beyond_limit(changes.len())?;
+            self.rewrite(&ctx, overlaid.tree, changes, &Stretches::default())?;
         }
         parts.pass();
         Ok(next)
     }
 
     /// Whether the volume may have no space for a merge beside what it replaces.
-    fn is_nearly_full(&self) -> bool {
+    pub(super) fn is_nearly_full(&self) -> bool {
         let pagestore = &self.local.parts.pagestore;
         let used = pagestore.allocated_bytes() + (RECORDS * PAGE_SIZE) as u64;
         let limit = pagestore.limit_bytes();
-        self.local.pool.overlays.is_short() || limit.is_some_and(|limit| used > limit / 10 * 8)
+        self.local.pool.overlays.is_short()
+            || pagestore.growth_was_refused()
+            || limit.is_some_and(|limit| used > limit / 10 * 8)
     }
 
     /// Pages that the record of one merge can name.
-    fn max_replaced(&self) -> usize {
+    pub(super) fn max_replaced(&self) -> usize {
         (self.local.parts.log.record_limit() / 8) as usize
     }
 
@@ -135,16 +139,16 @@ impl Work<'_> {
     /// many pages for one record: the key from which on they are left then.
     pub(super) fn rewrite(
         &self,
+        ctx: &ReservedTask<'_>,
         tree: Tree,
         changes: Vec<Change>,
         removed: &Stretches,
     ) -> Result<Option<Vec<u8>>, Error> {
         let (local, parts) = (self.local, &self.local.parts);
-        let ctx = self.beyond_limit(changes.len())?;
         ctx.admit()?;
         let token = parts.log.stamp(local.worker.index).0;
         let most = self.max_replaced();
-        let mut rewrite = Rewrite::new(&ctx, tree, FILL_PERCENT, token, most);
+        let mut rewrite = Rewrite::new(ctx, tree, FILL_PERCENT, token, most);
         rewrite.seldom_waits(PAGES_PER_TURN);
         rewrite.stops_at(most / 2);
         let mut changes = changes.into_iter();
@@ -237,7 +241,7 @@ impl Work<'_> {
     ) -> Result<(), Error> {
         let unlisted = |tree: Tree| listing::key(UNLISTED_RUN, tree.id);
         let listed = listing::key(OVERLAID, overlaid.tree.id);
-        let entry = listing::encode(overlaid, &runs);
+        let entry = listing::encode(overlaid, &runs, overlaid.sealed_before());
         let built = built.map(unlisted);
         let freed = old.iter().map(|run| run.tree);
         let freed: Vec<_> = freed

@@ -19,7 +19,7 @@ mod seal;
 mod trim;
 
 pub(crate) use leave::Does;
-pub(crate) use listing::{decode, list_unlisted, unlisted};
+pub(crate) use listing::{decode, list_unlisted, sealed_before, unlisted};
 
 use std::cell::Cell;
 use std::ops::Bound;
@@ -403,14 +403,6 @@ impl Merging {
             && overlaid.has_backlog(&self.lower.buffer.pool.overlays)
     }
 
-    fn is_to_be_combined(&self, overlaid: &Overlaid) -> bool {
-        let overlays = &self.lower.buffer.pool.overlays;
-        overlaid.levels().runs.len() >= overlays.max_runs()
-            && !overlays.is_short()
-            && overlaid.trims.lock().current.is_none()
-            && !overlaid.upkeep_failed.load(Ordering::SeqCst)
-    }
-
     /// Whether a run of the tree is to get a filter.
     fn lacks_filter(&self, overlaid: &Overlaid) -> bool {
         let overlays = &self.lower.buffer.pool.overlays;
@@ -550,14 +542,14 @@ impl Work<'_> {
         if is_to_be_trimmed(overlaid) {
             self.begin_trim(overlaid);
         }
-        if self.merging.is_to_be_combined(overlaid) {
+        if self.merging.lacks_filter(overlaid) {
+            self.build_filter(overlaid)?;
+        } else if self.merging.is_to_be_combined(overlaid) {
             match self.combine(overlaid) {
                 // Merging all frees space; this takes some first.
                 Err(Error::VolumeFull { .. }) => self.local.pool.overlays.set_lacks_space(true),
                 combined => combined?,
             }
-        } else if self.merging.lacks_filter(overlaid) {
-            self.build_filter(overlaid)?;
         }
         Ok(())
     }
@@ -625,6 +617,7 @@ impl Work<'_> {
         let initial = Initial {
             runs: Vec::new(),
             has_large: true,
+            sealed_before: Lsn(0),
         };
         overlays.insert(tree, initial);
         self.transactions.tracker.drain(false, || self.wait())?;
@@ -658,14 +651,23 @@ impl Work<'_> {
         let Some(run) = runs.find(|run| overlays.is_to_be_filtered(run)) else {
             return Ok(());
         };
+        let passed = run.passed();
         let ctx = TaskContext { local: self.local };
-        let mut filter = Filter::new(run.records);
+        let sample = run.tree.sample(&ctx, SAMPLED)?;
+        // The catalog's number is of when the runs of the tree changed last.
+        let records = run.records().max(sample.records.round() as u64);
+        run.set_records(records);
+        if !overlays.is_to_be_filtered(run) {
+            return Ok(());
+        }
+        let filter = Filter::new(records);
         let (lower, upper) = (Bound::Unbounded, Bound::Unbounded);
         let mut cursor = Cursor::new(run.tree, lower, upper, Direction::Forward);
-        let mut leaves = 0;
+        let (mut leaves, mut unmerged) = (0, 0);
         while cursor.next_records(&ctx)? {
             cursor.visit_leaf(&ctx, |entry| {
                 filter.add(entry.key);
+                unmerged += u64::from(!run.has_merged(entry.key, &levels.position));
                 true
             })?;
             leaves += 1;
@@ -673,8 +675,11 @@ impl Work<'_> {
                 self.local.worker.yield_now();
             }
         }
+        // Merges go on meanwhile.
+        run.set_records(unmerged + passed);
         // No other task builds it.
         let _ = run.filter.set(filter);
+        overlaid.set_pace(overlays);
         Ok(())
     }
 

@@ -5,6 +5,8 @@
 //! 3. A tree is built of it, which the catalog lists as a run that is being built: a crash frees
 //!    it.
 //! 4. Between two merges one commit makes it the newest run of the tree: merges pass it from there.
+//!    It says up to where runs have all changes: up to the first in the new memory, and not beyond
+//!    what was committed before 1. A recovery repeats those from there on.
 //! 5. Readers find it in place of the memory, which lets go of the log.
 
 use std::ops::Bound;
@@ -16,7 +18,7 @@ use crate::canary::{self, Canary};
 use crate::context::{TaskContext, WriteContext};
 use crate::error::{StorageError as Error, TransactionError};
 use crate::overlay::{Filter, Levels, MAX_TREE_RUNS, Memory, Overlaid, Run};
-use crate::page::PAGE_SIZE;
+use crate::page::{Lsn, PAGE_SIZE};
 use crate::shared::Counters;
 use crate::txn::catalog_change;
 use crate::txn::commit::CommitContext;
@@ -43,6 +45,7 @@ impl Work<'_> {
     pub(super) fn seal(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
         // So that the catalog can name one more.
         self.merge_below(overlaid, MAX_TREE_RUNS)?;
+        let begins = self.local.parts.log.next();
         overlaid.change(|levels| {
             // One that an earlier attempt has left is first.
             let begins = levels.sealing.is_none() && levels.memory.count() > 0;
@@ -69,7 +72,11 @@ impl Work<'_> {
         let _ = run.filter.set(filter);
         let mut runs = vec![Arc::clone(&run)];
         runs.extend(levels.runs.iter().cloned());
-        let entry = listing::encode(overlaid, &runs);
+        let sealed_before = match canary::is_on(Canary::SealBeyondMemory) {
+            true => self.local.parts.log.next(),
+            false => begins.min(Lsn(levels.memory.first())),
+        };
+        let entry = listing::encode(overlaid, &runs, sealed_before);
         let (listed, built) = (
             listing::key(OVERLAID, overlaid.tree.id),
             listing::key(UNLISTED_RUN, run.tree.id),
@@ -82,6 +89,7 @@ impl Work<'_> {
             self.give_up(run.tree);
             return Err(error);
         }
+        overlaid.set_sealed_before(sealed_before);
         overlaid.change(|levels| {
             Some(Levels {
                 sealing: None,
@@ -94,21 +102,17 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Seals what is due, between steps of other work: of `own`, with which the caller is busy, and
-    /// of trees with which no task is.
-    pub(super) fn seal_due(&self, own: Option<&Arc<Overlaid>>) -> Result<(), Error> {
+    /// Seals what is due, between steps of other work, of trees with which no task is busy.
+    fn seal_due(&self) -> Result<(), Error> {
         let overlays = &self.local.pool.overlays;
         if self.merging.is_paused() {
             return Ok(());
         }
         for overlaid in overlays.all() {
-            let is_own = own.is_some_and(|own| Arc::ptr_eq(own, &overlaid));
-            if !self.merging.is_to_be_sealed(&overlaid) {
-                continue;
-            }
-            let busy = overlaid.begin_work();
-            let has_some = overlays.state(overlaid.tree.id) == Some(overlaid.serial);
-            if is_own || busy.is_some() && has_some {
+            if self.merging.is_to_be_sealed(&overlaid)
+                && let Some(_busy) = overlaid.begin_work()
+                && overlays.state(overlaid.tree.id) == Some(overlaid.serial)
+            {
                 let sealed = self.seal(&overlaid);
                 sealed.inspect_err(|error| *overlaid.failed.lock() = Some(error.clone()))?;
             }
@@ -119,8 +123,8 @@ impl Work<'_> {
     /// Builds the tree of a run, and its filter, of a memory that no commit changes.
     fn build(&self, memory: &Memory) -> Result<(Tree, Filter), Error> {
         let tree = self.create_run()?;
-        let mut filter = Filter::new(memory.count());
-        let filled = self.fill(tree, memory, &mut filter);
+        let filter = Filter::new(memory.count());
+        let filled = self.fill(tree, memory, &filter);
         filled.inspect_err(|_| self.give_up(tree))?;
         Ok((tree, filter))
     }
@@ -153,7 +157,7 @@ impl Work<'_> {
         Ok(tree)
     }
 
-    fn fill(&self, tree: Tree, memory: &Memory, filter: &mut Filter) -> Result<(), Error> {
+    fn fill(&self, tree: Tree, memory: &Memory, filter: &Filter) -> Result<(), Error> {
         let ctx = self.beyond_limit((memory.bytes() / PAGE_SIZE as u64) as usize)?;
         let mut loader = Loader::new(&ctx, tree, 100, || Ok::<(), Error>(()))?;
         let mut last: Option<Vec<u8>> = None;
@@ -188,7 +192,9 @@ impl Work<'_> {
     /// not go far beyond, what is dead already is freed before, and all is merged from then on.
     pub(super) fn beyond_limit(&self, pages: usize) -> Result<ReservedTask<'_>, Error> {
         let pagestore = &self.local.parts.pagestore;
-        if !pagestore.has_room_for((pages * PAGE_SIZE) as u64) {
+        // One that may grow does so for the pages that there are in the end.
+        let may_grow = pagestore.limit_bytes().is_none() && !pagestore.growth_was_refused();
+        if !may_grow && !pagestore.has_room_for((pages * PAGE_SIZE) as u64) {
             pagestore.wait_for_pending_frees(&self.local.worker)?;
             match pagestore.reserve_pages(&self.local.worker, pages as u64) {
                 Ok(()) => pagestore.release_pages(pages as u64),
@@ -214,7 +220,7 @@ impl Work<'_> {
         while !run.free_some(&ctx, FREE_STEP, &mut |_| Ok(()))? {
             self.local.worker.yield_now();
             // Its writers are told.
-            let _ = self.seal_due(None);
+            let _ = self.seal_due();
         }
         let key = listing::key(UNLISTED_RUN, run.id);
         self.commit(&[catalog_change(&key, None)], Some(run))

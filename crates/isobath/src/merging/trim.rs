@@ -35,12 +35,22 @@ pub(super) enum Freed {
     Runs(Vec<Tree>),
     /// What the tree's trim says.
     Trimmed,
+    /// What a newer run has as well.
+    Combined(Trim),
 }
 
 impl Retired {
     /// Whether it may go.
     pub(super) fn is_free(&self) -> bool {
         !self.overlaid.has_readers_before(self.number)
+    }
+
+    /// For a canary: a trim of what merges have passed, until runs of the tree become one.
+    fn is_held_back(&self) -> bool {
+        canary::is_on(Canary::CombineBesideTrim)
+            && matches!(self.what, Freed::Trimmed)
+            && self.overlaid.combining.lock().is_none()
+            && self.overlaid.levels().runs.len() > 2
     }
 }
 
@@ -64,7 +74,8 @@ impl Work<'_> {
         let (free, left): (Vec<_>, Vec<_>) = {
             let mut retired = self.merging.retired.lock();
             let all = std::mem::take(&mut *retired);
-            let (free, left) = all.into_iter().partition(Retired::is_free);
+            let is_free = |retired: &Retired| retired.is_free() && !retired.is_held_back();
+            let (free, left) = all.into_iter().partition(is_free);
             (free, left)
         };
         // What others have added since is newer.
@@ -75,6 +86,8 @@ impl Work<'_> {
                 // What fails here is freed by the next opening.
                 Freed::Runs(runs) => runs.into_iter().try_for_each(|run| self.free_run(run)),
                 Freed::Trimmed => self.trim(&retired.overlaid),
+                // What fails here goes with the runs.
+                Freed::Combined(trim) => self.trim_runs(&retired.overlaid, &trim),
             };
             self.local.pool.overlays.note_freed();
             if let Err(error) = done {
@@ -148,7 +161,8 @@ impl Work<'_> {
                 start,
                 end: trim.end.clone(),
             });
-            match self.rewrite(run, Vec::new(), &removed)? {
+            let ctx = self.beyond_limit(0)?;
+            match self.rewrite(&ctx, run, Vec::new(), &removed)? {
                 Some(next) => start = next,
                 None => return Ok(()),
             }

@@ -1,5 +1,8 @@
 //! A blocked Bloom filter: which keys a run may have. A block is one cache line.
 
+use crate::sync::atomic::Ordering;
+use crate::sync::bytes::AtomicU64;
+
 /// Bits that a key sets, all in one block.
 const SET: u32 = 6;
 const BLOCK_BITS: u64 = 512;
@@ -7,7 +10,7 @@ const BLOCK_WORDS: usize = (BLOCK_BITS / 64) as usize;
 
 /// The keys of a run, about: it says `true` of each of them, and of some in a hundred others.
 pub(crate) struct Filter {
-    blocks: Vec<[u64; BLOCK_WORDS]>,
+    blocks: Vec<[AtomicU64; BLOCK_WORDS]>,
 }
 
 impl Filter {
@@ -18,20 +21,22 @@ impl Filter {
     pub(crate) fn new(keys: u64) -> Filter {
         let blocks = (keys * Filter::BITS).div_ceil(BLOCK_BITS).max(1);
         Filter {
-            blocks: vec![[0; BLOCK_WORDS]; blocks as usize],
+            blocks: (0..blocks).map(|_| Default::default()).collect(),
         }
     }
 
-    pub(crate) fn add(&mut self, key: &[u8]) {
+    /// Adds a key. Who is to find it there takes its [`Levels`](super::Levels) afterwards.
+    pub(crate) fn add(&self, key: &[u8]) {
         let (block, bits) = self.place(key);
         for bit in bits {
-            self.blocks[block][bit / 64] |= 1 << (bit % 64);
+            self.blocks[block][bit / 64].fetch_or(1 << (bit % 64), Ordering::Relaxed);
         }
     }
 
     pub(crate) fn may_have(&self, key: &[u8]) -> bool {
         let (block, mut bits) = self.place(key);
-        bits.all(|bit| self.blocks[block][bit / 64] & 1 << (bit % 64) != 0)
+        let word = |bit: usize| self.blocks[block][bit / 64].load(Ordering::Relaxed);
+        bits.all(|bit| word(bit) & 1 << (bit % 64) != 0)
     }
 
     /// The block of a key, and the bits there.
@@ -72,7 +77,7 @@ mod tests {
     #[test]
     fn it_forgets_none_and_refuses_most_others() {
         let key = |n: u64| [&b"key"[..], &n.to_le_bytes()].concat();
-        let mut filter = Filter::new(10_000);
+        let filter = Filter::new(10_000);
         (0..10_000).for_each(|n| filter.add(&key(n)));
         assert!((0..10_000).all(|n| filter.may_have(&key(n))));
         let wrong = (10_000..110_000).filter(|n| filter.may_have(&key(*n)));

@@ -28,7 +28,7 @@ mod trim;
 pub(crate) use filter::Filter;
 pub(crate) use memory::{Memory, Put};
 pub(crate) use pace::Pace;
-pub(crate) use run::{Position, Run};
+pub(crate) use run::{Combining, Position, Run};
 pub(crate) use trim::{Trim, Trims};
 
 use std::collections::{BTreeMap, VecDeque};
@@ -62,7 +62,7 @@ const SMALL_COMBINED_RUNS: usize = 2;
 const LIMIT_SHARE: usize = 2;
 /// Runs that a tree can have.
 pub(crate) const MAX_TREE_RUNS: usize = 28;
-const _: () = assert!(LIMIT_SHARE * MAX_RUNS + 2 <= MAX_TREE_RUNS);
+const _: () = assert!(LIMIT_SHARE * MAX_RUNS + 3 <= MAX_TREE_RUNS);
 /// Share of the base's records that are to be merged from which on merges go on, and that with
 /// which writers wait, in hundredths.
 const MERGED_AT: u64 = 12;
@@ -161,6 +161,9 @@ pub(crate) struct Overlaid {
     /// That task begins no merge.
     holds_merges: AtomicBool,
     pub(crate) trims: Mutex<Trims>,
+    pub(crate) combining: Mutex<Option<Combining>>,
+    /// The LSN before which runs have all changes, as the catalog says.
+    sealed_before: AtomicU64,
     /// How fast commits may come.
     pub(crate) pace: Pace,
     /// About how many records the base has; 0 where that is not known.
@@ -179,6 +182,8 @@ pub(crate) struct Initial {
     pub(crate) runs: Vec<Arc<Run>>,
     /// A record of the base or of a run may have a large value.
     pub(crate) has_large: bool,
+    /// Runs have all changes of the tree before it.
+    pub(crate) sealed_before: Lsn,
 }
 
 /// Until this is dropped no other task does what its maker says.
@@ -200,7 +205,11 @@ impl Busy<'_> {
 
 impl Overlaid {
     fn new(tree: Tree, serial: u64, initial: Initial) -> Overlaid {
-        let Initial { runs, has_large } = initial;
+        let Initial {
+            runs,
+            has_large,
+            sealed_before,
+        } = initial;
         let levels = Levels {
             number: 0,
             memory: Arc::default(),
@@ -216,6 +225,8 @@ impl Overlaid {
                 former: VecDeque::new(),
             }),
             trims: Mutex::default(),
+            combining: Mutex::default(),
+            sealed_before: AtomicU64::new(sealed_before.0),
             pace: Pace::default(),
             has_large: AtomicBool::new(has_large),
             puts_large: AtomicBool::new(false),
@@ -345,6 +356,16 @@ impl Overlaid {
     /// Whether another task has merges wait.
     pub(crate) fn holds_merges(&self) -> bool {
         self.holds_merges.load(Ordering::SeqCst)
+    }
+
+    /// The LSN before which runs have all changes, as the catalog says.
+    pub(crate) fn sealed_before(&self) -> Lsn {
+        Lsn(self.sealed_before.load(Ordering::SeqCst))
+    }
+
+    /// The catalog says that runs have all changes before `lsn`.
+    pub(crate) fn set_sealed_before(&self, lsn: Lsn) {
+        self.sealed_before.store(lsn.0, Ordering::SeqCst);
     }
 
     /// Whether some record may have a large value.
@@ -649,7 +670,7 @@ impl Overlays {
 
     /// Whether a run has no filter, and is not so large that it takes more memory than all others.
     pub(crate) fn is_to_be_filtered(&self, run: &Run) -> bool {
-        run.filter.get().is_none() && run.records <= 2 * self.max_filtered()
+        run.filter.get().is_none() && run.records() <= 2 * self.max_filtered()
     }
 
     /// When a commit of so many changes of `tree` may begin, if not now: writers are slowed down

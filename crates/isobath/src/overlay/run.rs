@@ -1,6 +1,7 @@
-//! A sealed overlay.
+//! A sealed overlay, and those that become one.
 
 use std::ops::Bound;
+use std::sync::Arc;
 
 use super::Filter;
 use crate::sync::OnceLock;
@@ -18,7 +19,7 @@ pub(crate) struct Position {
 /// more: the base has it. [Trims](super::Trim) free its pages.
 pub(crate) struct Run {
     pub(crate) tree: Tree,
-    pub(crate) records: u64,
+    records: AtomicU64,
     /// Where merges were when it was sealed: one round later all of it is merged.
     pub(crate) start: Position,
     /// Records that merges have passed.
@@ -32,7 +33,7 @@ impl Run {
     pub(crate) fn new(tree: Tree, records: u64, start: Position) -> Run {
         Run {
             tree,
-            records,
+            records: AtomicU64::new(records),
             start,
             passed: AtomicU64::new(0),
             filter: OnceLock::new(),
@@ -77,16 +78,49 @@ impl Run {
         (position.round, &position.key) >= end
     }
 
-    /// Merges have passed so many of its records.
+    /// How many records it has had.
+    pub(crate) fn records(&self) -> u64 {
+        self.records.load(Ordering::Relaxed)
+    }
+
+    /// It has got so many more.
+    pub(crate) fn add(&self, records: u64) {
+        self.records.fetch_add(records, Ordering::Relaxed);
+    }
+
+    /// It has had so many, as was counted.
+    pub(crate) fn set_records(&self, records: u64) {
+        self.records.store(records, Ordering::Relaxed);
+    }
+
+    /// How many of them merges have passed, or another run has.
+    pub(crate) fn passed(&self) -> u64 {
+        self.passed.load(Ordering::Relaxed)
+    }
+
+    /// Merges have passed so many of its records, or another run has them.
     pub(crate) fn pass(&self, records: u64) {
         self.passed.fetch_add(records, Ordering::Relaxed);
     }
 
     /// How many of its records are to be merged.
     pub(crate) fn unmerged(&self) -> u64 {
-        let passed = self.passed.load(Ordering::Relaxed);
-        self.records.saturating_sub(passed)
+        self.records().saturating_sub(self.passed())
     }
+}
+
+/// Runs that become one.
+pub(crate) struct Combining {
+    /// Newer than those that it is made of, and older than all others that are newer than these. So
+    /// it may have any part of their records.
+    pub(crate) into: Arc<Run>,
+    /// From new to old.
+    pub(crate) from: Vec<Arc<Run>>,
+    /// The key from which on their records are to be copied.
+    pub(crate) next: Vec<u8>,
+    /// The key up to which they were freed that were copied, and how many were copied since.
+    pub(crate) freed: Vec<u8>,
+    pub(crate) copied: u64,
 }
 
 #[cfg(test)]

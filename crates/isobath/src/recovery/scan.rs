@@ -10,6 +10,7 @@ use crate::checkpoint::Superblock;
 use crate::error::{OpenError, StorageError};
 use crate::log::record::{Body, Copied, Kind, Mapped, Operation, Token, decode};
 use crate::log::{LogArea, LogEnd, Reader};
+use crate::merging;
 use crate::page::{Lsn, PageId};
 use crate::recovery::AsFar;
 use crate::recovery::unflushed_chunks::{UnflushedChunks, find_end};
@@ -36,15 +37,19 @@ pub(crate) struct Base<'b> {
     pub(crate) has: &'b dyn Fn(PageId) -> bool,
 }
 
-/// Bulk loads that the log makes parts of trees. A tree had nothing at a load's lower bound
-/// or above it: commits before the load must not be repeated there, over loaded records.
+/// From which LSN on commits are repeated, by tree and key: bulk loads and runs of overlays that the
+/// log makes parts of trees have what was true then.
 #[derive(Default)]
 pub(crate) struct Loads(HashMap<TreeId, Vec<(Vec<u8>, Lsn)>>);
 
 impl Loads {
     /// The record at `lsn` makes a load from `lower` on part of `tree`.
     pub(crate) fn note(&mut self, tree: TreeId, lower: &[u8], lsn: Lsn) {
-        self.0.entry(tree).or_default().push((lower.to_vec(), lsn));
+        let loads = self.0.entry(tree).or_default();
+        if lower.is_empty() {
+            loads.retain(|load| load.1 > lsn);
+        }
+        loads.push((lower.to_vec(), lsn));
     }
 
     /// Whether a load was linked over the operation's key after the commit at `lsn`.
@@ -272,6 +277,13 @@ impl Scan {
                     if operation.tree == CATALOG
                         && let Some(tree) = replaced_by(operation.key)
                         && !canary::is_on(Canary::RepeatOverRuns)
+                    {
+                        self.loads.note(tree, &[], lsn);
+                    }
+                    if operation.tree == CATALOG
+                        && let Some(value) = operation.value
+                        && let Some((tree, lsn)) =
+                            merging::sealed_before(operation.key, value.bytes)
                     {
                         self.loads.note(tree, &[], lsn);
                     }

@@ -238,7 +238,7 @@ fn truncated_newer_and_foreign_volumes_are_distinguished() {
             error,
             OpenError::NewerFormat {
                 found: 9,
-                known: 7,
+                known: 8,
                 ..
             }
         ),
