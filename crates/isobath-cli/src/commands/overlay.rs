@@ -49,13 +49,7 @@ pub(crate) fn overlay(
         print(&rows, out)?;
         written(&[&args.csv], out)?;
     }
-    // As for `sim clean`: some rows without numbers are an answer.
-    match rows.iter().all(|row| row.error.is_some()) {
-        true => Err(
-            LabError::Request("no simulation measured anything; its row says why".into()).into(),
-        ),
-        false => Ok(()),
-    }
+    super::sim::refuse_if_empty(rows.iter().map(|row| row.error.as_deref()))
 }
 
 fn parsed<T>(words: &[String]) -> Result<Vec<T>, Failure>
