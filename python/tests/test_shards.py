@@ -315,7 +315,9 @@ def test_a_shard_of_a_machine_that_is_gone_is_reported(tmp_path: Path) -> None:
         lost = _kill_owner(client, shards, 1)
         assert "127.0.0.2" in lost
         # The file is there, but on a drive that the other machine has not.
-        by_shard = {shard: [k for k in keys if shards.ring.shard_of(k) == shard] for shard in (0, 1)}
+        by_shard: dict[int, list[bytes]] = {0: [], 1: []}
+        for key in keys:
+            by_shard[shards.ring.shard_of(key)].append(key)
         with pytest.raises(ShardMissing, match=r"on 127\.0\.0\.2") as missing:
             shards[by_shard[1][0]]
         assert (missing.value.shard, missing.value.worker) == (1, lost)
