@@ -2,7 +2,7 @@
 
 use isobath_lab::clean::PolicyKind;
 use isobath_lab::overlay::{self, OverlayParams, OverlayRow};
-use isobath_lab::{LabError, Sheet, clean_analysis};
+use isobath_lab::{Sheet, clean_analysis};
 
 use super::sim::{documents, flat, usage, write_csv, written};
 use crate::args::{GlobalArgs, SimOverlayArgs};
