@@ -28,6 +28,8 @@ def main(arguments: list[str] | None = None, client: Client | None = None) -> pa
     parser.add_argument("directory", type=Path)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--device", default="256MiB", help="size of the simulated device")
+    # So that a device of this size has 512 of them: with few, policies run out of free ones.
+    parser.add_argument("--segment", default="512KiB", help="size of a segment")
     parser.add_argument("--writes", type=float, default=10, help="length in device sizes")
     parser.add_argument("--fills", type=int, default=10)
     parser.add_argument("--skews", type=int, default=10)
@@ -43,13 +45,19 @@ def main(arguments: list[str] | None = None, client: Client | None = None) -> pa
         "sim_clean",
         grid,
         given.directory,
-        fixed={"device": given.device, "writes": given.writes},
+        fixed={"device": given.device, "segment": given.segment, "writes": given.writes},
         workers=given.workers,
         client=client,
+        errors="report",
     )
     print(f"{len(rows)} simulations in {time.perf_counter() - begun:.0f} s")
     rows["skew"] = rows["workload"].str.removeprefix("zipf:").astype(float)
-    best = rows.loc[rows.groupby(["fill", "skew"])["wamp_steady_ratio"].idxmin()]
+    measured = rows.dropna(subset="wamp_steady_ratio")
+    if len(measured) < len(rows):
+        # They are blank in the map.
+        failed = rows.drop(measured.index)
+        print(f"{len(failed)} of them failed, the first: {failed['error'].iloc[0]}")
+    best = rows.loc[measured.groupby(["fill", "skew"])["wamp_steady_ratio"].idxmin()]
     print(best["policy"].value_counts().to_string())
     drawn = figures.heat_map(rows, "skew", "fill", "wamp_steady_ratio", by="policy", title="Wamp,")
     drawn.savefig(given.directory / "heat-map.png")

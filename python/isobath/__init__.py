@@ -18,6 +18,7 @@ if (platform.system(), platform.machine()) not in (("Linux", "x86_64"), ("Linux"
 
 from isobath._changes import Change, Changes, Committed
 from isobath._errors import (
+    AccessDenied,
     BackupError,
     ChangesOverrun,
     Closed,
@@ -55,6 +56,7 @@ from isobath._types import Progress
 __all__ = [
     "MAX_KEY_BYTES",
     "MAX_VALUE_BYTES",
+    "AccessDenied",
     "BackupError",
     "Change",
     "Changes",

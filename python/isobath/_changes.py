@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import TracebackType
 from typing import Literal, NamedTuple, cast
 
 from isobath import _native
@@ -62,13 +63,28 @@ class Changes:
     in this process it raises `Closed`, as large values and loaded trees cannot be read any more;
     one from `Store.changes_beside` ends then, once all was read. ^C raises `KeyboardInterrupt`
     while it waits.
+
+    A stream of a closed store keeps the store's files in use until it has raised `Closed`, is
+    closed itself, by `close` or at the end of a `with` block, or is forgotten.
     """
 
-    __slots__ = ("_ends", "_native")
+    __slots__ = ("_ends", "_native", "_position")
 
     def __init__(self, native: _native.Changes, ends: bool = False) -> None:
-        self._native = native
+        self._native: _native.Changes | None = native
         self._ends = ends
+        self._position = ""
+
+    def __enter__(self) -> Changes:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def __iter__(self) -> Changes:
         return self
@@ -89,14 +105,32 @@ class Changes:
 
         Raises `ChangesOverrun` where the log no longer has it, and `Closed`.
         """
-        committed = self._native.take(timeout)
+        native = self._native
+        if native is None:
+            raise Closed("the stream of changes is closed")
+        try:
+            committed = native.take(timeout)
+        except Closed:
+            self.close()
+            raise
         return None if committed is None else Committed(committed)
 
     @property
     def position(self) -> str:
         """The position behind all that was given out, or that concerns no tree."""
-        return self._native.position
+        native = self._native
+        return self._position if native is None else native.position
 
     def stop(self) -> None:
         """Ends the waiting, in any thread."""
-        self._native.stop()
+        native = self._native
+        if native is not None:
+            native.stop()
+
+    def close(self) -> None:
+        """Ends the waiting, and lets go of the store's files."""
+        native = self._native
+        if native is not None:
+            native.stop()
+            self._position = native.position
+            self._native = None

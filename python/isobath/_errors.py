@@ -16,7 +16,7 @@ class InvalidArgument(Error, ValueError):
 
 
 class StoreNotFound(Error, FileNotFoundError):
-    """A file of the store, or its log, does not exist."""
+    """A file of the store, its log, or a backup does not exist."""
 
 
 class StoreExists(Error, FileExistsError):
@@ -61,6 +61,10 @@ class NoSpace(Error, OSError):
 
 class IOFailure(Error, OSError):
     """The system or a drive failed."""
+
+
+class AccessDenied(IOFailure, PermissionError):
+    """This user may not open or make a file."""
 
 
 class NoSuchTree(Error, KeyError):

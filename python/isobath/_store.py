@@ -9,14 +9,14 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack
 
 from isobath import _native
 from isobath._aio import end
 from isobath._changes import Changes
-from isobath._errors import Error, Forked, SnapshotTooOld
+from isobath._errors import Error, Forked, InvalidArgument, SnapshotTooOld
 from isobath._stats import CheckReport, Compaction, Stats
 from isobath._tree import Tree
 from isobath._types import Progress
@@ -45,6 +45,27 @@ def _pause(attempt: int) -> float:
         return 0.0
     longest = min(_FIRST_PAUSE * 2.0 ** (attempt - _QUICK_ATTEMPTS), _LONGEST_PAUSE)
     return longest * random.uniform(0.25, 1)
+
+
+def paths_of(path: PathLike | Sequence[PathLike]) -> list[PathLike]:
+    """The paths of a store's files, or of backups."""
+    paths = [path] if isinstance(path, (str, os.PathLike)) else path
+    if isinstance(paths, (bytes, bytearray)) or not isinstance(paths, Iterable):
+        raise TypeError(f"a path is a str or os.PathLike, or a list of them, not {_kind(path)}")
+    paths = list(paths)
+    for one in paths:
+        if not isinstance(one, (str, os.PathLike)):
+            raise TypeError(f"a path is a str or os.PathLike, not {_kind(one)}")
+        text = os.fsdecode(one)
+        if not text or "\0" in text:
+            raise InvalidArgument(f"a path is empty, or has a zero byte: {text!r}")
+    if not paths:
+        raise InvalidArgument("no path is named")
+    return paths
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__
 
 
 class Options(TypedDict, total=False):
@@ -115,7 +136,7 @@ class Store(_native.Store):
 
     @classmethod
     def _made(cls, path: PathLike | Sequence[PathLike], how: str, options: Options) -> Self:
-        paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+        paths = [] if how == "memory" else paths_of(path)
         store = cls(paths, how, dict(options))
         store._options = options
         store._closed = False
@@ -316,7 +337,7 @@ class Store(_native.Store):
         **options: Unpack[Options],
     ) -> Changes:
         """As `changes`, of a store that another process may write, until that closes it."""
-        paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+        paths = paths_of(path)
         return Changes(_native.Changes(None, paths, position, dict(options)), ends=True)
 
     @classmethod
@@ -329,13 +350,7 @@ class Store(_native.Store):
         **options: Unpack[Options],
     ) -> None:
         """Makes a store from a full backup, and from those that follow it."""
-        one = (str, os.PathLike)
-        _native.restore(
-            [backups] if isinstance(backups, one) else list(backups),
-            [path] if isinstance(path, one) else list(path),
-            dict(options),
-            progress,
-        )
+        _native.restore(paths_of(backups), paths_of(path), dict(options), progress)
 
 
 class Transaction(_native.Transaction):

@@ -90,9 +90,9 @@ class ValueWriter(_Discarded, io.RawIOBase):
     """
 
     def __init__(self, tree: Tree, key: Buffer) -> None:
+        self._writer = tree.writer(key)
         #: The store stays open as long as the stream.
         self._tree: Tree | None = tree
-        self._writer = tree.writer(key)
 
     def writable(self) -> bool:
         return True
@@ -101,6 +101,9 @@ class ValueWriter(_Discarded, io.RawIOBase):
         if self.closed:
             raise ValueError("the stream is closed")
         return self._writer.append(data)
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        raise io.UnsupportedOperation("not readable")
 
     def close(self) -> None:
         if not self.closed:
@@ -114,7 +117,9 @@ class ValueWriter(_Discarded, io.RawIOBase):
         """Closes the stream and leaves the tree as it was."""
         if not self.closed:
             super().close()
-            self._writer.discard()
+            # There is none if it could not be made.
+            if hasattr(self, "_writer"):
+                self._writer.discard()
             self._tree = None
 
 

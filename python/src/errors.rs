@@ -1,5 +1,7 @@
 //! The engine's errors as exceptions of `isobath._errors`, with the engine's sentences.
 
+use std::io::ErrorKind;
+
 use isobath::Error;
 use isobath_io::VolumeError;
 use pyo3::exceptions::PyKeyError;
@@ -106,9 +108,12 @@ fn class_of(error: &Error) -> &'static str {
         error if error.is_in_use() => "StoreInUse",
         error if error.is_no_space() => "NoSpace",
         Error::Volume(cause) => class_of_volume(cause),
-        Error::Io(_) | Error::PageRead { .. } | Error::Sort { .. } | Error::File { .. } => {
-            "IOFailure"
-        }
+        Error::File { source, .. } => match source.kind() {
+            ErrorKind::NotFound => "StoreNotFound",
+            ErrorKind::PermissionDenied => "AccessDenied",
+            _ => "IOFailure",
+        },
+        Error::Io(_) | Error::PageRead { .. } | Error::Sort { .. } => "IOFailure",
         _ => "Error",
     }
 }
@@ -122,7 +127,14 @@ fn class_of_volume(error: &VolumeError) -> &'static str {
         VolumeError::IsDirectory { .. }
         | VolumeError::NotAFile { .. }
         | VolumeError::Foreign { .. } => "NotAStore",
-        VolumeError::LabelCorrupt { .. } => "Corruption",
+        VolumeError::LabelCorrupt { .. } | VolumeError::Truncated { .. } => "Corruption",
+        VolumeError::WrongOrder { .. }
+        | VolumeError::WrongCount { .. }
+        | VolumeError::DifferentVolumes { .. }
+        | VolumeError::Duplicate { .. }
+        | VolumeError::LogRefused { .. }
+        | VolumeError::BadOption { .. } => "InvalidArgument",
+        VolumeError::PermissionDenied { .. } => "AccessDenied",
         VolumeError::NewerFormat { .. } => "UnsupportedFormat",
         VolumeError::ReadOnly { .. } => "ReadOnly",
         _ => "IOFailure",

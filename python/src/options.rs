@@ -6,7 +6,7 @@ use std::time::Duration;
 use isobath::{
     Backend, DirectMode, Durability, Isolation, Options, PolicyKind, TransactionOptions,
 };
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -59,13 +59,28 @@ pub(crate) fn of(arguments: &Bound<'_, PyDict>) -> PyResult<Options> {
     let mut options = Options::new();
     for (name, value) in arguments {
         let name: String = name.extract()?;
-        options = set(options, &name, &value)?;
+        let set = set(options, &name, &value).map_err(|error| named(&name, &value, error))?;
+        options = set
+            .ok_or_else(|| PyTypeError::new_err(format!("there is no option {name} of a store")))?;
     }
     Ok(options)
 }
 
-fn set(options: Options, name: &str, value: &Bound<'_, PyAny>) -> PyResult<Options> {
-    Ok(match name {
+/// The error of a value, which names the option.
+fn named(name: &str, value: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
+    let py = value.py();
+    if error.is_instance_of::<PyOverflowError>(py) {
+        return Failure::Value(format!("option {name}: {value} is out of range")).into();
+    }
+    match error.is_instance_of::<PyTypeError>(py) {
+        true => PyTypeError::new_err(format!("option {name}: {}", error.value(py))),
+        false => error,
+    }
+}
+
+/// `None`: there is no option of that name.
+fn set(options: Options, name: &str, value: &Bound<'_, PyAny>) -> PyResult<Option<Options>> {
+    Ok(Some(match name {
         "pool_bytes" => options.pool_bytes(value.extract()?),
         "workers" => options.workers(value.extract()?),
         "tasks_per_worker" => options.tasks_per_worker(value.extract()?),
@@ -105,10 +120,6 @@ fn set(options: Options, name: &str, value: &Bound<'_, PyAny>) -> PyResult<Optio
             options.cleaning_policy(kind.map_err(|_| unknown(name, &PolicyKind::names()))?)
         }
         "durability" => options.durability(durability(value)?),
-        _ => {
-            return Err(PyTypeError::new_err(format!(
-                "there is no option {name} of a store"
-            )));
-        }
-    })
+        _ => return Ok(None),
+    }))
 }

@@ -68,6 +68,41 @@ def workers(**options: Any) -> Iterator[distributed.Client]:
         yield connected
 
 
+#: The machines that `machines` pretends, by address, and how many workers each has.
+MACHINES = {"127.0.0.1": 2, "127.0.0.2": 1}
+
+
+@contextmanager
+def machines(directory: Path) -> Iterator[distributed.Client]:
+    """Workers on two machines, as far as Dask and the lock files know. None is started again."""
+    specification = {}
+    for host, count in MACHINES.items():
+        temporary = directory / host
+        temporary.mkdir()
+        for number in range(count):
+            options = {
+                "host": host,
+                "nthreads": 1,
+                "dashboard": False,
+                "env": {"TMPDIR": str(temporary)},
+            }
+            nanny = {"cls": distributed.Nanny, "options": options}
+            specification[f"{host} {number}"] = nanny
+    scheduler = {
+        "cls": distributed.Scheduler,
+        "options": {"host": "127.0.0.1", "dashboard": False, "dashboard_address": ":0"},
+    }
+    cluster: Any = distributed.SpecCluster
+    client: Any = distributed.Client
+    with (
+        cluster(workers=specification, scheduler=scheduler) as made,
+        client(made) as connected,
+    ):
+        for worker in made.workers.values():
+            worker.close_gracefully("none is started again")
+        yield connected
+
+
 @pytest.fixture(scope="session")
 def client() -> Iterator[distributed.Client]:
     """Two workers in this process."""

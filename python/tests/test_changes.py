@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import SMALL
-from isobath import ChangesOverrun, Closed, Committed, InvalidArgument, Store
+from isobath import ChangesOverrun, Closed, Committed, InvalidArgument, Store, StoreInUse
 
 Copy = dict[str, dict[bytes, bytes]]
 
@@ -112,3 +112,30 @@ def test_what_is_no_position(tmp_path: Path) -> None:
             store.changes("nowhere")
         with Store.in_memory(**SMALL) as other, pytest.raises(InvalidArgument):
             other.changes(position)
+
+
+def test_a_closed_stream_lets_go_of_the_store(tmp_path: Path) -> None:
+    path = tmp_path / "s.iso"
+    with Store.create(path, **SMALL) as store:
+        tree = store.create_tree("t")
+        unread, closed = store.changes(), store.changes(store.log_position())
+        tree[b"a"] = b"1"
+        assert next(closed).changes[0].key == b"a"
+        position = closed.position
+        with closed:
+            pass
+        for _ in range(2):
+            with pytest.raises(Closed, match="the stream of changes is closed"):
+                closed.take(timeout=0)
+            closed.close()
+            closed.stop()
+        assert closed.position == position
+    # It could read the rest of the log.
+    with pytest.raises(StoreInUse):
+        Store.open(path, **SMALL)
+    with pytest.raises(Closed, match="the store is closed"):
+        while True:
+            unread.take(timeout=0)
+    with Store.open(path, **SMALL) as store, store.changes(position) as changes:
+        store.tree("t")[b"b"] = b"2"
+        assert next(changes).changes[0].key == b"b"

@@ -1,6 +1,7 @@
 """Shards: one key space over several stores, and what happens when workers die."""
 
 import asyncio
+import itertools
 import os
 import pickle
 import shutil
@@ -22,7 +23,7 @@ from isobath.shards.zarr import ShardedStore, array, compute, persist
 from zarr.core.buffer import Buffer, cpu, default_buffer_prototype
 from zarr.testing.store import StoreTests
 
-from conftest import SMALL, workers
+from conftest import MACHINES, SMALL, machines, workers
 
 #: What these tests' shards are opened with. Commits are synced: acknowledged ones must be there.
 OPTIONS: Any = {**SMALL}
@@ -197,7 +198,8 @@ def _pid() -> int:
 
 def _kill_owner(client: Client, shards: Shards, shard: int) -> str:
     """Kills the worker that has a shard."""
-    owner = shards.owners()[shard]
+    keys = (b"%d" % number for number in itertools.count())
+    owner = shards.owner(next(key for key in keys if shards.ring.shard_of(key) == shard))
     os.kill(client.run(_pid)[owner], signal.SIGKILL)
     return owner
 
@@ -301,6 +303,38 @@ def test_a_shard_whose_file_is_gone_is_reported(processes: Client, places: list[
     assert len(shards) == 50
     _wait_for_workers(processes)
     shards.close()
+
+
+def test_a_shard_of_a_machine_that_is_gone_is_reported(tmp_path: Path) -> None:
+    places = [(host, tmp_path / f"{host}.iso") for host in MACHINES]
+    with machines(tmp_path) as client:
+        shards = Shards.create(places, client, options=OPTIONS, patience=0.5)
+        keys = [b"%d" % number for number in range(50)]
+        for key in keys:
+            shards[key] = key
+        lost = _kill_owner(client, shards, 1)
+        assert "127.0.0.2" in lost
+        # The file is there, but on a drive that the other machine has not.
+        by_shard: dict[int, list[bytes]] = {0: [], 1: []}
+        for key in keys:
+            by_shard[shards.ring.shard_of(key)].append(key)
+        with pytest.raises(ShardMissing, match=r"on 127\.0\.0\.2") as missing:
+            shards[by_shard[1][0]]
+        assert (missing.value.shard, missing.value.worker) == (1, lost)
+        assert missing.value.path == str(places[1][1]) and shards.moves == []
+        with pytest.raises(ShardMissing):
+            shards[by_shard[1][0]] = b"not acknowledged"
+        assert shards.get_many(by_shard[0]) == by_shard[0]
+        # The machine's other worker opens it if there is one.
+        lost = _kill_owner(client, shards, 0)
+        with pytest.warns(ShardMoved, match=lost):
+            assert shards.get_many(by_shard[0]) == by_shard[0]
+        assert "127.0.0.1" in shards.owner(by_shard[0][0]) and shards.owner(by_shard[0][0]) != lost
+        with pytest.raises(ShardMissing):
+            len(shards)
+        shards.close()
+    with Store.open(places[1][1], **SMALL) as store:
+        assert sorted(store.tree("data").items()) == [(key, key) for key in sorted(by_shard[1])]
 
 
 def test_a_stopped_worker_hands_its_shards_over(processes: Client, places: list[Path]) -> None:

@@ -189,6 +189,55 @@ def test_errors_of_opening(path: Path, tmp_path: Path) -> None:
     assert issubclass(Poisoned, Error) and not issubclass(Error, OSError)
 
 
+def test_impossible_paths_and_options_say_why(path: Path, tmp_path: Path) -> None:
+    for wrong in (5, None, b"s.iso", [b"s.iso"], [5]):
+        for call in (Store.open, Store.create, Store.open_or_create, Store.changes_beside):
+            with pytest.raises(TypeError, match="a path is a str or os.PathLike"):
+                call(wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="a path is a str or os.PathLike"):
+            Store.restore(wrong, path)  # type: ignore[arg-type]
+    for empty in ("", [], ["a\0b"], [str(path), ""]):
+        with pytest.raises(InvalidArgument, match="path"):
+            Store.create(empty)
+    with pytest.raises(InvalidArgument, match="are the same file"):
+        Store.open([tmp_path / "a", tmp_path / "a"])
+    for value in (-1, 1 << 70):
+        with pytest.raises(InvalidArgument, match=f"option pool_bytes: {value} is out of range"):
+            Store.in_memory(pool_bytes=value)
+    with pytest.raises(TypeError, match="option pool_bytes: 'str'"):
+        Store.in_memory(pool_bytes="8MiB")  # type: ignore[arg-type]
+    with pytest.raises(FileNotFoundError, match="cannot open .*it does not exist"):
+        Store.restore(tmp_path / "none.backup", path, **SMALL)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_truncated_store_is_corrupt(path: Path) -> None:
+    Store.create(path, **SMALL).close()
+    os.truncate(path, path.stat().st_size // 3)
+    with pytest.raises(Corruption, match="is truncated"):
+        Store.open(path, **SMALL)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_what_a_user_may_not_open_is_a_permission_error(path: Path) -> None:
+    Store.create(path, **SMALL).close()
+    path.chmod(0o600)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setuid(65534)
+            Store.open(path, **SMALL)
+        except PermissionError as error:
+            os.write(writer, f"{type(error).__name__}: {error}".encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        assert pipe.read().startswith("AccessDenied: no permission to access")
+    assert os.waitpid(child, 0)[1] == 0
+
+
 @pytest.mark.parametrize("option", Options.__annotations__)
 def test_options_are_known(option: str) -> None:
     arguments: Any = {option: object()}
@@ -336,6 +385,7 @@ def test_a_forked_child_is_refused(path: Path) -> None:
     with Store.create(path, **SMALL) as store:
         tree = store.create_tree("t")
         tree[b"a"] = b"1"
+        stream = tree.open(b"a")
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
@@ -349,6 +399,10 @@ def test_a_forked_child_is_refused(path: Path) -> None:
                         tree[b"a"] = b"2"
                     except Forked:
                         answer += "; refused"
+                    try:
+                        stream.read()
+                    except Forked:
+                        answer += "; its stream, too"
                 del store, tree
                 gc.collect()
             finally:
@@ -359,7 +413,7 @@ def test_a_forked_child_is_refused(path: Path) -> None:
             answer = pipe.read()
         assert os.waitpid(child, 0)[1] == 0
         assert answer.startswith("the store was opened before this process was forked")
-        assert answer.endswith("; refused")
+        assert answer.endswith("; refused; its stream, too")
         assert tree[b"a"] == b"1"
 
 

@@ -5,9 +5,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import dask
 import pandas
@@ -17,7 +19,7 @@ from isobath import InvalidArgument, StoreInUse
 from isobath.lab import CommandNotFound
 from isobath.lab.sweep import SweepFailed, read, sweep
 
-from conftest import needs_command
+from conftest import MACHINES, machines, needs_command, workers
 
 SMALL: Any = {"device": "128MiB", "writes": 2}
 DOCS = Path(__file__).parents[2] / "docs"
@@ -80,6 +82,94 @@ def _span(number: int) -> dict[str, float]:
     begun = time.time()
     time.sleep(0.05)
     return {"begun": begun, "ended": time.time()}
+
+
+def _place(number: int) -> dict[str, Any]:
+    return _span(number) | {"lock": tempfile.gettempdir()}
+
+
+def test_each_machine_runs_one_benchmark_at_a_time(tmp_path: Path) -> None:
+    with machines(tmp_path) as client:
+        kept = tmp_path / "kept"
+        rows = sweep(_place, {"number": range(12)}, kept, exclusive=True, client=client)
+    assert sorted(path.name for path in kept.iterdir()) == ["points.iso", "results.parquet"]
+    # One row a point, and its worker is on the machine that it names.
+    assert sorted(rows["number"]) == list(range(12)) and rows.columns.is_unique
+    pandas.testing.assert_frame_equal(pandas.read_parquet(kept / "results.parquet"), rows)
+    hosts = rows["lock"].map(os.path.basename)
+    assert hosts.tolist() == rows["worker"].map(lambda worker: urlsplit(worker).hostname).tolist()
+    assert set(hosts) == set(MACHINES)
+    both = []
+    for _, found in rows.sort_values("begun").groupby(hosts):
+        begun, ended = found["begun"].to_numpy(), found["ended"].to_numpy()
+        assert (begun[1:] >= ended[:-1]).all()
+        both.append((begun, ended))
+    # The machines do not wait for each other.
+    (begun, ended), (others_begun, others_ended) = both
+    overlaps = (begun[:, None] < others_ended) & (others_begun < ended[:, None])
+    assert overlaps.any()
+
+
+COMMAND = """#!/bin/sh
+# A benchmark that takes a while to end, whatever happens to its worker.
+trap '' TERM INT
+echo "begun $(date +%s.%N)" >> {log}
+if [ ! -e {log}.killed ]; then
+    touch {log}.killed
+    kill -KILL $PPID
+    sleep 1
+fi
+sleep 0.2
+echo "ended $(date +%s.%N)" >> {log}
+echo '{{"result": 1}}'
+"""
+
+
+def test_the_benchmark_of_a_killed_worker_ends_before_the_next(tmp_path: Path) -> None:
+    log, command = tmp_path / "log", tmp_path / "isobath"
+    command.write_text(COMMAND.format(log=log))
+    command.chmod(0o700)
+    with workers() as client:
+        rows = sweep("raw", {"depth": [1, 2, 3]}, tmp_path / "kept", command=command, client=client)
+    assert sorted(rows["depth"]) == [1, 2, 3] and (rows["result"] == 1).all()
+    said = [line.split() for line in log.read_text().splitlines()]
+    # The first of them has no result: its point ran again.
+    assert [word for word, _ in said] == ["begun", "ended"] * 4
+    times = [float(seconds) for _, seconds in said]
+    assert times == sorted(times)
+
+
+def _kills(number: int, mark: str | None = None) -> dict[str, int]:
+    """Kills its worker at negative numbers: each time, or once if there is a mark."""
+    if number < 0 and not (mark and os.path.exists(mark)):
+        if mark:
+            Path(mark).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"square": number**2}
+
+
+def test_a_point_whose_worker_dies_runs_again_and_is_named(tmp_path: Path) -> None:
+    grid = {"number": [1, -2, 3]}
+    with workers() as client:
+        fixed = {"mark": str(tmp_path / "mark")}
+        rows = sweep(_kills, grid, tmp_path / "once", fixed=fixed, client=client)
+        assert sorted(rows["square"]) == [1, 4, 9]
+        with pytest.raises(SweepFailed, match="1 of 3 points failed") as failed:
+            sweep(_kills, grid, tmp_path / "always", client=client)
+    ((point, sentence),) = failed.value.failures
+    assert point == {"number": -2}
+    assert "KilledWorker" in sentence and "tcp://127.0.0.1:" in sentence
+    assert sorted(failed.value.results["square"]) == [1, 9]
+
+
+def _mixed(number: int) -> dict[str, Any]:
+    return {"result": number if number < 2 else "many"}
+
+
+def test_a_column_of_several_types_is_kept_as_text(client: Client, tmp_path: Path) -> None:
+    sweep(_mixed, {"number": [1, 2]}, tmp_path, client=client)
+    kept = pandas.read_parquet(tmp_path / "results.parquet")
+    assert kept["result"].tolist() == ["1", "many"] and kept["number"].tolist() == [1, 2]
 
 
 def _root(number: int) -> list[dict[str, Any]]:

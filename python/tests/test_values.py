@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import SMALL
-from isobath import Store, Tree, ValueReplaced, ValueWriter
+from isobath import Closed, InvalidArgument, ReadOnly, Store, Tree, ValueReplaced, ValueWriter
 
 
 def pattern(length: int) -> bytes:
@@ -52,6 +52,35 @@ def test_writers_that_do_not_finish(tree: Tree) -> None:
         file.write(b"2")
     with pytest.raises(ValueError, match="mode"):
         tree.open(b"k", "r+")  # type: ignore[call-overload]
+
+
+def test_streams_say_what_is_wrong(path: Path) -> None:
+    with Store.create(path, **SMALL) as store:
+        tree = store.create_tree("t")
+        tree[b"k"] = pattern(1 << 20)
+        source, file = tree.open(b"k"), tree.open(b"w", "wb")
+        with pytest.raises(io.UnsupportedOperation):
+            file.read()
+        with pytest.raises(io.UnsupportedOperation):
+            source.write(b"")
+        with pytest.raises(TypeError):
+            file.write("text")  # type: ignore[arg-type]
+        file.close()
+    with pytest.raises(Closed):
+        source.read()
+    with pytest.raises(Closed):
+        source.seek(5)
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_writer_that_cannot_be_made_leaves_nothing(path: Path) -> None:
+    with Store.create(path, **SMALL) as store:
+        tree = store.create_tree("t")
+        with pytest.raises(InvalidArgument):
+            tree.open(bytes(1025), "wb")
+        with Store.open(path, read_only=True, **SMALL) as reader, pytest.raises(ReadOnly):
+            reader.tree("t").open(b"k", "wb")
+    gc.collect()
 
 
 def test_in_transactions(store: Store, tree: Tree) -> None:

@@ -310,7 +310,10 @@ fn a_sort_buffer_that_takes_everything_measures_nothing() {
         alone.text().contains("policy mdc measured nothing"),
         "{alone:?}"
     );
-    alone.fails(2, "no simulation measured anything");
+    alone.fails(
+        2,
+        "no simulation measured anything: policy mdc measured nothing",
+    );
 }
 
 /// A comparison runs every policy under both terms, the engine's first, and says of each goal

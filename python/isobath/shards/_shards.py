@@ -304,7 +304,8 @@ class Shards(MutableMapping[bytes, bytes]):
 
     def owner(self, key: bytes) -> str:
         """The address of the worker that has the shard of a key."""
-        return self.owners()[self.ring.shard_of(bytes(key))]
+        shard, _ = self._of(key)
+        return self._routes.owners.get(shard) or self._run(self._owner(shard))
 
     def owners(self) -> dict[int, str]:
         """The workers' addresses, by the shards' numbers. Looks for those that are not known."""

@@ -2,7 +2,7 @@
 
 use isobath_lab::clean::PolicyKind;
 use isobath_lab::overlay::{self, OverlayParams, OverlayRow};
-use isobath_lab::{LabError, Sheet, clean_analysis};
+use isobath_lab::{Sheet, clean_analysis};
 
 use super::sim::{documents, flat, usage, write_csv, written};
 use crate::args::{GlobalArgs, SimOverlayArgs};
@@ -49,13 +49,7 @@ pub(crate) fn overlay(
         print(&rows, out)?;
         written(&[&args.csv], out)?;
     }
-    // As for `sim clean`: some rows without numbers are an answer.
-    match rows.iter().all(|row| row.error.is_some()) {
-        true => Err(
-            LabError::Request("no simulation measured anything; its row says why".into()).into(),
-        ),
-        false => Ok(()),
-    }
+    super::sim::refuse_if_empty(rows.iter().map(|row| row.error.as_deref()))
 }
 
 fn parsed<T>(words: &[String]) -> Result<Vec<T>, Failure>

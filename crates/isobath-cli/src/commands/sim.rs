@@ -56,12 +56,20 @@ pub(crate) fn clean(
         print_verdicts(&verdicts, out)?;
         written(&[&args.csv, &args.html], out)?;
     }
-    // Rows that say why they have no numbers are an answer as long as others have some.
-    match rows.iter().all(|row| row.error.is_some()) {
-        true => Err(
-            LabError::Request("no simulation measured anything; its row says why".into()).into(),
-        ),
-        false => Ok(()),
+    refuse_if_empty(rows.iter().map(|row| row.error.as_deref()))
+}
+
+/// Rows that say why they have no numbers are an answer as long as others have some.
+pub(super) fn refuse_if_empty<'a>(
+    mut errors: impl Iterator<Item = Option<&'a str>> + Clone,
+) -> Result<(), Failure> {
+    let first = errors.clone().flatten().next();
+    match first.filter(|_| errors.all(|error| error.is_some())) {
+        Some(first) => {
+            let sentence = format!("no simulation measured anything: {first}");
+            Err(LabError::Request(sentence).into())
+        }
+        None => Ok(()),
     }
 }
 

@@ -145,10 +145,12 @@ fn replay(over: &Volume, paths: &[PathBuf], options: &Options) -> Result<(u64, u
 }
 
 /// Whether the replayed pages did not fit into memory and temporary files.
+///
+/// [`Error::Memory`] is something else: tables, stacks and threads, which a writer needs as well.
 fn lacks_room(error: &Error) -> bool {
     match error {
         Error::Poisoned { cause } => lacks_room(cause),
-        Error::Memory { .. } | Error::VolumeFull { .. } => true,
+        Error::VolumeFull { .. } => true,
         Error::Io(source) => {
             let no_memory = IoErrorKind::Os(libc::ENOMEM);
             [IoErrorKind::NoSpace, no_memory].contains(&source.kind())
@@ -199,6 +201,10 @@ mod tests {
         assert!(lacks_room(&poisoned(io(IoErrorKind::NoSpace))));
         assert!(lacks_room(&io(IoErrorKind::Os(libc::ENOMEM))));
         assert!(!lacks_room(&io(IoErrorKind::Media)));
+        assert!(!lacks_room(&Error::Memory {
+            what: "the buffer pool",
+            source: Arc::new(std::io::ErrorKind::OutOfMemory.into()),
+        }));
         assert!(may_be_overtaken(&poisoned(io(IoErrorKind::OutOfRange))));
         assert!(!may_be_overtaken(&io(IoErrorKind::NoSpace)));
     }

@@ -150,9 +150,14 @@ impl Drop for ValueWriter {
     }
 }
 
+/// As an error of the standard library, which has an [`Error`] inside.
+pub(crate) fn as_io(error: impl Into<Error>) -> io::Error {
+    io::Error::other(error.into())
+}
+
 impl io::Write for ValueWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.append(bytes).map_err(io::Error::other)?;
+        self.append(bytes).map_err(as_io)?;
         Ok(bytes.len())
     }
 
@@ -363,11 +368,11 @@ impl Drop for ValueReader {
 impl io::Read for ValueReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         // The parent may have been emptying the buffer when it forked.
-        self.tree.runtime.check_open().map_err(io::Error::other)?;
+        self.tree.runtime.check_open().map_err(as_io)?;
         let shared = Arc::clone(&self.buffer);
         let mut buffer = shared.lock();
         let is_empty = buffer.position == buffer.bytes.len();
-        if is_empty && !self.refill(&mut buffer).map_err(io::Error::other)? {
+        if is_empty && !self.refill(&mut buffer).map_err(as_io)? {
             return Ok(0);
         }
         // A value that is shorter than it says fails to be read, or ends here.
@@ -383,7 +388,7 @@ impl io::Read for ValueReader {
 /// The stream goes on anywhere in the value; behind its end there is nothing to read.
 impl io::Seek for ValueReader {
     fn seek(&mut self, to: io::SeekFrom) -> io::Result<u64> {
-        self.tree.runtime.check_open().map_err(io::Error::other)?;
+        self.tree.runtime.check_open().map_err(as_io)?;
         let offset = match to {
             io::SeekFrom::Start(offset) => Some(offset),
             io::SeekFrom::End(distance) => self.length.checked_add_signed(distance),

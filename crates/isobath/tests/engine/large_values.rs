@@ -5,7 +5,7 @@
 
 use super::common;
 
-use std::io::{Cursor, Read, Seek, SeekFrom};
+use std::io::{Cursor, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 
 use common::{LOG, Model, Random, assert_sound, bytes_of, contents, image, key, tiny, value};
@@ -546,4 +546,23 @@ fn a_reader_says_that_its_value_was_replaced() {
     let error = error_of(reader.read_to_end(&mut Vec::new()));
     assert!(matches!(error, Error::TreeDropped { .. }), "{error:?}");
     store.close().unwrap();
+}
+
+/// Programs find one type inside, whichever part has failed.
+#[test]
+fn a_streams_error_is_the_engines() {
+    let store = Store::in_memory(&options()).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    tree.insert("k", vec![7; 1 << 20]).unwrap();
+    let mut reader = tree.reader("k").unwrap().unwrap();
+    let mut writer = tree.writer("w").unwrap();
+    assert_eq!(reader.read(&mut [0; 100]).unwrap(), 100);
+    store.close().unwrap();
+    let is_closed = |error: std::io::Error| {
+        let inside = error.get_ref().and_then(|inside| inside.downcast_ref());
+        matches!(inside, Some(Error::Closed))
+    };
+    assert!(is_closed(reader.read(&mut [0; 100]).unwrap_err()));
+    assert!(is_closed(reader.seek(SeekFrom::Start(9)).unwrap_err()));
+    assert!(is_closed(writer.write_all(&[1; 1 << 20]).unwrap_err()));
 }

@@ -211,6 +211,9 @@ impl fmt::Debug for ChangesStop {
 /// when they are not read on. A stream that falls behind further ends with
 /// [`Error::ChangesOverrun`]. After any error it answers the same again; open another one at the
 /// last position.
+///
+/// In the writer's process a stream of a closed store reads the rest of the log, and so keeps the
+/// files in use until it is dropped.
 pub struct Changes {
     feed: Feed,
     names: Names,

@@ -6,7 +6,7 @@ use super::Transaction;
 use super::write_set::Write;
 use crate::Error;
 use crate::api::tree::Tree;
-use crate::api::value::{Finished, ValueWriter};
+use crate::api::value::{Finished, ValueWriter, as_io};
 
 /// A value that is being written into a transaction, from
 /// [`Transaction::writer`]. Dropping it without [`TransactionWriter::finish`]
@@ -77,7 +77,7 @@ impl<'t> TransactionWriter<'t> {
 
 impl io::Write for TransactionWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.append(bytes).map_err(io::Error::other)?;
+        self.append(bytes).map_err(as_io)?;
         Ok(bytes.len())
     }
 

@@ -207,3 +207,47 @@ fn reader_process() {
         }
     }
 }
+
+/// Recovery would not help: a writer needs the same address space.
+#[test]
+fn a_reader_without_address_space_says_so() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("s.iso");
+    accounts(&path, &options());
+    let mut writer = WriterProcess::start(&path);
+    writer.await_moves(20);
+    let is_told = || {
+        let output = Command::new("sh")
+            .args(["-c", "ulimit -v 20000000 && exec \"$0\" \"$@\""])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", "readers::processes::limited_process"])
+            .arg("--nocapture")
+            .env(LIMITED, &path)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let printed = String::from_utf8(output.stdout).unwrap();
+        assert!(printed.contains("the buffer pool is refused"), "{printed}");
+    };
+    is_told();
+    writer.kill();
+    await_last_writes(&path);
+    assert!(Store::needs_recovery(&path, &options()).unwrap());
+    is_told();
+}
+
+/// A process that may not have the address space of a store.
+const LIMITED: &str = "ISOBATH_TEST_LIMITED";
+
+/// Not a test of its own.
+#[test]
+fn limited_process() {
+    let Some(path) = std::env::var_os(LIMITED).map(PathBuf::from) else {
+        return;
+    };
+    let error = Store::open(&path, &reading()).err().unwrap();
+    let OpenError::Storage(StorageError::Memory { what, .. }) = error else {
+        panic!("{error}");
+    };
+    println!("{what} is refused");
+}
