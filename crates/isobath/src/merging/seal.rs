@@ -5,8 +5,11 @@
 //! 3. A tree is built of it, which the catalog lists as a run that is being built: a crash frees
 //!    it.
 //! 4. Between two merges one commit makes it the newest run of the tree: merges pass it from there.
-//!    It says up to where runs have all changes: up to the first in the new memory, and not beyond
-//!    what was committed before 1. A recovery repeats those from there on.
+//!    It says from where on a recovery repeats changes: from the first one in the new memory, and at
+//!    the latest from the first commit after 1. Runs have those before, and leaves those from before
+//!    the tree had overlays, which are durable by then. A backup may have older copies of leaves,
+//!    for which the log repeats what has changed in them: beside one the commit says what the last
+//!    one said.
 //! 5. Readers find it in place of the memory, which lets go of the log.
 
 use std::ops::Bound;
@@ -61,6 +64,8 @@ impl Work<'_> {
         };
         self.transactions.tracker.drain(false, || self.wait())?;
         let (tree, filter) = self.build(memory)?;
+        let sealed_before = self.sealed_before(overlaid, &levels, begins);
+        let sealed_before = sealed_before.inspect_err(|_| self.give_up(tree))?;
         let merging = match canary::is_on(Canary::SealBesideMerge) {
             true => Ok(None),
             false => self.wait_to_merge(overlaid).map(Some),
@@ -72,10 +77,6 @@ impl Work<'_> {
         let _ = run.filter.set(filter);
         let mut runs = vec![Arc::clone(&run)];
         runs.extend(levels.runs.iter().cloned());
-        let sealed_before = match canary::is_on(Canary::SealBeyondMemory) {
-            true => self.local.parts.log.next(),
-            false => begins.min(Lsn(levels.memory.first())),
-        };
         let entry = listing::encode(overlaid, &runs, sealed_before);
         let (listed, built) = (
             listing::key(OVERLAID, overlaid.tree.id),
@@ -100,6 +101,29 @@ impl Work<'_> {
         overlaid.set_pace(&self.local.pool.overlays);
         Counters::add(&self.local.parts.shared.counters.sealed_runs, 1);
         Ok(())
+    }
+
+    /// From where on a recovery repeats changes once the memory is a run whose sealing began at
+    /// `begins`; the commits in flight then have ended.
+    fn sealed_before(
+        &self,
+        overlaid: &Overlaid,
+        levels: &Levels,
+        begins: Lsn,
+    ) -> Result<Lsn, Error> {
+        let log = &self.local.parts.log;
+        if !log.is_on() {
+            return Ok(overlaid.sealed_before());
+        }
+        // What was changed in leaves before the tree had overlays.
+        TaskContext { local: self.local }.flush_older_than(begins)?;
+        if self.transactions.copies.is_copying() && !canary::is_on(Canary::SealBesideBackup) {
+            return Ok(overlaid.sealed_before());
+        }
+        match canary::is_on(Canary::SealBeyondMemory) {
+            true => Ok(log.next()),
+            false => Ok(begins.min(Lsn(levels.memory.first()))),
+        }
     }
 
     /// Seals what is due, between steps of other work, of trees with which no task is busy.

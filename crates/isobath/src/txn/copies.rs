@@ -33,6 +33,12 @@ impl Copies {
         self.copying.store(false, Ordering::SeqCst);
     }
 
+    /// Whether a backup copies the store. What it copies from here on it has as it is now, or newer,
+    /// if this says that none does.
+    pub(crate) fn is_copying(&self) -> bool {
+        self.copying.load(Ordering::SeqCst)
+    }
+
     /// Ends a backup.
     pub(crate) fn end(&self) {
         self.has_copied();
