@@ -38,6 +38,17 @@ const PAGES_PER_TURN: u32 = 16;
 /// Of a page, what merges fill, in percent: no change comes to a leaf but by the next merge.
 const FILL_PERCENT: usize = 100;
 
+/// Leaves of the base that so many of the records of its runs change, about: in the worst case each
+/// is in a leaf of its own, but a volume is not to grow for that.
+fn leaves_of(overlaid: &Overlaid, levels: &Levels, records: usize) -> usize {
+    let (leaves, unmerged) = (overlaid.base_leaves(), levels.unmerged().max(1));
+    let evenly = records as f64 * leaves as f64 / unmerged as f64;
+    match leaves {
+        0 => records,
+        _ => records.min(16 + (evenly * 1.25) as usize),
+    }
+}
+
 impl Work<'_> {
     /// Merges the next records of the runs of `overlaid`, as the one task that does; `false` if it
     /// has none.
@@ -113,7 +124,7 @@ impl Work<'_> {
         }
         let next = parts.peek(&ctx)?.map(<[u8]>::to_vec);
         if !changes.is_empty() {
-            let ctx = self.beyond_limit(changes.len())?;
+            let ctx = self.beyond_limit(leaves_of(overlaid, levels, changes.len()))?;
             self.rewrite(&ctx, overlaid.tree, changes, &Stretches::default())?;
         }
         parts.pass();

@@ -26,7 +26,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::btree::{Cursor, Direction, MaxPages, Tree, ValueKind};
+use crate::btree::{Cursor, Direction, MaxPages, Sample, Tree, ValueKind};
 use crate::buffer::PagePlace;
 use crate::context::{TaskContext, TaskWorker};
 use crate::error::StorageError as Error;
@@ -460,7 +460,7 @@ fn limit_memory(local: &TaskWorker) {
 /// How large the base is was not found since the store was opened: what may be to be merged follows
 /// from that.
 fn is_to_be_measured(overlaid: &Overlaid) -> bool {
-    overlaid.base_records.load(Ordering::Relaxed) == 0
+    overlaid.base_records() == 0
         && !overlaid.levels().runs.is_empty()
         && !overlaid.upkeep_failed.load(Ordering::SeqCst)
 }
@@ -599,16 +599,16 @@ impl Work<'_> {
         if !is_large {
             return Ok(());
         }
-        self.give_overlays_to(tree, sample.records)
+        self.give_overlays_to(tree, &sample)
     }
 
     /// Gives overlays to `tree`, which has none; the caller keeps others from doing so.
     fn give_overlays(&self, tree: Tree) -> Result<(), Error> {
         let sample = tree.sample(&TaskContext { local: self.local }, SAMPLED)?;
-        self.give_overlays_to(tree, sample.records)
+        self.give_overlays_to(tree, &sample)
     }
 
-    fn give_overlays_to(&self, tree: Tree, records: f64) -> Result<(), Error> {
+    fn give_overlays_to(&self, tree: Tree, sample: &Sample) -> Result<(), Error> {
         let overlays = &self.local.pool.overlays;
         limit_memory(self.local);
         let key = listing::key(OVERLAID, tree.id);
@@ -622,8 +622,7 @@ impl Work<'_> {
         overlays.insert(tree, initial);
         self.transactions.tracker.drain(false, || self.wait())?;
         if let Some(overlaid) = overlays.of(tree.id) {
-            let records = records.round() as u64;
-            overlaid.base_records.store(records, Ordering::Relaxed);
+            overlaid.measured(sample.records, sample.leaf_pages);
             *self.merging.looked.lock() = Some((overlaid.serial, Vec::new()));
         }
         Ok(())
@@ -631,14 +630,13 @@ impl Work<'_> {
 
     /// Finds how many records the base has, about, where a round of merges begins.
     fn measure(&self, overlaid: &Overlaid) -> Result<(), Error> {
-        let is_known = overlaid.base_records.load(Ordering::Relaxed) > 0;
+        let is_known = overlaid.base_records() > 0;
         if is_known && !overlaid.levels().position.key.is_empty() {
             return Ok(());
         }
         let ctx = TaskContext { local: self.local };
         let sample = overlaid.tree.sample(&ctx, SAMPLED)?;
-        let records = (sample.records.round() as u64).max(1);
-        overlaid.base_records.store(records, Ordering::Relaxed);
+        overlaid.measured(sample.records, sample.leaf_pages);
         overlaid.set_pace(&self.local.pool.overlays);
         Ok(())
     }

@@ -216,9 +216,7 @@ impl Work<'_> {
     /// not go far beyond, what is dead already is freed before, and all is merged from then on.
     pub(super) fn beyond_limit(&self, pages: usize) -> Result<ReservedTask<'_>, Error> {
         let pagestore = &self.local.parts.pagestore;
-        // One that may grow does so for the pages that there are in the end.
-        let may_grow = pagestore.limit_bytes().is_none() && !pagestore.growth_was_refused();
-        if !may_grow && !pagestore.has_room_for((pages * PAGE_SIZE) as u64) {
+        if !pagestore.has_room_for((pages * PAGE_SIZE) as u64) {
             pagestore.wait_for_pending_frees(&self.local.worker)?;
             match pagestore.reserve_pages(&self.local.worker, pages as u64) {
                 Ok(()) => pagestore.release_pages(pages as u64),

@@ -167,7 +167,9 @@ pub(crate) struct Overlaid {
     /// How fast commits may come.
     pub(crate) pace: Pace,
     /// About how many records the base has; 0 where that is not known.
-    pub(crate) base_records: AtomicU64,
+    base_records: AtomicU64,
+    /// And how many leaves.
+    base_leaves: AtomicU64,
     /// Why the memory could not be sealed, or runs not be merged of which there are too many.
     pub(crate) failed: Mutex<Option<Error>>,
     /// A merge has failed, or another change of the runs. A run that is added, or a writer that is
@@ -235,6 +237,7 @@ impl Overlaid {
             merging: AtomicBool::new(false),
             holds_merges: AtomicBool::new(false),
             base_records: AtomicU64::new(0),
+            base_leaves: AtomicU64::new(0),
             failed: Mutex::default(),
             merge_failed: AtomicBool::new(false),
             upkeep_failed: AtomicBool::new(false),
@@ -290,7 +293,7 @@ impl Overlaid {
     /// Records that may be to be merged before merges go on, and before writers wait. Unknown
     /// before the base is measured.
     fn max_unmerged(&self, overlays: &Overlays) -> Option<(u64, u64)> {
-        let base = self.base_records.load(Ordering::Relaxed);
+        let base = self.base_records();
         let filtered = overlays.max_filtered();
         let most = |hundredths| base.saturating_mul(hundredths).min(filtered * 100) / 100;
         let limit = base
@@ -315,6 +318,25 @@ impl Overlaid {
     /// Whether a task merges.
     pub(crate) fn is_merging(&self) -> bool {
         self.merging.load(Ordering::SeqCst)
+    }
+
+    /// How many records the base has, about; 0 where that is not known.
+    pub(crate) fn base_records(&self) -> u64 {
+        self.base_records.load(Ordering::Relaxed)
+    }
+
+    /// How many leaves the base has, about; 0 where that is not known.
+    pub(crate) fn base_leaves(&self) -> u64 {
+        self.base_leaves.load(Ordering::Relaxed)
+    }
+
+    /// The base has about so many records and leaves.
+    pub(crate) fn measured(&self, records: f64, leaves: f64) {
+        let at_least_one = |count: f64| (count.round() as u64).max(1);
+        self.base_leaves
+            .store(at_least_one(leaves), Ordering::Relaxed);
+        self.base_records
+            .store(at_least_one(records), Ordering::Relaxed);
     }
 
     /// Has commits come as what is to be merged demands. Called when that has changed.
