@@ -328,7 +328,8 @@ impl Options {
     /// freed nothing. Bulk loads, large transactions, drops of trees and
     /// [`Store::compact`](crate::Store::compact) first merge all that the overlays have, for which
     /// changes of the tree wait. Statistics and estimates of a tree are of its merged part. A
-    /// recovery keeps the changes of the log in memory, for trees with overlays.
+    /// recovery keeps the changes of the log in memory that are not in the store's pages, for trees
+    /// with overlays.
     ///
     /// A store that was once opened with this cannot be opened by versions that do not know
     /// overlays. Opened without it, trees that have overlays keep them, and others get none.
