@@ -522,21 +522,6 @@ mod tests {
         );
     }
 
-    /// A trace has no rates, so the oracle has no row of numbers; the others have.
-    #[test]
-    fn a_policy_that_cannot_run_has_an_error_row() {
-        let mut sweep = sweep();
-        sweep.policies = vec![PolicyKind::MdcOpt, PolicyKind::Greedy];
-        let pages = |n: u32| Op::write(n.wrapping_mul(7919) % 9_000);
-        sweep.workloads = vec![trace((0..60_000).map(pages).collect(), true)];
-        sweep.fills = vec![0.8];
-        let rows = sweep.run(&Silent).unwrap();
-        let error = rows[0].error.as_deref().unwrap();
-        assert!(error.contains("policy mdc-opt needs the exact"), "{error}");
-        assert!(rows[0].wamp_steady_ratio.is_nan());
-        assert!(rows[1].error.is_none() && !rows[1].wamp_steady_ratio.is_nan());
-    }
-
     /// A ratio to no page written would be 0.
     #[test]
     fn a_run_that_fits_the_sort_buffer_measures_nothing() {
