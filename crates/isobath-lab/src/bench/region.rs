@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::files::locked;
-use crate::system::{lacks_for_loop_devices, run};
+use crate::system::{attach_loop, lacks_for_loop_devices, run};
 use crate::{LabError, Monitor, Stage, Unit};
 
 /// Bytes of a region at least: a file system needs some.
@@ -198,15 +198,8 @@ impl Region {
         take_off_killed(path, &directory)?;
         fill_holes(path, bytes)?;
         fs::create_dir_all(&directory).map_err(LabError::io("make", &directory))?;
-        let args = [
-            "--find",
-            "--show",
-            "--direct-io=on",
-            "--sector-size",
-            "4096",
-        ];
         let mut region = Region {
-            device: run("losetup", &args, path)?.into(),
+            device: attach_loop(path)?,
             _lock: file,
             directory,
             bytes,

@@ -232,7 +232,8 @@ fn an_existing_file_is_read_and_never_written() {
 fn plans_that_contradict_themselves() {
     let dir = dir();
     let good = tiny(&dir, 3);
-    let cases: [(&str, fn(&mut ProbePlan)); 6] = [
+    type Change = fn(&mut ProbePlan);
+    let cases: [(&str, Change); 6] = [
         ("--size", |plan| plan.bytes = 1 << 20),
         ("--max-depth", |plan| plan.concurrency_max = 3),
         ("--confidence", |plan| plan.confidence = 0.0),
