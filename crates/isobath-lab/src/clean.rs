@@ -12,10 +12,10 @@ pub use isobath_flash::trace::TraceFormat;
 use isobath_flash::trace::{Trace, TraceError, read_trace};
 use isobath_flash::workload::Synthetic;
 pub use isobath_flash::workload::WorkloadKind;
-use rayon::prelude::*;
 
 pub use crate::clean_row::{CleanRow, write_csv};
-use crate::{LabError, Monitor, Stage, Unit};
+use crate::parallel::simulate_all;
+use crate::{LabError, Monitor};
 
 /// The source of page writes.
 #[derive(Debug, Clone)]
@@ -124,8 +124,6 @@ impl Point {
 const BATCH: u32 = 64;
 /// Free segments that start cleaning unless told otherwise.
 const RESERVE: u32 = 32;
-/// Parts in which a run reports its progress.
-const PARTS: u64 = 100;
 
 impl CleanSweep {
     /// Number of simulations.
@@ -257,35 +255,18 @@ impl CleanSweep {
     /// The first combination that failed; [`LabError::Interrupted`].
     pub fn run(&self, monitor: &dyn Monitor) -> Result<Vec<CleanRow>, LabError> {
         self.check()?;
-        monitor.begin(Stage {
-            name: "simulating",
-            total: Some(self.len() as u64 * PARTS),
-            unit: Unit::Items,
-        });
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(self.threads.unwrap_or(0))
-            .build()
-            .map_err(|error| LabError::Request(format!("no threads to simulate in: {error}")))?;
-        let points = self.points();
-        pool.install(|| {
-            points
-                .into_par_iter()
-                .map(|point| self.run_point(&point, monitor))
-                .collect()
+        simulate_all(self.points(), self.threads, monitor, |point, observe| {
+            self.run_point(&point, observe)
         })
     }
 
-    fn run_point(&self, point: &Point, monitor: &dyn Monitor) -> Result<CleanRow, LabError> {
-        monitor.check()?;
+    fn run_point(
+        &self,
+        point: &Point,
+        observe: &mut dyn FnMut(f64) -> bool,
+    ) -> Result<CleanRow, LabError> {
         let config = self.config(point);
         let began = std::time::Instant::now();
-        let mut told = 0;
-        let mut observe = |done: f64| {
-            let now = (done * PARTS as f64) as u64;
-            monitor.advance(now - told);
-            told = now;
-            !monitor.cancelled()
-        };
         let (report, bound) = match &point.workload {
             CleanWorkload::Synthetic(kind) => {
                 let bound = bound_of(*kind, config.user_pages(), config.fill)
@@ -293,7 +274,7 @@ impl CleanSweep {
                 let workload = Synthetic::new(*kind, config.user_pages(), config.seed);
                 let run = workload.map_err(SimError::from).and_then(|workload| {
                     let length = self.length;
-                    simulate_workload(point.policy, &config, workload, length, &mut observe)
+                    simulate_workload(point.policy, &config, workload, length, observe)
                 });
                 (run, bound)
             }
@@ -301,7 +282,7 @@ impl CleanSweep {
                 let bound = (input.repeats == 1).then(|| trace_bound(&config, &input.trace));
                 let workload = input.trace.replay(input.repeats);
                 let length = RunLength::ToEnd;
-                let run = simulate_workload(point.policy, &config, workload, length, &mut observe);
+                let run = simulate_workload(point.policy, &config, workload, length, observe);
                 (run, bound)
             }
         };
@@ -317,7 +298,6 @@ impl CleanSweep {
             _ => None,
         };
         if let Some(error) = failed {
-            monitor.advance(PARTS - told);
             let policy = point.policy.name();
             return Ok(CleanRow::failed(&config, policy, &name, bound, error));
         }
@@ -433,7 +413,8 @@ fn request(point: &Point, error: &SimError) -> LabError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Silent;
+    use crate::parallel::PARTS;
+    use crate::{Silent, Stage};
     use isobath_flash::workload::Op;
     use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -539,21 +520,6 @@ mod tests {
             csv.contains("ran out of free segments") && !csv.contains("NaN"),
             "{csv}"
         );
-    }
-
-    /// A trace has no rates, so the oracle has no row of numbers; the others have.
-    #[test]
-    fn a_policy_that_cannot_run_has_an_error_row() {
-        let mut sweep = sweep();
-        sweep.policies = vec![PolicyKind::MdcOpt, PolicyKind::Greedy];
-        let pages = |n: u32| Op::write(n.wrapping_mul(7919) % 9_000);
-        sweep.workloads = vec![trace((0..60_000).map(pages).collect(), true)];
-        sweep.fills = vec![0.8];
-        let rows = sweep.run(&Silent).unwrap();
-        let error = rows[0].error.as_deref().unwrap();
-        assert!(error.contains("policy mdc-opt needs the exact"), "{error}");
-        assert!(rows[0].wamp_steady_ratio.is_nan());
-        assert!(rows[1].error.is_none() && !rows[1].wamp_steady_ratio.is_nan());
     }
 
     /// A ratio to no page written would be 0.

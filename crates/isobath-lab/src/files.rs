@@ -1,6 +1,6 @@
-//! Reading files that people name.
+//! Files that people name: reading, locking and removing them.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
@@ -35,6 +35,39 @@ pub fn must_be(path: &Path, directory: bool) -> Result<(), LabError> {
         (false, true) => Err(LabError::input(path, "is a directory; name a file")),
         _ => Ok(()),
     }
+}
+
+/// The outcome of removing `path`, which may be missing already.
+pub(crate) fn removed(path: &Path, outcome: io::Result<()>) -> Result<(), LabError> {
+    match outcome {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(LabError::io("remove", path)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Locks the file or directory `path`; `taken` says what to do if another process has it.
+pub(crate) fn locked(file: File, path: &Path, taken: &str) -> Result<File, LabError> {
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(LabError::input(path, taken)),
+        Err(TryLockError::Error(error)) => Err(LabError::io("lock", path)(error)),
+    }
+}
+
+/// Reads until `into` is full or the input ends; answers how much.
+pub(crate) fn read_full(from: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < into.len() {
+        match from.read(&mut into[filled..]) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
 }
 
 /// A file, or standard input, that is read to its end.

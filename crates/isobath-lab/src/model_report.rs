@@ -438,10 +438,7 @@ fn coefficients(rows: &[ModelRow]) -> Markup {
 pub(crate) mod tests {
     use super::*;
     use crate::report::check::Page;
-    use isobath_model::profile::{
-        DriveState, Hardware, HostCache, MeasuredPoint, PROFILE_FORMAT, PROFILE_VERSION,
-        Preparation, Regime, RepeatNoise, System, Target, TargetKind,
-    };
+    use isobath_model::profile::MeasuredPoint;
 
     /// Measured points of a virtual drive; `set` is a column of that fixture.
     pub(crate) fn profile(set: &str) -> DeviceProfile {
@@ -469,57 +466,13 @@ pub(crate) mod tests {
                 }
             })
             .collect();
-        DeviceProfile {
-            format: PROFILE_FORMAT.into(),
-            version: PROFILE_VERSION,
-            tool_version: "0".into(),
-            created_unix_s: 0,
-            complete: true,
-            plan: None,
-            target: Target {
-                path: "probe <&>.bin".into(),
-                kind: TargetKind::File,
-                size_bytes: 4 << 30,
-            },
-            hardware: Hardware {
-                cpu_count: 2,
-                memory_bytes: 24 << 30,
-                ..Hardware::default()
-            },
-            system: System {
-                kernel: "6.18".into(),
-                file_system: Some("ext4".into()),
-                io_scheduler: None,
-                io_interface: "io_uring".into(),
-                direct_io: true,
-            },
-            drive_state: DriveState {
-                preparation: Preparation::SequentialFill,
-                prepared_bytes: 4 << 30,
-                fill_share: None,
-            },
-            host_cache: HostCache {
-                verdict: HostCacheVerdict::Suspected,
-                first_pass_reads_per_s: Some(13e3),
-                repeat_reads_per_s: Some(82e3),
-            },
-            steal_share: Some(0.0),
-            flush_us: None,
-            repeat_noise: RepeatNoise {
-                read: Some(0.08),
-                write: Some(0.17),
-            },
-            regimes: vec![Regime {
-                name: "steady".into(),
-                operation: None,
-                usable: true,
-                level_pages_per_s: None,
-                began_s: 0.0,
-                ended_s: 1.0,
-            }],
-            sentinels: Vec::new(),
-            points,
-        }
+        let example = include_str!("../../../docs/examples/profile.json");
+        let mut profile = DeviceProfile::from_json(example).unwrap();
+        profile.target.path = "probe <&>.bin".into();
+        profile.regimes.truncate(1);
+        profile.sentinels.clear();
+        profile.points = points;
+        profile
     }
 
     fn count(page: &str, what: &str) -> usize {

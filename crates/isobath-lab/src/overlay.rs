@@ -3,13 +3,10 @@
 pub use isobath_flash::overlay::{Design, OverlayParams, RecordLaw};
 use isobath_flash::overlay::{OverlayError, OverlayReport, simulate_overlay};
 use isobath_flash::sim::SimError;
-use rayon::prelude::*;
 use serde::Serialize;
 
-use crate::{LabError, Monitor, Stage, Unit};
-
-/// Parts in which a run reports its progress.
-const PARTS: u64 = 100;
+use crate::parallel::simulate_all;
+use crate::{LabError, Monitor};
 
 /// One simulation, as a row of CSV or JSON. Ratios are per byte of upserted records (written and
 /// read bytes) or per byte of data (memory and space); measurements are those of
@@ -141,30 +138,17 @@ pub fn sweep(
             .validate()
             .map_err(|error| LabError::Request(error.to_string()))?;
     }
-    monitor.begin(Stage {
-        name: "simulating",
-        total: Some(points.len() as u64 * PARTS),
-        unit: Unit::Items,
-    });
-    let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(threads.unwrap_or(0))
-        .build()
-        .map_err(|error| LabError::Request(format!("no threads to simulate in: {error}")))?;
-    pool.install(|| points.par_iter().map(|point| run(point, monitor)).collect())
+    simulate_all(points, threads, monitor, |point, observe| {
+        run(&point, observe)
+    })
 }
 
-fn run(params: &OverlayParams, monitor: &dyn Monitor) -> Result<OverlayRow, LabError> {
-    monitor.check()?;
+fn run(
+    params: &OverlayParams,
+    observe: &mut dyn FnMut(f64) -> bool,
+) -> Result<OverlayRow, LabError> {
     let began = std::time::Instant::now();
-    let mut told = 0;
-    let result = simulate_overlay(params, &mut |done| {
-        let now = (done * PARTS as f64) as u64;
-        monitor.advance(now - told);
-        told = now;
-        !monitor.cancelled()
-    });
-    monitor.advance(PARTS - told);
-    let result = match result {
+    let result = match simulate_overlay(params, observe) {
         Ok(report) => Ok(report),
         Err(OverlayError::Cleaning(SimError::Stopped)) => return Err(LabError::Interrupted),
         Err(error @ (OverlayError::Space { .. } | OverlayError::Cleaning(_))) => {

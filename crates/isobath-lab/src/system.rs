@@ -32,6 +32,15 @@ pub(crate) fn run(name: &str, args: &[&str], file: &Path) -> Result<String, LabE
     ))
 }
 
+/// Puts a loop device over a file, past the page cache, with blocks of 4 KiB.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn attach_loop(file: &Path) -> Result<PathBuf, LabError> {
+    let args = ["--find", "--show", "--direct-io=on", "--sector-size=4096"];
+    run("losetup", &args, file).map(PathBuf::from)
+}
+
 /// Privileges and programs that this process lacks for file systems on loop devices.
 pub(crate) fn lacks_for_loop_devices(formats: bool) -> Vec<&'static str> {
     let mut needs = Vec::new();

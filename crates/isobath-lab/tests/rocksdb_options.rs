@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step must stop the test")]
 
 use std::collections::BTreeMap;
-use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_void};
+use std::ffi::{CStr, CString, c_char, c_uchar};
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 
@@ -15,12 +15,16 @@ use isobath_model::advise::{Advice, Advisor};
 use isobath_model::lsm::Layout;
 use isobath_model::workload::Workload;
 
-type Opaque = c_void;
-
 /// Of databases that hold nothing.
 const CACHE_BYTES: usize = 8 << 20;
 
-#[link(name = "rocksdb")]
+/// The declarations of the benchmark's adapter.
+#[path = "../src/engine/rocksdb/sys.rs"]
+#[allow(dead_code, reason = "the adapter calls more of the library")]
+mod sys;
+
+use sys::*;
+
 unsafe extern "C" {
     fn rocksdb_create_default_env() -> *mut Opaque;
     fn rocksdb_env_destroy(env: *mut Opaque);
@@ -43,24 +47,7 @@ unsafe extern "C" {
         family_options: *mut *mut Opaque,
         family_count: usize,
     );
-    fn rocksdb_open_column_families(
-        options: *const Opaque,
-        path: *const c_char,
-        family_count: c_int,
-        family_names: *const *const c_char,
-        family_options: *const *const Opaque,
-        handles: *mut *mut Opaque,
-        error: *mut *mut c_char,
-    ) -> *mut Opaque;
-    fn rocksdb_column_family_handle_destroy(handle: *mut Opaque);
-    fn rocksdb_close(db: *mut Opaque);
     fn rocksdb_options_get_create_if_missing(options: *mut Opaque) -> c_uchar;
-    fn rocksdb_free(memory: *mut c_void);
-    fn rocksdb_readoptions_create() -> *mut Opaque;
-    fn rocksdb_readoptions_destroy(options: *mut Opaque);
-    fn rocksdb_writeoptions_create() -> *mut Opaque;
-    fn rocksdb_writeoptions_destroy(options: *mut Opaque);
-    fn rocksdb_writeoptions_disable_WAL(options: *mut Opaque, disable: c_int);
     fn rocksdb_put(
         db: *mut Opaque,
         options: *const Opaque,
@@ -78,11 +65,6 @@ unsafe extern "C" {
         to_bytes: usize,
     );
     fn rocksdb_create_iterator(db: *mut Opaque, options: *const Opaque) -> *mut Opaque;
-    fn rocksdb_iter_destroy(iterator: *mut Opaque);
-    fn rocksdb_iter_valid(iterator: *const Opaque) -> c_uchar;
-    fn rocksdb_iter_seek(iterator: *mut Opaque, key: *const c_char, key_bytes: usize);
-    fn rocksdb_iter_next(iterator: *mut Opaque);
-    fn rocksdb_iter_get_error(iterator: *const Opaque, error: *mut *mut c_char);
 }
 
 fn check(error: *mut c_char) -> Result<(), String> {

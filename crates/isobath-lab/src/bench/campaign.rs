@@ -13,6 +13,7 @@ use super::harness;
 use super::place::{Ready, RunPlace};
 use super::plan::Plan;
 use super::record::RunRecord;
+use super::row::hashed;
 use super::run::{self, RunReport};
 use super::search::{Search, SearchPlan, search};
 use crate::engine::EngineKind;
@@ -66,10 +67,7 @@ impl Case {
             }
         };
         text += self.row.as_deref().unwrap_or_default();
-        let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        format!("{hash:016x}")
+        hashed(&text)
     }
 }
 

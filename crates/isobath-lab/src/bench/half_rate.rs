@@ -125,7 +125,6 @@ pub(super) mod tests {
     /// records.
     pub(crate) fn ran(sizes: &[f64], repeats: usize) -> (Vec<Case>, Vec<RunRecord>) {
         let choice = SuiteChoice {
-            full: false,
             engines: Some(vec![EngineKind::Null]),
             rows: vec!["lookup-in".to_owned()],
             duration: Some(Duration::from_millis(30)),
@@ -133,12 +132,9 @@ pub(super) mod tests {
             data_bytes: Some(1 << 20),
             sizes: sizes.to_vec(),
             repeats,
-            block_align: false,
             directory: "nowhere".into(),
-            region: None,
-            virtual_ssd: None,
-            measures_drive: false,
             seed: 1,
+            ..SuiteChoice::default()
         };
         let cases = Suite::first().unwrap().cases(&choice).unwrap();
         let records = run(&cases);

@@ -141,18 +141,6 @@ impl Medium {
             },
         }
     }
-
-    /// How it is called beside others of the engine.
-    #[must_use]
-    pub fn short(&self) -> &'static str {
-        match self {
-            Medium::Memory => "memory",
-            Medium::MemoryFiles { .. } => "files in memory",
-            Medium::Simulated(_) => "simulated SSD",
-            Medium::Virtual(_) => "virtual SSD",
-            Medium::Drive { .. } => "file",
-        }
-    }
 }
 
 impl fmt::Display for Medium {

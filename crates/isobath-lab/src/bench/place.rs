@@ -1,14 +1,14 @@
 //! The place of an engine's files for one run: a region of a drive, or a virtual SSD that is made
 //! for it.
 
-use std::fs::{self, File, TryLockError};
-use std::io;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use isobath_flash::policy::PolicyKind as FlashPolicy;
 
 use super::region::Region;
 use crate::engine::{DriveProfile, DriveState, SimulatedDrive};
+use crate::files::{locked, removed};
 use crate::vssd::host::{self, MountRequest};
 use crate::vssd::{DeclaredState, NewDrive, OpenAs, PAGE_BYTES, VirtualDrive};
 use crate::{LabError, Monitor};
@@ -124,13 +124,8 @@ impl MountedSsd {
     fn claim(directory: &Path) -> Result<MountedSsd, LabError> {
         fs::create_dir_all(directory).map_err(LabError::io("make", directory))?;
         let lock = File::open(directory).map_err(LabError::io("open", directory))?;
-        lock.try_lock().map_err(|error| match error {
-            TryLockError::WouldBlock => LabError::input(
-                directory,
-                "another benchmark runs on a virtual SSD in it; wait for that, or name another directory",
-            ),
-            TryLockError::Error(error) => LabError::io("lock", directory)(error),
-        })?;
+        let taken = "another benchmark runs on a virtual SSD in it; wait for that, or name another directory";
+        let lock = locked(lock, directory, taken)?;
         let mut claimed = MountedSsd {
             drive: directory.join(DRIVE),
             mount_point: directory.join(MOUNT_POINT),
@@ -216,10 +211,10 @@ impl MountedSsd {
             }
             self.is_mounted = false;
         }
-        remove(&self.drive, |path| fs::remove_dir_all(path))?;
-        remove(&self.mount_point, |path| fs::remove_dir(path))?;
+        removed(&self.drive, fs::remove_dir_all(&self.drive))?;
+        removed(&self.mount_point, fs::remove_dir(&self.mount_point))?;
         // Last: without it nothing of this would be a benchmark's.
-        remove(&self.mark, |path| fs::remove_file(path))?;
+        removed(&self.mark, fs::remove_file(&self.mark))?;
         self.is_gone = true;
         Ok(())
     }
@@ -239,16 +234,6 @@ impl Drop for MountedSsd {
 /// have.
 const PRECONDITION_TIMES: f64 = 2.0;
 const PRECONDITION_SEED: u64 = 1;
-
-/// Removes existing files.
-fn remove(path: &Path, remove: impl Fn(&Path) -> io::Result<()>) -> Result<(), LabError> {
-    match remove(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(LabError::io("remove", path)(error))
-        }
-        _ => Ok(()),
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,7 @@
 //! to the same blocks: a file that is written in full once, with a loop device over it and a file
 //! system that is newly made for each run.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,8 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use crate::system::{lacks_for_loop_devices, run};
+use crate::files::locked;
+use crate::system::{attach_loop, lacks_for_loop_devices, run};
 use crate::{LabError, Monitor, Stage, Unit};
 
 /// Bytes of a region at least: a file system needs some.
@@ -132,14 +133,8 @@ fn fill_holes(path: &Path, bytes: u64) -> Result<(), LabError> {
 /// The file of a region, locked for as long as this process uses its file system.
 fn lock(path: &Path) -> Result<File, LabError> {
     let file = File::open(path).map_err(LabError::io("open", path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(LabError::input(
-            path,
-            "another run has this region; wait for it, or name another one",
-        )),
-        Err(TryLockError::Error(error)) => Err(LabError::io("lock", path)(error)),
-    }
+    let taken = "another run has this region; wait for it, or name another one";
+    locked(file, path, taken)
 }
 
 /// Takes away what a run that was killed has left mounted. The caller holds the lock of the region,
@@ -203,15 +198,8 @@ impl Region {
         take_off_killed(path, &directory)?;
         fill_holes(path, bytes)?;
         fs::create_dir_all(&directory).map_err(LabError::io("make", &directory))?;
-        let args = [
-            "--find",
-            "--show",
-            "--direct-io=on",
-            "--sector-size",
-            "4096",
-        ];
         let mut region = Region {
-            device: run("losetup", &args, path)?.into(),
+            device: attach_loop(path)?,
             _lock: file,
             directory,
             bytes,

@@ -85,15 +85,19 @@ impl Setting {
         writes && self.medium.is_drive()
     }
 
-    /// 16 hexadecimal digits that are equal for equal settings (FNV-1a).
+    /// 16 hexadecimal digits that are equal for equal settings.
     #[must_use]
     pub fn hash(&self) -> String {
-        let text = serde_json::to_string(self).unwrap_or_default();
-        let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        format!("{hash:016x}")
+        hashed(&serde_json::to_string(self).unwrap_or_default())
     }
+}
+
+/// 16 hexadecimal digits that are equal for equal texts (FNV-1a).
+pub(super) fn hashed(text: &str) -> String {
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{hash:016x}")
 }
 
 /// The calls of one kind in a run.

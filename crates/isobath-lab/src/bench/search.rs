@@ -218,20 +218,13 @@ mod tests {
 
     fn plan(kind: EngineKind) -> Plan {
         let choice = SuiteChoice {
-            full: false,
             engines: Some(vec![EngineKind::Isobath]),
             rows: vec!["update-128-out-log".to_owned()],
-            duration: None,
-            warm_up: None,
-            data_bytes: None,
-            sizes: Vec::new(),
             repeats: 1,
-            block_align: false,
             directory: "place".into(),
-            region: None,
-            virtual_ssd: None,
             measures_drive: true,
             seed: 1,
+            ..SuiteChoice::default()
         };
         let mut cases = Suite::first().unwrap().cases(&choice).unwrap();
         let mut plan = cases.remove(0).plan;

@@ -144,7 +144,7 @@ pub struct SuiteRow {
 }
 
 /// The caller's choices of a campaign.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct SuiteChoice {
     /// Whether the runs are long.
     pub full: bool,
@@ -427,20 +427,13 @@ mod tests {
 
     fn choice() -> SuiteChoice {
         SuiteChoice {
-            full: false,
             engines: Some(vec![EngineKind::Isobath, EngineKind::Null]),
-            rows: Vec::new(),
-            duration: None,
-            warm_up: None,
-            data_bytes: None,
-            sizes: Vec::new(),
             repeats: 2,
-            block_align: false,
             directory: PathBuf::from("place"),
             region: Some(PathBuf::from("region")),
-            virtual_ssd: None,
             measures_drive: true,
             seed: 1,
+            ..SuiteChoice::default()
         }
     }
 

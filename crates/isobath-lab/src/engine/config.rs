@@ -42,17 +42,6 @@ impl DriveState {
     }
 }
 
-impl Callers {
-    /// Its name in files and reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Callers::Tasks => "tasks",
-            Callers::Threads => "threads",
-        }
-    }
-}
-
 impl EngineKind {
     /// Its name on the command line and in files.
     #[must_use]

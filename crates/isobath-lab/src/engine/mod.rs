@@ -185,17 +185,14 @@ fn path_of(config: &EngineConfig) -> Result<&PathBuf, LabError> {
 
 /// Removes what an engine keeps at `path`.
 pub(crate) fn remove(kind: EngineKind, path: &Path) -> Result<(), LabError> {
-    let removed = match kind {
+    let outcome = match kind {
         EngineKind::Isobath | EngineKind::Redb | EngineKind::Drive => std::fs::remove_file(path),
         EngineKind::Null => return Ok(()),
         EngineKind::RocksDb | EngineKind::WiredTiger | EngineKind::Lmdb | EngineKind::Fjall => {
             std::fs::remove_dir_all(path)
         }
     };
-    match removed {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(LabError::io("remove", path)(e)),
-        _ => Ok(()),
-    }
+    crate::files::removed(path, outcome)
 }
 
 /// Runs `client` on `threads` ordinary threads, each with its own session.

@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use crate::LabError;
+use crate::files::read_full;
 
 /// First bytes of every block.
 const MAGIC: [u8; 4] = *b"ISBX";
@@ -195,15 +196,7 @@ impl<R: Read> BlockReader<R> {
 
     /// Reads into `into` until it is full or the file ends; answers how much.
     fn fill(&mut self, into: &mut [u8]) -> Result<usize, LabError> {
-        let mut filled = 0;
-        while filled < into.len() {
-            match self.input.read(&mut into[filled..]) {
-                Ok(0) => break,
-                Ok(n) => filled += n,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(LabError::io("read", &self.path)(e)),
-            }
-        }
+        let filled = read_full(&mut self.input, into).map_err(LabError::io("read", &self.path))?;
         self.offset += filled as u64;
         Ok(filled)
     }

@@ -338,16 +338,6 @@ mod tests {
     }
 
     #[test]
-    fn a_file_or_nothing_instead_of_a_directory() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("file");
-        fs::write(&file, "x").unwrap();
-        let error = find_files(&file, None, &|_| false, &Silent).unwrap_err();
-        assert!(error.to_string().contains("name a directory"), "{error}");
-        assert!(find_files(&dir.path().join("none"), None, &|_| false, &Silent).is_err());
-    }
-
-    #[test]
     fn the_first_error_stops_all_threads() {
         let files = Files {
             list: vec![

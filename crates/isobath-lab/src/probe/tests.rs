@@ -232,51 +232,18 @@ fn an_existing_file_is_read_and_never_written() {
 fn plans_that_contradict_themselves() {
     let dir = dir();
     let good = tiny(&dir, 3);
-    let cases = [
-        (
-            "--size",
-            ProbePlan {
-                bytes: 1 << 20,
-                ..good.clone()
-            },
-        ),
-        (
-            "--max-depth",
-            ProbePlan {
-                concurrency_max: 3,
-                ..good.clone()
-            },
-        ),
-        (
-            "--confidence",
-            ProbePlan {
-                confidence: 0.0,
-                ..good.clone()
-            },
-        ),
-        (
-            "--seeded",
-            ProbePlan {
-                grid: Grid::Seeded(0),
-                ..good.clone()
-            },
-        ),
-        (
-            "--seeded",
-            ProbePlan {
-                grid: Grid::Seeded(usize::MAX),
-                ..good.clone()
-            },
-        ),
-        (
-            "--slice",
-            ProbePlan {
-                slice: Duration::from_micros(999),
-                ..good.clone()
-            },
-        ),
+    type Change = fn(&mut ProbePlan);
+    let cases: [(&str, Change); 6] = [
+        ("--size", |plan| plan.bytes = 1 << 20),
+        ("--max-depth", |plan| plan.concurrency_max = 3),
+        ("--confidence", |plan| plan.confidence = 0.0),
+        ("--seeded", |plan| plan.grid = Grid::Seeded(0)),
+        ("--seeded", |plan| plan.grid = Grid::Seeded(usize::MAX)),
+        ("--slice", |plan| plan.slice = Duration::from_micros(999)),
     ];
-    for (word, plan) in cases {
+    for (word, change) in cases {
+        let mut plan = good.clone();
+        change(&mut plan);
         let error = prepare(plan).err().unwrap().to_string();
         assert!(error.contains(word), "{error}");
     }

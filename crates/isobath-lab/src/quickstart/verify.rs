@@ -1,13 +1,13 @@
 //! Comparing every stored byte with the file that it came from.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use isobath::{Store, Tree};
 use serde::Serialize;
 
+use crate::files::read_full;
 use crate::load::{Files, SMALL_FILE, SourceFile, for_each_file};
 use crate::pipeline::InFlight;
 use crate::{LabError, Monitor, Stage, Unit};
@@ -147,9 +147,9 @@ fn compare_large(
     let (mut ours, mut theirs) = (vec![0; PIECE], vec![0; PIECE]);
     let mut bytes = 0;
     loop {
-        let from_store = fill(&mut stored, &mut ours)
+        let from_store = read_full(&mut stored, &mut ours)
             .map_err(|e| LabError::streamed("read the stored copy of", &file.path, e))?;
-        let Ok(from_file) = fill(&mut input, &mut theirs) else {
+        let Ok(from_file) = read_full(&mut input, &mut theirs) else {
             return differs(file, false, true, started);
         };
         if ours[..from_store] != theirs[..from_file] {
@@ -160,19 +160,6 @@ fn compare_large(
         }
         bytes += from_store as u64;
     }
-}
-
-fn fill(from: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
-    let mut filled = 0;
-    while filled < into.len() {
-        match from.read(&mut into[filled..]) {
-            Ok(0) => break,
-            Ok(n) => filled += n,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(filled)
 }
 
 /// Reads the keys below `prefix` in order; answers how many there are.

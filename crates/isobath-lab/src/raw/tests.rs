@@ -98,31 +98,6 @@ fn every_backend_runs() {
 }
 
 #[test]
-fn existing_files_are_only_read() {
-    let dir = dir();
-    let path = dir.path().join("data");
-    std::fs::write(&path, vec![3; 1 << 20]).unwrap();
-    let plan = small(RawTarget::Files(vec![path.clone()]));
-    assert!(run(&plan, &Silent).unwrap().reads > 100);
-    assert!(std::fs::read(&path).unwrap() == vec![3; 1 << 20]);
-    let writes = RawPlan {
-        read_percent: 50,
-        ..plan
-    };
-    let error = run(&writes, &Silent).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            RawError::BadPlan {
-                field: "read_percent",
-                ..
-            }
-        ),
-        "{error}"
-    );
-}
-
-#[test]
 fn memory_and_volumes_of_the_caller() {
     let result = run(&small(RawTarget::Memory), &Silent).unwrap();
     assert_eq!(result.backend, "memory");

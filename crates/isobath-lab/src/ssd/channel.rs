@@ -1,8 +1,7 @@
 //! One worker's way to a simulated SSD.
 #![allow(unsafe_code)]
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,29 +15,6 @@ use super::{PAGE, SimulatedSsd};
 struct Queued {
     io: Io,
     ranges: Vec<IoVec>,
-}
-
-/// An I/O that the drive has done at a time that has not come yet, in the order of those times.
-struct Pending {
-    done: Reverse<(u64, u64)>,
-    completion: Completion,
-}
-
-impl PartialEq for Pending {
-    fn eq(&self, other: &Self) -> bool {
-        self.done == other.done
-    }
-}
-impl Eq for Pending {}
-impl PartialOrd for Pending {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Pending {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.done.cmp(&other.done)
-    }
 }
 
 /// Ends a sleep: set until the sleeper has seen it.
@@ -78,8 +54,9 @@ impl Bell {
 pub(super) struct SsdChannel {
     ssd: Arc<SimulatedSsd>,
     queue: VecDeque<Queued>,
-    pending: BinaryHeap<Pending>,
-    /// Numbers pending I/Os, so that those done at the same time complete in their order.
+    /// I/Os that the drive has done at a time that has not come yet, by that time and their number:
+    /// those done at the same time complete in their order.
+    pending: BTreeMap<(u64, u64), Completion>,
     sequence: u64,
     depth: u32,
     bell: Arc<Bell>,
@@ -91,7 +68,7 @@ impl SsdChannel {
         SsdChannel {
             ssd,
             queue: VecDeque::new(),
-            pending: BinaryHeap::new(),
+            pending: BTreeMap::new(),
             sequence: 0,
             depth,
             bell: Arc::default(),
@@ -178,13 +155,11 @@ impl SsdChannel {
             self.stats.device_requests += 1;
             self.sequence += 1;
             let at = *result.as_ref().unwrap_or(&0);
-            self.pending.push(Pending {
-                done: Reverse((at, self.sequence)),
-                completion: Completion {
-                    user_data: queued.io.user_data,
-                    result: result.map(drop),
-                },
-            });
+            let completion = Completion {
+                user_data: queued.io.user_data,
+                result: result.map(drop),
+            };
+            self.pending.insert((at, self.sequence), completion);
         }
     }
 }
@@ -203,22 +178,17 @@ impl Channel for SsdChannel {
 
     fn poll(&mut self, out: &mut Vec<Completion>) -> Result<usize, ChannelError> {
         self.start_queued();
-        let Some(first) = self.pending.peek() else {
+        let Some((first, _)) = self.pending.first_key_value() else {
             return Ok(0);
         };
         // A caller that polls and finds nothing done waits until something is: in virtual time,
         // that is now.
-        self.ssd.advance(first.done.0.0);
-        let now = self.ssd.modelled_ns();
-        let before = out.len();
-        while self
-            .pending
-            .peek()
-            .is_some_and(|pending| pending.done.0.0 <= now)
-        {
-            out.extend(self.pending.pop().map(|pending| pending.completion));
-        }
-        Ok(out.len() - before)
+        self.ssd.advance(first.0);
+        let later = self.pending.split_off(&(self.ssd.modelled_ns(), u64::MAX));
+        let done = std::mem::replace(&mut self.pending, later);
+        let count = done.len();
+        out.extend(done.into_values());
+        Ok(count)
     }
 
     fn wait(

@@ -418,12 +418,7 @@ impl VirtualDrive {
             core.journal = Some(Journal::begin(&journal, core.header.number)?);
         } else {
             core.journal = None;
-            match fs::remove_file(&journal) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(LabError::io("remove", &journal)(error));
-                }
-                _ => {}
-            }
+            crate::files::removed(&journal, fs::remove_file(&journal))?;
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ use super::{
     DeclaredState, DriveStats, OpenAs, VirtualDrive, check_built, fuse_directory, fuse_file,
 };
 use crate::LabError;
-use crate::system::{lacks_for_loop_devices, run};
+use crate::system::{attach_loop, lacks_for_loop_devices, run};
 
 /// How long a step may take that waits for the kernel or for the serving process.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -128,15 +128,7 @@ fn put_on_top(
     declared: DeclaredState,
     formats: bool,
 ) -> Result<MountedDrive, LabError> {
-    let file = fuse_file(directory, "drive");
-    let args = [
-        "--find",
-        "--show",
-        "--direct-io=on",
-        "--sector-size",
-        "4096",
-    ];
-    let device = PathBuf::from(run("losetup", &args, &file)?);
+    let device = attach_loop(&fuse_file(directory, "drive"))?;
     if formats {
         // Nothing is left for later that would write to the drive in the middle of a measurement.
         let mut extended = "lazy_itable_init=0,lazy_journal_init=0".to_owned();

@@ -1,7 +1,6 @@
 //! Completions at the times that a timing model says.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -13,40 +12,17 @@ const LATE_NS: u64 = 100_000;
 /// The work at a completion's time.
 type Completion = Box<dyn FnOnce() + Send>;
 
-struct Due {
-    at: Reverse<(u64, u64)>,
-    completion: Completion,
-}
-
-impl PartialEq for Due {
-    fn eq(&self, other: &Self) -> bool {
-        self.at == other.at
-    }
-}
-impl Eq for Due {}
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Due {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.at.cmp(&other.at)
-    }
-}
-
 #[derive(Default)]
 struct Queue {
-    due: BinaryHeap<Due>,
-    /// Numbers completions, so that those of the same time come in their order.
+    /// By time and number: those of the same time come in their order.
+    due: BTreeMap<(u64, u64), Completion>,
     sequence: u64,
 }
 
 impl Queue {
     fn push(&mut self, at_ns: u64, completion: Completion) {
         self.sequence += 1;
-        let at = Reverse((at_ns, self.sequence));
-        self.due.push(Due { at, completion });
+        self.due.insert((at_ns, self.sequence), completion);
     }
 }
 
@@ -129,7 +105,7 @@ fn deliver(shared: &Shared) {
     let mut queue = shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         let ends = shared.ends.load(Ordering::Relaxed);
-        let Some(first) = queue.due.peek().map(|due| due.at.0.0) else {
+        let Some(first) = queue.due.keys().next().map(|at| at.0) else {
             if ends {
                 return;
             }
@@ -145,13 +121,13 @@ fn deliver(shared: &Shared) {
             queue = waited.unwrap_or_else(PoisonError::into_inner).0;
             continue;
         }
-        if let Some(due) = queue.due.pop() {
+        if let Some((_, completion)) = queue.due.pop_first() {
             drop(queue);
             shared.paced.fetch_add(1, Ordering::Relaxed);
             if now > first + LATE_NS {
                 shared.late.fetch_add(1, Ordering::Relaxed);
             }
-            (due.completion)();
+            completion();
             queue = shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
         }
     }

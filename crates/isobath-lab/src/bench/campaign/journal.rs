@@ -1,6 +1,6 @@
 //! The files of a campaign: one line per record, trial and failure, and the latencies.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use super::FailedRun;
 use crate::bench::{RunRecord, RunReport};
 use crate::drive_model::write_whole;
+use crate::files::{locked, removed};
 use crate::{LabError, write_limit};
 
 pub(super) const RECORDS: &str = "records.jsonl";
@@ -141,30 +142,19 @@ impl Journal {
 
 /// Removes a store, or a file beside one, of a session that was killed.
 fn remove_left(path: &Path) -> Result<(), LabError> {
-    let removed = match path.is_dir() {
+    let outcome = match path.is_dir() {
         true => fs::remove_dir_all(path),
         false => fs::remove_file(path),
     };
-    match removed {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(LabError::io("remove", path)(error))
-        }
-        _ => Ok(()),
-    }
+    removed(path, outcome)
 }
 
 /// The file of records, locked so that no second process writes it.
 fn lock(path: &Path) -> Result<File, LabError> {
     let file = OpenOptions::new().create(true).append(true).open(path);
     let file = file.map_err(LabError::io("open", path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(LabError::input(
-            path,
-            "another process runs this campaign; wait for it, or choose another directory",
-        )),
-        Err(TryLockError::Error(error)) => Err(LabError::io("lock", path)(error)),
-    }
+    let taken = "another process runs this campaign; wait for it, or choose another directory";
+    locked(file, path, taken)
 }
 
 /// The lines of a file, and how many bytes they take: an interruption may have torn the one after

@@ -197,33 +197,51 @@ impl Db {
         }
     }
 
-    pub(super) fn put(&self, table: usize, key: &[u8], value: &[u8]) -> Result<(), Failed> {
+    /// Inserts or replaces a record, in the open transaction if there is one.
+    pub(super) fn put(
+        &self,
+        open: Option<&Transaction<'_>>,
+        table: usize,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), Failed> {
+        let table = self.tables[table];
+        let (k, k_bytes) = (key.as_ptr().cast(), key.len());
+        let (v, v_bytes) = (value.as_ptr().cast(), value.len());
         // SAFETY: key and value are valid for the lengths given; the library copies them.
         checked(|error| unsafe {
-            rocksdb_put_cf(
-                self.db,
-                self.write,
-                self.tables[table],
-                key.as_ptr().cast(),
-                key.len(),
-                value.as_ptr().cast(),
-                value.len(),
-                error,
-            );
+            match open {
+                None => rocksdb_put_cf(self.db, self.write, table, k, k_bytes, v, v_bytes, error),
+                Some(open) => rocksdb_transaction_put_cf(
+                    open.transaction,
+                    table,
+                    k,
+                    k_bytes,
+                    v,
+                    v_bytes,
+                    error,
+                ),
+            }
         })
     }
 
-    pub(super) fn delete(&self, table: usize, key: &[u8]) -> Result<(), Failed> {
+    /// Removes a record, in the open transaction if there is one.
+    pub(super) fn delete(
+        &self,
+        open: Option<&Transaction<'_>>,
+        table: usize,
+        key: &[u8],
+    ) -> Result<(), Failed> {
+        let table = self.tables[table];
+        let (k, k_bytes) = (key.as_ptr().cast(), key.len());
         // SAFETY: the key is valid for its length.
         checked(|error| unsafe {
-            rocksdb_delete_cf(
-                self.db,
-                self.write,
-                self.tables[table],
-                key.as_ptr().cast(),
-                key.len(),
-                error,
-            );
+            match open {
+                None => rocksdb_delete_cf(self.db, self.write, table, k, k_bytes, error),
+                Some(open) => {
+                    rocksdb_transaction_delete_cf(open.transaction, table, k, k_bytes, error);
+                }
+            }
         })
     }
 
@@ -254,20 +272,26 @@ impl Db {
     /// `false` if the key is absent.
     pub(super) fn get(
         &self,
+        open: Option<&Transaction<'_>>,
         table: usize,
         key: &[u8],
         visit: impl FnOnce(&[u8]),
     ) -> Result<bool, Failed> {
+        let table = self.tables[table];
+        let (k, k_bytes) = (key.as_ptr().cast(), key.len());
         // SAFETY: the key is valid for its length.
         let pinned = checked(|error| unsafe {
-            rocksdb_get_pinned_cf(
-                self.db,
-                self.read,
-                self.tables[table],
-                key.as_ptr().cast(),
-                key.len(),
-                error,
-            )
+            match open {
+                None => rocksdb_get_pinned_cf(self.db, self.read, table, k, k_bytes, error),
+                Some(open) => rocksdb_transaction_get_pinned_cf(
+                    open.transaction,
+                    open.read,
+                    table,
+                    k,
+                    k_bytes,
+                    error,
+                ),
+            }
         })?;
         Ok(visit_pinned(pinned, visit))
     }
@@ -310,13 +334,22 @@ impl Db {
 
     pub(super) fn scan(
         &self,
+        open: Option<&Transaction<'_>>,
         table: usize,
         from: &[u8],
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), Failed> {
-        // SAFETY: database, options and table are live; `visit_records` destroys the iterator.
-        let iterator =
-            unsafe { rocksdb_create_iterator_cf(self.db, self.read, self.tables[table]) };
+        let table = self.tables[table];
+        // SAFETY: database, transaction, options and table are live; `visit_records` destroys the
+        // iterator.
+        let iterator = unsafe {
+            match open {
+                None => rocksdb_create_iterator_cf(self.db, self.read, table),
+                Some(open) => {
+                    rocksdb_transaction_create_iterator_cf(open.transaction, open.read, table)
+                }
+            }
+        };
         visit_records(iterator, from, visit)
     }
 
@@ -376,7 +409,7 @@ impl Db {
             let read = rocksdb_readoptions_create();
             rocksdb_readoptions_set_snapshot(read, snapshot);
             Some(Transaction {
-                db: self,
+                _db: self,
                 transaction,
                 snapshot,
                 read,
@@ -445,78 +478,13 @@ impl Drop for Batch {
 
 /// An optimistic transaction over a snapshot; dropping it rolls it back.
 pub(super) struct Transaction<'d> {
-    db: &'d Db,
+    _db: &'d Db,
     transaction: *mut Opaque,
     snapshot: *const Opaque,
     read: *mut Opaque,
 }
 
 impl Transaction<'_> {
-    pub(super) fn get(
-        &self,
-        table: usize,
-        key: &[u8],
-        visit: impl FnOnce(&[u8]),
-    ) -> Result<bool, Failed> {
-        // SAFETY: the key is valid for its length.
-        let pinned = checked(|error| unsafe {
-            rocksdb_transaction_get_pinned_cf(
-                self.transaction,
-                self.read,
-                self.db.tables[table],
-                key.as_ptr().cast(),
-                key.len(),
-                error,
-            )
-        })?;
-        Ok(visit_pinned(pinned, visit))
-    }
-
-    pub(super) fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<(), Failed> {
-        // SAFETY: key and value are valid for their lengths; the library copies them.
-        checked(|error| unsafe {
-            rocksdb_transaction_put_cf(
-                self.transaction,
-                self.db.tables[table],
-                key.as_ptr().cast(),
-                key.len(),
-                value.as_ptr().cast(),
-                value.len(),
-                error,
-            );
-        })
-    }
-
-    pub(super) fn delete(&mut self, table: usize, key: &[u8]) -> Result<(), Failed> {
-        // SAFETY: the key is valid for its length.
-        checked(|error| unsafe {
-            rocksdb_transaction_delete_cf(
-                self.transaction,
-                self.db.tables[table],
-                key.as_ptr().cast(),
-                key.len(),
-                error,
-            );
-        })
-    }
-
-    pub(super) fn scan(
-        &self,
-        table: usize,
-        from: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-    ) -> Result<(), Failed> {
-        // SAFETY: transaction, options and table are live; `visit_records` destroys the iterator.
-        let iterator = unsafe {
-            rocksdb_transaction_create_iterator_cf(
-                self.transaction,
-                self.read,
-                self.db.tables[table],
-            )
-        };
-        visit_records(iterator, from, visit)
-    }
-
     pub(super) fn commit(self) -> Result<(), Failed> {
         // SAFETY: the transaction is live; `Drop` destroys it afterwards.
         checked(|error| unsafe { rocksdb_transaction_commit(self.transaction, error) })

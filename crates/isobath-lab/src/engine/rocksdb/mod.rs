@@ -14,7 +14,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use self::ffi::{Batch, Config, Db, Failed};
+use self::ffi::{Batch, Config, Db, Failed, Transaction};
 use super::lsm::TreeSizes;
 use super::txn::ended;
 use super::{
@@ -192,7 +192,10 @@ impl Engine for RocksEngine {
     fn run(&self, client: Arc<Client>) -> Result<(), LabError> {
         run_on_threads(
             self.config.threads,
-            || RocksSession { db: &self.db },
+            || RocksSession {
+                db: &self.db,
+                open: None,
+            },
             &*client,
         )
     }
@@ -216,27 +219,31 @@ impl Engine for RocksEngine {
 
 struct RocksSession<'d> {
     db: &'d Db,
+    /// The transaction that is open, if any.
+    open: Option<Transaction<'d>>,
 }
 
 impl Tables for RocksSession<'_> {
     fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
         value.clear();
-        let get = self
-            .db
-            .get(table, key, |found| value.extend_from_slice(found));
+        let visit = |found: &[u8]| value.extend_from_slice(found);
+        let get = self.db.get(self.open.as_ref(), table, key, visit);
         get.map_err(failed)
     }
 
     fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<(), LabError> {
-        self.db.put(table, key, value).map_err(failed)
+        let put = self.db.put(self.open.as_ref(), table, key, value);
+        put.map_err(failed)
     }
 
     fn delete(&mut self, table: usize, key: &[u8]) -> Result<(), LabError> {
-        self.db.delete(table, key).map_err(failed)
+        let delete = self.db.delete(self.open.as_ref(), table, key);
+        delete.map_err(failed)
     }
 
     fn scan(&mut self, table: usize, from: &[u8], visit: &mut Visit<'_>) -> Result<(), LabError> {
-        self.db.scan(table, from, visit).map_err(failed)
+        let scan = self.db.scan(self.open.as_ref(), table, from, visit);
+        scan.map_err(failed)
     }
 }
 
@@ -246,47 +253,18 @@ impl Session for RocksSession<'_> {
     }
 
     fn transact(&mut self, _: Access, work: &mut Work<'_>) -> Result<Ended, LabError> {
-        let Some(mut transaction) = self.db.begin() else {
-            return ended(work(self));
-        };
-        let decided = work(&mut Open {
-            transaction: &mut transaction,
-        });
-        match decided {
-            Ok(Decision::Commit) => match transaction.commit() {
+        self.open = self.db.begin();
+        let decided = work(self);
+        match (self.open.take(), decided) {
+            (Some(open), Ok(Decision::Commit)) => match open.commit() {
                 Ok(()) => Ok(Ended::Committed),
                 Err(why) => ended(Err(failed(why))),
             },
-            other => {
-                transaction.roll_back().map_err(failed)?;
+            (Some(open), other) => {
+                open.roll_back().map_err(failed)?;
                 ended(other)
             }
+            (None, decided) => ended(decided),
         }
-    }
-}
-
-struct Open<'s, 'd> {
-    transaction: &'s mut ffi::Transaction<'d>,
-}
-
-impl Tables for Open<'_, '_> {
-    fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
-        value.clear();
-        let get = self
-            .transaction
-            .get(table, key, |found| value.extend_from_slice(found));
-        get.map_err(failed)
-    }
-
-    fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<(), LabError> {
-        self.transaction.put(table, key, value).map_err(failed)
-    }
-
-    fn delete(&mut self, table: usize, key: &[u8]) -> Result<(), LabError> {
-        self.transaction.delete(table, key).map_err(failed)
-    }
-
-    fn scan(&mut self, table: usize, from: &[u8], visit: &mut Visit<'_>) -> Result<(), LabError> {
-        self.transaction.scan(table, from, visit).map_err(failed)
     }
 }
