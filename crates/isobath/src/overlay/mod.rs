@@ -20,20 +20,24 @@
 //! This part has the state alone. `levels` reads and changes it, `merging` seals and merges.
 
 mod filter;
+mod levels;
 mod memory;
 mod pace;
 mod run;
 mod trim;
 
 pub(crate) use filter::Filter;
+pub(crate) use levels::Levels;
 pub(crate) use memory::{Memory, Put};
 pub(crate) use pace::Pace;
 pub(crate) use run::{Combining, Position, Run};
 pub(crate) use trim::{Trim, Trims};
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
+
+use levels::Versions;
 
 use crate::canary::{self, Canary};
 use crate::error::StorageError as Error;
@@ -72,74 +76,6 @@ const FILTER_SHARE: u64 = 4;
 /// Changes of a tree after which it is asked whether it is to have overlays.
 const LOOK_EVERY: u64 = 1024;
 const SMALL_LOOK_EVERY: u64 = 8;
-
-/// The parts of a tree with overlays, from new to old; the base is last.
-pub(crate) struct Levels {
-    /// No others of the tree have it, since it got overlays.
-    pub(crate) number: u64,
-    pub(crate) memory: Arc<Memory>,
-    /// The one that is being sealed: no commit changes it any more, but those that were in flight.
-    pub(crate) sealing: Option<Arc<Memory>>,
-    /// From new to old.
-    pub(crate) runs: Vec<Arc<Run>>,
-    /// How far merges have come.
-    pub(crate) position: Arc<Position>,
-}
-
-impl Levels {
-    /// The same with other parts, for a change.
-    pub(crate) fn with_runs(&self, runs: Vec<Arc<Run>>) -> Levels {
-        Levels {
-            runs,
-            ..self.copy()
-        }
-    }
-
-    /// The same, for a change.
-    pub(crate) fn copy(&self) -> Levels {
-        Levels {
-            number: self.number,
-            memory: Arc::clone(&self.memory),
-            sealing: self.sealing.clone(),
-            runs: self.runs.clone(),
-            position: Arc::clone(&self.position),
-        }
-    }
-
-    /// Whether merges have passed all of a run: of the oldest one, then.
-    pub(crate) fn has_merged_run(&self) -> bool {
-        let oldest = self.runs.last();
-        oldest.is_some_and(|run| run.is_merged_at(&self.position))
-    }
-
-    /// Records of runs that are to be merged.
-    pub(crate) fn unmerged(&self) -> u64 {
-        self.runs.iter().map(|run| run.unmerged()).sum()
-    }
-
-    /// Bytes of changes that no run has.
-    pub(crate) fn memory_bytes(&self) -> u64 {
-        let sealing = self.sealing.as_ref().map_or(0, |memory| memory.bytes());
-        self.memory.bytes() + sealing
-    }
-}
-
-/// The `Levels` of a tree, and those of before that readers may have.
-struct Versions {
-    current: Arc<Levels>,
-    /// From old to new.
-    former: VecDeque<Arc<Levels>>,
-}
-
-impl Versions {
-    /// Forgets the oldest as long as no reader has them.
-    fn forget_unused(&mut self) {
-        let is_free = |former: &Arc<Levels>| Arc::strong_count(former) == 1;
-        while self.former.front().is_some_and(is_free) {
-            self.former.pop_front();
-        }
-    }
-}
 
 /// A tree with overlays.
 pub(crate) struct Overlaid {
@@ -222,10 +158,7 @@ impl Overlaid {
         Overlaid {
             tree,
             serial,
-            levels: Mutex::new(Versions {
-                current: Arc::new(levels),
-                former: VecDeque::new(),
-            }),
+            levels: Mutex::new(Versions::new(levels)),
             trims: Mutex::default(),
             combining: Mutex::default(),
             sealed_before: AtomicU64::new(sealed_before.0),

@@ -421,7 +421,7 @@ pub(super) const ROWS: &[Row] = &[
     row(Canary::SealBeyondMemory, "0105", "Recovery repeats all changes that no run has.",
         campaign(POWER).shape(Shape::Overlaid)),
     test(Canary::SealBesideBackup, "0105", "The log repeats what a backup has older copies of.",
-        ("isobath", Some("engine"), "overlays::a_backup_has_what_was_changed_before_the_tree_had_overlays"),
+        ("isobath", Some("engine"), "overlays::backups::a_backup_has_what_was_changed_before_the_tree_had_overlays"),
         "a tree has to get overlays, and a memory to be sealed, between a backup's last copy and its end"),
     row(Canary::SealBesideMerge, "0105", "A run is added between two merges.",
         campaign(&[]).shape(Shape::Overlaid)),
