@@ -88,6 +88,24 @@ def test_simulations() -> None:
         figures.analysis({"rows": tables["hot-cold"]})
 
 
+def test_cost_maps() -> None:
+    # The shape of paper 002's Figure 7c: one side is fast with little data, the other takes little
+    # space.
+    runs = pandas.DataFrame(
+        [["lsm", 100.0, 4000.0], ["lsm", 200.0, 3000.0], ["btree", 100.0, 1500.0],
+         ["btree", 350.0, 1000.0]],
+        columns=["engine", "data_bytes", "operations_per_s"],
+    )  # fmt: skip
+    axes = figures.cost_map(runs, "lsm", "btree").axes[0]
+    counts = [text.get_text() for text in axes.texts]
+    assert len(counts) == 64
+    # 437.5 bytes at 5,000/s, 3,500 bytes at 5,000/s, 437.5 bytes at 40,000/s.
+    assert (counts[0], counts[7], counts[56]) == ("3/5", "18/10", "10/27")
+    offered = runs.assign(setting_rate_per_s=[None, None, 5.0, 5.0])
+    with pytest.raises(InvalidArgument, match="no run of engine 'btree'"):
+        figures.cost_map(offered, "lsm", "btree")
+
+
 @needs_command
 def test_measurements(tmp_path: Path) -> None:
     rows = lab.raw(memory=True, bytes="16MiB", depth=[1, 8], duration=0.05, warm_up=0)

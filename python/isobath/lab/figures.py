@@ -27,6 +27,7 @@ __all__ = [
     "analysis",
     "benchmark",
     "cleaning",
+    "cost_map",
     "heat_map",
     "model",
     "predictions",
@@ -38,6 +39,8 @@ __all__ = [
 _WIDTH, _HEIGHT = 5.4, 3.6
 #: Lines that one chart has at most.
 _LINES = 12
+#: Columns and rows of a cost map, and drives' worth of the largest point up to which it goes.
+_COST_STEPS, _COST_SCALE = 8, 10.0
 #: What `raw` varies, and the words for it.
 _RAW_AXES = {
     "depth": "I/Os in flight per thread",
@@ -539,6 +542,61 @@ def advice(advised: Advice) -> Figure:
         grid[0].errorbar(
             predicted["engine"], rate, yerr=[rate - low, high - rate], color="black", fmt="none"
         )
+    return figure
+
+
+def cost_map(runs: DataFrame, first: str, other: str, *, by: str = "engine") -> Figure:
+    """The cost map of `isobath bench`: drives that two sides need, over data and rate.
+
+    A run is a point: one drive serves so much data at such a rate, and data is split evenly over
+    drives. Modelled from the runs, not measured (paper 002, Figures 7c and 9). Runs that were
+    offered a rate are left out: they do not say what an engine can serve.
+    """
+    _check(runs, [by, "data_bytes", "operations_per_s"], "the runs")
+    numpy = module("numpy", "lab", "isobath.lab.figures")
+    rates = runs["operations_per_s"]
+    if "modelled_operations_per_s" in runs.columns:
+        rates = runs["modelled_operations_per_s"].fillna(rates)
+    points = runs.assign(rate=rates)[(runs["data_bytes"] > 0) & (rates > 0)]
+    if "setting_rate_per_s" in points.columns:
+        points = points[points["setting_rate_per_s"].isna()]
+    for side in (first, other):
+        if not (points[by] == side).any():
+            raise InvalidArgument(f"no run of {by} {side!r} says what it can serve")
+    steps = numpy.arange(1, _COST_STEPS + 1) / _COST_STEPS * _COST_SCALE
+    data = steps * points["data_bytes"].max()
+    rate = steps * points["rate"].max()
+
+    def drives(side: str) -> Any:
+        each = [
+            numpy.maximum(
+                numpy.ceil(data / point["data_bytes"])[None, :],
+                numpy.ceil(rate / point["rate"])[:, None],
+            )
+            for _, point in points[points[by] == side].iterrows()
+        ]
+        return numpy.minimum.reduce(each)
+
+    needed, others = drives(first), drives(other)
+    figure, grid = _charts(1)
+    axes = grid[0]
+    # Blue where the first side needs fewer drives, red where the other one does.
+    axes.imshow(
+        numpy.sign(needed - others), origin="lower", aspect="auto", cmap="coolwarm", vmin=-2, vmax=2
+    )
+    for y, x in numpy.ndindex(needed.shape):
+        text = f"{needed[y, x]:.0f}/{others[y, x]:.0f}"
+        axes.text(x, y, text, ha="center", va="center", fontsize="xx-small")
+    engineering = module("matplotlib.ticker", "lab", "isobath.lab.figures").EngFormatter(sep="")
+    places = numpy.arange(_COST_STEPS)
+    axes.set_xticks(places, labels=[engineering(value) for value in data])
+    axes.set_yticks(places, labels=[engineering(value) for value in rate])
+    axes.tick_params("x", rotation=45)
+    axes.set(
+        title=f"drives needed, modelled: {first} / {other}",
+        xlabel="bytes of data",
+        ylabel="operations per second",
+    )
     return figure
 
 
