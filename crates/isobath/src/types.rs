@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::OpenError;
-use crate::page::{PageId, get_u32};
+use crate::page::{Lsn, PageId, get_u32, get_u64};
 
 /// The number that names a tree in its pages and in the log; never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -110,6 +110,16 @@ pub(crate) fn dropped_by(key: &[u8]) -> Option<TreeId> {
 
 /// First byte of the catalog's key that says that a tree has overlays; its number follows.
 pub(crate) const OVERLAID: u8 = b'o';
+
+/// Where the value of that key has the LSN before which the log's changes of the tree are not to be
+/// repeated: runs have them.
+pub(crate) const SEALED_BEFORE: usize = 16;
+
+/// The tree of which a record of the catalog says so, and that LSN.
+pub(crate) fn sealed_before(key: &[u8], value: &[u8]) -> Option<(TreeId, Lsn)> {
+    let is_one = key.len() == 5 && key[0] == OVERLAID && value.len() >= SEALED_BEFORE + 8;
+    is_one.then(|| (TreeId(get_u32(key, 1)), Lsn(get_u64(value, SEALED_BEFORE))))
+}
 
 /// First byte of the catalog's key of a run of overlays that is being built or freed; its number
 /// follows.

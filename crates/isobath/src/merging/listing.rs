@@ -21,7 +21,7 @@ use crate::context::{TaskContext, TaskWorker};
 use crate::error::StorageError as Error;
 use crate::overlay::{Initial, MAX_TREE_RUNS, Overlaid, Position, Run};
 use crate::page::{Lsn, PageId, get_u32, get_u64, put_u32, put_u64};
-use crate::types::{CATALOG, OVERLAID, UNLISTED_RUN};
+use crate::types::{CATALOG, OVERLAID, SEALED_BEFORE, UNLISTED_RUN};
 
 const HEADER: usize = 24;
 const RUN: usize = 24;
@@ -53,7 +53,7 @@ pub(super) fn encode_new(tree: Tree) -> Vec<u8> {
 /// The entry of a tree with these runs, which have all of its changes before this LSN.
 pub(super) fn encode(overlaid: &Overlaid, runs: &[Arc<Run>], sealed_before: Lsn) -> Vec<u8> {
     let mut bytes = encode_new(overlaid.tree);
-    put_u64(&mut bytes, 16, sealed_before.0);
+    put_u64(&mut bytes, SEALED_BEFORE, sealed_before.0);
     bytes.resize(HEADER + RUN * runs.len(), 0);
     put_u32(&mut bytes, 8, u32::from(!overlaid.has_large()));
     put_u32(&mut bytes, 12, runs.len() as u32);
@@ -90,15 +90,9 @@ pub(crate) fn decode(key: &[u8], value: &[u8]) -> Option<Listed> {
             id: TreeId(get_u32(key, 1)),
         },
         has_none_large: get_u32(value, 8) == 1,
-        sealed_before: Lsn(get_u64(value, 16)),
+        sealed_before: Lsn(get_u64(value, SEALED_BEFORE)),
         runs: runs.collect(),
     })
-}
-
-/// The tree of which a record of the catalog says that runs have all changes before some LSN, and
-/// that.
-pub(crate) fn sealed_before(key: &[u8], value: &[u8]) -> Option<(TreeId, Lsn)> {
-    decode(key, value).map(|listed| (listed.tree.id, listed.sealed_before))
 }
 
 /// The number of a run that the catalog lists as one that is being built or freed.

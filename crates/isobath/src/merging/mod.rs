@@ -19,7 +19,7 @@ mod seal;
 mod trim;
 
 pub(crate) use leave::Does;
-pub(crate) use listing::{decode, list_unlisted, sealed_before, unlisted};
+pub(crate) use listing::{decode, list_unlisted, unlisted};
 
 use std::cell::Cell;
 use std::ops::Bound;

@@ -10,13 +10,12 @@ use crate::checkpoint::Superblock;
 use crate::error::{OpenError, StorageError};
 use crate::log::record::{Body, Copied, Kind, Mapped, Operation, Token, decode};
 use crate::log::{LogArea, LogEnd, Reader};
-use crate::merging;
 use crate::page::{Lsn, PageId};
 use crate::recovery::AsFar;
 use crate::recovery::unflushed_chunks::{UnflushedChunks, find_end};
 use crate::shared::Address;
 use crate::sync::{HashMap, HashSet};
-use crate::types::{CATALOG, TreeId, dropped_by, replaced_by};
+use crate::types::{CATALOG, TreeId, dropped_by, replaced_by, sealed_before};
 
 /// The newest that the log says of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -282,8 +281,7 @@ impl Scan {
                     }
                     if operation.tree == CATALOG
                         && let Some(value) = operation.value
-                        && let Some((tree, lsn)) =
-                            merging::sealed_before(operation.key, value.bytes)
+                        && let Some((tree, lsn)) = sealed_before(operation.key, value.bytes)
                     {
                         self.loads.note(tree, &[], lsn);
                     }
