@@ -1,5 +1,6 @@
 """The laboratory: frames, predictions, figures, and what goes wrong."""
 
+import math
 import os
 import signal
 import subprocess
@@ -101,7 +102,7 @@ def test_cost_maps() -> None:
     assert len(counts) == 64
     # 437.5 bytes at 5,000/s, 3,500 bytes at 5,000/s, 437.5 bytes at 40,000/s.
     assert (counts[0], counts[7], counts[56]) == ("3/5", "18/10", "10/27")
-    offered = runs.assign(setting_rate_per_s=[None, None, 5.0, 5.0])
+    offered = runs.assign(setting_rate_per_s=[math.nan, math.nan, 5.0, 5.0])
     with pytest.raises(InvalidArgument, match="no run of engine 'btree'"):
         figures.cost_map(offered, "lsm", "btree")
 
