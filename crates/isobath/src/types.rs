@@ -127,7 +127,7 @@ pub(crate) const UNLISTED_RUN: u8 = b'r';
 
 /// First byte of the catalog's key that a large transaction takes out of the catalog, where it
 /// never is, with the commit that makes its changes of a tree a run; the tree's number follows. So
-/// what the log has of the tree before that is not to be repeated.
+/// streams of changes know that the log does not have these.
 pub(crate) const REPLACED: u8 = b'w';
 
 /// The tree that got a run of a large transaction when `key` was taken out of the catalog.

@@ -325,11 +325,11 @@ impl Options {
     /// **Experimental.** Updates spread over a large tree write a fraction of what they write
     /// otherwise; lookups may look into several places, and scans read all of them. In a full
     /// volume a change that is no removal first waits until all is merged, and fails if that has
-    /// freed nothing. Bulk loads, large transactions, drops of trees and
-    /// [`Store::compact`](crate::Store::compact) first merge all that the overlays have, for which
-    /// changes of the tree wait. Statistics and estimates of a tree are of its merged part. A
-    /// recovery keeps the changes of the log in memory that are not in the store's pages, for trees
-    /// with overlays.
+    /// freed nothing. [`Store::compact`](crate::Store::compact), large transactions that remove whole
+    /// ranges, drops of trees with large values, and loads of these or beside newer keys first merge
+    /// all that the overlays have, for which changes of the tree wait. Statistics and estimates of a
+    /// tree are of its merged part. For trees with overlays a recovery keeps the log's changes in
+    /// memory that no run has.
     ///
     /// A store that was once opened with this cannot be opened by versions that do not know
     /// overlays. Opened without it, trees that have overlays keep them, and others get none.

@@ -10,12 +10,12 @@
 //! 2. New `Levels`. Once no reader has earlier ones the older runs are trimmed by that range.
 //!
 //! So at each time the new run says the same as the others or nothing: readers need not know how
-//! far a step has come, nor does a recovery, for which the new run is one like the others. It counts
-//! as sealed where the newest of them was. What only older ones had merged by then, the base has as
-//! it is in the new run.
+//! far a step has come, nor does a recovery, for which the new run is one like the others. It
+//! counts as sealed where the newest of them was. What only older ones had merged by then, the base
+//! has as it is in the new run.
 //!
-//! No step is taken while a trim frees what merges have passed: it would not heed what the step puts
-//! into the new run, and take newer records.
+//! No step is taken while a trim frees what merges have passed: it would not heed what the step
+//! puts into the new run, and take newer records.
 
 use std::ops::Bound;
 use std::sync::Arc;

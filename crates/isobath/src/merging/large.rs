@@ -7,8 +7,8 @@
 //! 3. Validate each change, and build a run of them. Readers see the trees as they were.
 //! 4. Wait until all that is durable, and what earlier commits have changed in leaves before the
 //!    trees had overlays.
-//! 5. One commit lists the runs. It says of each tree that no record before it is to be repeated:
-//!    recovery would put that into memory, above the run.
+//! 5. One commit lists the runs. It says of each tree, as sealing does, that no record before 4 is
+//!    to be repeated: recovery would put that into memory, above the run.
 //! 6. Once that is durable, and every commit before it, readers find the runs
 //!    ([`Installs::install`]). Open the trees.
 //!
@@ -20,6 +20,7 @@ use std::sync::Arc;
 use super::leave::Alone;
 use super::{Merging, Work, listing};
 use crate::btree::{Change, Loader, NotLoaded, Tree, TreeId, ValueKind, ValueRef};
+use crate::canary::{self, Canary};
 use crate::context::{TaskContext, TaskWorker, WriteContext};
 use crate::error::{StorageError, TransactionError};
 use crate::extent::{self, Extent};
@@ -244,11 +245,16 @@ impl Work<'_> {
 
     /// Commits that the trees have these runs.
     fn list_runs(&self, commit: &LargeCommit<'_>, runs: &Runs<'_>) -> Result<(), TransactionError> {
-        let (local, parts) = (self.local, &self.local.parts);
-        if parts.log.is_on() {
+        let (local, log) = (self.local, &self.local.parts.log);
+        let sealed_before = log.next();
+        if log.is_on() {
             // The log does not repeat what was changed in leaves before they had overlays.
-            TaskContext { local }.flush_older_than(parts.log.next())?;
+            TaskContext { local }.flush_older_than(sealed_before)?;
         }
+        let before = |own: &Overlaid| match canary::is_on(Canary::RepeatOverRuns) {
+            true => own.sealed_before(),
+            false => sealed_before,
+        };
         let entry = |(own, run): (&Arc<Overlaid>, &Arc<Run>)| {
             let mut listed = vec![Arc::clone(run)];
             listed.extend(own.levels().runs.iter().cloned());
@@ -257,7 +263,7 @@ impl Work<'_> {
                 listing::key(UNLISTED_RUN, run.tree.id),
                 (
                     listing::key(OVERLAID, id),
-                    listing::encode(own, &listed, own.sealed_before()),
+                    listing::encode(own, &listed, before(own)),
                 ),
                 listing::key(REPLACED, id),
             )
@@ -285,6 +291,8 @@ impl Work<'_> {
             Durability::Synced,
             &mut |_, _| Ok(true),
         )?;
+        let overlaid = runs.overlaid.iter();
+        overlaid.for_each(|own| own.set_sealed_before(sealed_before));
         Counters::add(&self.transactions.counters.large_commits, 1);
         Ok(())
     }

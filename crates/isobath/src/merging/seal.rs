@@ -5,11 +5,11 @@
 //! 3. A tree is built of it, which the catalog lists as a run that is being built: a crash frees
 //!    it.
 //! 4. Between two merges one commit makes it the newest run of the tree: merges pass it from there.
-//!    It says from where on a recovery repeats changes: from the first one in the new memory, and at
-//!    the latest from the first commit after 1. Runs have those before, and leaves those from before
-//!    the tree had overlays, which are durable by then. A backup may have older copies of leaves,
-//!    for which the log repeats what has changed in them: beside one the commit says what the last
-//!    one said.
+//!    It says from where on a recovery repeats changes: from the first one in the new memory, and
+//!    at the latest from the first commit after 1. Runs have those before, and leaves those from
+//!    before the tree had overlays, which are durable by then. A backup may have older copies of
+//!    leaves, for which the log repeats what has changed in them: beside one the commit says what
+//!    the last one said.
 //! 5. Readers find it in place of the memory, which lets go of the log.
 
 use std::ops::Bound;

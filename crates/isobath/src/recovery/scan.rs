@@ -15,7 +15,7 @@ use crate::recovery::AsFar;
 use crate::recovery::unflushed_chunks::{UnflushedChunks, find_end};
 use crate::shared::Address;
 use crate::sync::{HashMap, HashSet};
-use crate::types::{CATALOG, TreeId, dropped_by, replaced_by, sealed_before};
+use crate::types::{CATALOG, TreeId, dropped_by, sealed_before};
 
 /// The newest that the log says of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,8 +36,8 @@ pub(crate) struct Base<'b> {
     pub(crate) has: &'b dyn Fn(PageId) -> bool,
 }
 
-/// From which LSN on commits are repeated, by tree and key: bulk loads and runs of overlays that the
-/// log makes parts of trees have what was true then.
+/// From which LSN on commits are repeated, by tree and key: bulk loads and runs of overlays that
+/// the log makes parts of trees have what was true then.
 #[derive(Default)]
 pub(crate) struct Loads(HashMap<TreeId, Vec<(Vec<u8>, Lsn)>>);
 
@@ -273,12 +273,6 @@ impl Scan {
                 self.commits += 1;
                 self.confirm(tokens, chunks, lsn);
                 for operation in operations {
-                    if operation.tree == CATALOG
-                        && let Some(tree) = replaced_by(operation.key)
-                        && !canary::is_on(Canary::RepeatOverRuns)
-                    {
-                        self.loads.note(tree, &[], lsn);
-                    }
                     if operation.tree == CATALOG
                         && let Some(value) = operation.value
                         && let Some((tree, lsn)) = sealed_before(operation.key, value.bytes)

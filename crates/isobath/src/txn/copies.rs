@@ -33,8 +33,8 @@ impl Copies {
         self.copying.store(false, Ordering::SeqCst);
     }
 
-    /// Whether a backup copies the store. What it copies from here on it has as it is now, or newer,
-    /// if this says that none does.
+    /// Whether a backup copies the store. If none does, the next one has pages as they are now, or
+    /// newer.
     pub(crate) fn is_copying(&self) -> bool {
         self.copying.load(Ordering::SeqCst)
     }
