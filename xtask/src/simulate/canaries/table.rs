@@ -429,7 +429,7 @@ pub(super) const ROWS: &[Row] = &[
         ("isobath", Some("engine"), "overlays::what_is_loaded_again_is_there_whatever_merges_have_passed"),
         "a load has to come to keys that were removed, merged and not yet trimmed, and the store to be opened again"),
     row(Canary::RepeatOverRuns, "0105", "Recovery repeats no commits above a large transaction's run.",
-        campaign(POWER).shape(Shape::Overlaid)),
+        campaign(POWER).shape(Shape::Overlaid).from(400)),
     row(Canary::StreamSkips, "0106", "A stream gives out all changes of a transaction.",
         campaign(&[]).shape(Shape::Streamed).quick()),
     row(Canary::StreamTwice, "0106", "A stream goes on behind what it has given out.",
