@@ -20,7 +20,6 @@ use std::sync::Arc;
 use super::leave::Alone;
 use super::{Merging, Work, listing};
 use crate::btree::{Change, Loader, NotLoaded, Tree, TreeId, ValueKind, ValueRef};
-use crate::canary::{self, Canary};
 use crate::context::{TaskContext, TaskWorker, WriteContext};
 use crate::error::{StorageError, TransactionError};
 use crate::extent::{self, Extent};
@@ -251,10 +250,6 @@ impl Work<'_> {
             // The log does not repeat what was changed in leaves before they had overlays.
             TaskContext { local }.flush_older_than(sealed_before)?;
         }
-        let before = |own: &Overlaid| match canary::is_on(Canary::RepeatOverRuns) {
-            true => own.sealed_before(),
-            false => sealed_before,
-        };
         let entry = |(own, run): (&Arc<Overlaid>, &Arc<Run>)| {
             let mut listed = vec![Arc::clone(run)];
             listed.extend(own.levels().runs.iter().cloned());
@@ -263,7 +258,7 @@ impl Work<'_> {
                 listing::key(UNLISTED_RUN, run.tree.id),
                 (
                     listing::key(OVERLAID, id),
-                    listing::encode(own, &listed, before(own)),
+                    listing::encode(own, &listed, sealed_before),
                 ),
                 listing::key(REPLACED, id),
             )

@@ -276,6 +276,7 @@ impl Scan {
                     if operation.tree == CATALOG
                         && let Some(value) = operation.value
                         && let Some((tree, lsn)) = sealed_before(operation.key, value.bytes)
+                        && !canary::is_on(Canary::RepeatOverRuns)
                     {
                         self.loads.note(tree, &[], lsn);
                     }
