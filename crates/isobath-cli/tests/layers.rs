@@ -42,6 +42,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("what every part may know", &["shared"]),
     ("workers and tasks", &["runtime"]),
     ("the write-ahead log", &["log"]),
+    ("the bytes of a tree's nodes", &["node"]),
     ("records above the pages", &["overlay"]),
     ("pages in memory", &["buffer"]),
     ("room on the volume", &["pagestore"]),

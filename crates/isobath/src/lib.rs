@@ -199,6 +199,7 @@ mod extent;
 mod levels;
 mod log;
 mod merging;
+mod node;
 mod output;
 mod overlay;
 mod page;

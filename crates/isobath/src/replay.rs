@@ -168,13 +168,13 @@ impl Replay {
                 }
             }
         }
-        if engine.merging.is_on() {
+        if self.0.changes_overlays {
             // Whether a tree has overlays at the end decides where all of its changes go.
             let log = log_reader(&volume, &area, superblock).until(self.0.end.lsn);
             wait(start_applying(runtime, self.catalog_changes(log)?)?)?;
-            let restore = |local: &WorkerState| Merging::restore(local).map(drop);
-            runtime.run(Urgency::Ordinary, restore)?;
         }
+        let restore = |local: &WorkerState| Merging::restore(local).map(drop);
+        runtime.run(Urgency::Ordinary, restore)?;
         let mut log = log_reader(&volume, &area, superblock).until(self.0.end.lsn);
         let mut orphans = Vec::new();
         let mut applying = Vec::new();

@@ -84,6 +84,17 @@ impl<'v> ValueRef<'v> {
         }
     }
 
+    /// What an overlay says of a key that was removed.
+    pub(crate) const TOMBSTONE: ValueRef<'static> = ValueRef {
+        kind: ValueKind::Extent,
+        bytes: &[],
+    };
+
+    /// Whether it stands for none.
+    pub(crate) fn is_tombstone(&self) -> bool {
+        *self == ValueRef::TOMBSTONE
+    }
+
     /// Whether a leaf can hold it beside a key of `key_len` bytes.
     pub(crate) fn is_storable(&self, key_len: usize) -> bool {
         match self.kind {

@@ -582,8 +582,6 @@ impl Scenario {
         let (workers, tasks) = (self.workers as u64, self.tasks as u64);
         let frames = 128 + 64 * workers + 4 * workers * tasks + self.extra_frames;
         let overlays = self.more.small.overlay_bytes.is_some();
-        // They take half of the memory.
-        let frames = if overlays { 2 * frames } else { frames };
         let options = Options::new()
             .durability(self.durability)
             .version_store_bytes(self.version_bytes)

@@ -159,8 +159,7 @@ pub(crate) fn check(runtime: &Runtime, progress: Progress<'_>) -> Result<CheckRe
 fn check_here(local: &WorkerState, progress: Progress<'_>) -> Result<CheckReport, Error> {
     local.engine.transactions.gc(local);
     let engine = &local.engine;
-    let has_overlays = engine.merging.is_on();
-    let does_merge = has_overlays && engine.shared.writable().is_ok();
+    let does_merge = engine.shared.writable().is_ok();
     let _pause = match does_merge {
         true => Some(engine.merging.pause(local)?),
         false => None,
@@ -194,7 +193,7 @@ fn check_here(local: &WorkerState, progress: Progress<'_>) -> Result<CheckReport
     // which goes on with it.
     let half_dropped = catalog::list_dropped(local)
         .map_err(Error::from)
-        .and_then(|trees| Ok(!trees.is_empty() || has_overlays && has_unlisted(local)?));
+        .and_then(|trees| Ok(!trees.is_empty() || has_unlisted(local)?));
     let half_dropped = match half_dropped {
         Ok(is_any) => is_any,
         Err(error) => {

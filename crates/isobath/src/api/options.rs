@@ -34,9 +34,6 @@ const FRAMES_PER_TASK: u64 = 4;
 /// Part of the pool's size that the version store may take unless an option says
 /// otherwise.
 const VERSION_SHARE: u64 = 16;
-/// Part of the pool's size that one memory of overlays may take beside it in a store that has some
-/// without being asked for them.
-const UNASKED_OVERLAYS: u64 = 16;
 /// Share of the memory that a pool takes by default: one part in this many.
 const MEMORY_SHARE: u64 = 4;
 /// Volumes with a lower limit are cleaned by [`PolicyKind::Mdc`] by default:
@@ -153,7 +150,7 @@ impl Options {
             log_path: None,
             on_recovery: RecoveryListener::default(),
             publish_stats: true,
-            overlays: false,
+            overlays: true,
         }
     }
 
@@ -319,20 +316,18 @@ impl Options {
 
     /// Whether trees that are larger than the pool get *overlays*, so that they take changes like
     /// an LSM tree: a change goes to an ordered map in memory, which is written as a whole, and
-    /// merged into the tree later, range by range. By default off. Half of the pool's memory is
-    /// then for these maps.
+    /// merged into the tree later, range by range. By default on. These maps take frames of the
+    /// pool, up to half of them, while there are such trees.
     ///
-    /// **Experimental.** Updates spread over a large tree write a fraction of what they write
-    /// otherwise; lookups may look into several places, and scans read all of them. In a full
-    /// volume a change that is no removal first waits until all is merged, and fails if that has
-    /// freed nothing. [`Store::compact`](crate::Store::compact), large transactions that remove whole
-    /// ranges, drops of trees with large values, and loads of these or beside newer keys first merge
-    /// all that the overlays have, for which changes of the tree wait. Statistics and estimates of a
-    /// tree are of its merged part. For trees with overlays a recovery keeps the log's changes in
-    /// memory that no run has.
+    /// Updates spread over a large tree write a fraction of what they write otherwise; lookups may
+    /// look into several places, and scans read all of them. In a full volume a change that is no
+    /// removal first waits until all is merged, and fails if that has freed nothing.
+    /// [`Store::compact`](crate::Store::compact), large transactions that remove whole ranges, drops
+    /// of trees with large values, and loads of these or beside newer keys first merge all that the
+    /// overlays have, for which changes of the tree wait. Estimates of a tree are of its merged part.
+    /// A recovery keeps the log's changes of such trees in memory that no run has.
     ///
-    /// A store that was once opened with this cannot be opened by versions that do not know
-    /// overlays. Opened without it, trees that have overlays keep them, and others get none.
+    /// Opened without this, trees that have overlays keep them, and others get none.
     #[must_use]
     pub fn overlays(mut self, overlays: bool) -> Options {
         self.overlays = overlays;
@@ -573,22 +568,12 @@ impl Options {
     /// Frames of the pool.
     pub(crate) fn frames(&self) -> u32 {
         let bytes = self.pool_bytes.saturating_sub(self.version_bytes());
-        let bytes = if self.overlays { bytes / 2 } else { bytes };
         (bytes / FRAME_COST as u64).min(u64::from(u32::MAX >> 2)) as u32
-    }
-
-    /// Bytes of one memory of overlays; a tree has two while one is sealed.
-    fn overlay_bytes(&self) -> u64 {
-        match self.overlays {
-            true => self.pool_bytes.saturating_sub(self.version_bytes()) / 4,
-            false => self.pool_bytes / UNASKED_OVERLAYS,
-        }
     }
 
     /// The smallest pool that has `frames` frames beside the version store.
     fn pool_of(&self, frames: u64) -> u64 {
         let bytes = frames * FRAME_COST as u64;
-        let bytes = if self.overlays { 2 * bytes } else { bytes };
         match self.version_store_bytes {
             Some(versions) => bytes + versions,
             None => (bytes * VERSION_SHARE).div_ceil(VERSION_SHARE - 1),
@@ -683,6 +668,8 @@ impl Options {
             let reason = "a log of 0 bytes is none, and needs no path".to_owned();
             return Err(bad("log_path", reason));
         }
+        // Two memories of overlays, one of which is sealed.
+        let lent = (self.frames() / 2).min(self.frames() - least as u32);
         let affordable = (u64::from(self.frames()) - base) / (FRAMES_PER_TASK * workers);
         Ok(Config {
             workers: self.workers,
@@ -696,7 +683,8 @@ impl Options {
             read_only: self.read_only,
             publish_stats: self.publish_stats,
             overlays: self.overlays,
-            overlay_bytes: self.overlay_bytes(),
+            overlay_bytes: u64::from(lent / 2) * PAGE_SIZE as u64,
+            lent_frames: lent,
             version_bytes: self.version_bytes(),
             durability: self.durability,
             log_bytes: self.wanted_log_bytes(),

@@ -561,10 +561,8 @@ impl Closer {
             // Snapshots that are still open end with the store.
             while local.engine.transactions.snapshots.abort_oldest() {}
             // First: what is left to confirm or free in the catalog goes with it.
-            if local.engine.merging.is_on() {
-                let engine = &local.engine;
-                engine.merging.end(&engine.transactions, local)?;
-            }
+            let engine = &local.engine;
+            engine.merging.end(&engine.transactions, local)?;
             local.engine.transactions.gc(local);
             extent::free_provisional(local);
             local.engine.checkpoints.trim(&local.worker);

@@ -15,9 +15,7 @@ use crate::output::{FileFailed, OutputFile, failed, unfinished, with_suffix};
 use crate::page::{PAGE_SIZE, get_u32, get_u64, put_u32, put_u64};
 
 /// The format that this version writes, and the newest that it reads.
-pub(crate) const BACKUP_FORMAT: u32 = 1;
-/// The format is so much higher where trees of the store may have overlays.
-const OVERLAYS_MORE: u32 = 3;
+pub(crate) const BACKUP_FORMAT: u32 = 4;
 /// First bytes of every block.
 const MAGIC: &[u8; 4] = b"ISBK";
 /// Bytes before a block's payload.
@@ -89,8 +87,6 @@ pub(crate) struct Header {
     pub(crate) log_segments: u32,
     /// Segments that the log may grow to; 0 if it does not.
     pub(crate) max_log_segments: u32,
-    /// Trees may have overlays.
-    pub(crate) overlays: bool,
     /// Seconds since 1970.
     pub(crate) created: u64,
 }
@@ -115,11 +111,7 @@ impl Header {
 
     fn encode(&self) -> [u8; HEADER_PAYLOAD] {
         let mut bytes = [0; HEADER_PAYLOAD];
-        put_u32(
-            &mut bytes,
-            0,
-            BACKUP_FORMAT + OVERLAYS_MORE * u32::from(self.overlays),
-        );
+        put_u32(&mut bytes, 0, BACKUP_FORMAT);
         put_u32(&mut bytes, 4, PAGE_SIZE as u32);
         bytes[8..24].copy_from_slice(&self.store_id);
         bytes[24..40].copy_from_slice(&self.id);
@@ -137,7 +129,7 @@ impl Header {
             return Err(BackupFileError::Malformed("the header is too short"));
         }
         let found = get_u32(bytes, 0);
-        let known = BACKUP_FORMAT + OVERLAYS_MORE;
+        let known = BACKUP_FORMAT;
         if found > known {
             return Err(BackupFileError::Newer { found, known });
         }
@@ -157,7 +149,6 @@ impl Header {
             segment_bytes: get_u32(bytes, 60),
             log_segments: get_u32(bytes, 64),
             max_log_segments: get_u32(bytes, 68),
-            overlays: found > BACKUP_FORMAT,
             created: get_u64(bytes, 72),
         })
     }
@@ -716,7 +707,6 @@ mod tests {
             segment_bytes: 1 << 20,
             log_segments: 4,
             max_log_segments,
-            overlays: false,
             created: 0,
         };
         let grows = header(256);

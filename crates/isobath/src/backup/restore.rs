@@ -245,7 +245,6 @@ fn superblock_of(file: &BackupFile, state: &BackupState) -> Result<Superblock, R
     superblock.checkpoint = CHECKPOINT;
     superblock.log = LogArea::new(0, [(u64::from(sizes.bytes), log)]);
     superblock.max_log_segments = header.max_log_segments;
-    superblock.overlays = header.overlays;
     superblock.open_epoch = state.open_epoch;
     superblock.log_start = state.log_start.0;
     superblock.log_epoch = state.open_epoch;

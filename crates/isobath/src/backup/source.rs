@@ -64,8 +64,6 @@ pub(super) struct RoundStart {
     pub(crate) log_bytes: u64,
     /// Segments that it may grow to; 0 where it does not.
     pub(crate) max_log_segments: u32,
-    /// Trees may have overlays.
-    pub(crate) overlays: bool,
 }
 
 /// A page or chunk that was read.
@@ -229,7 +227,6 @@ impl Source<'_> {
             tick: engine.pagestore.tick(),
             log_bytes: log_area(superblock).map_or(0, |area| area.bytes()),
             max_log_segments: superblock.max_log_segments,
-            overlays: superblock.overlays,
         }
     }
 

@@ -179,7 +179,6 @@ fn header(
             .log_bytes
             .div_ceil(u64::from(engine.shared.config.sizes.bytes)) as u32,
         max_log_segments: pass.max_log_segments,
-        overlays: pass.overlays,
         created: now.map_or(0, |now| now.as_secs()),
     };
     if let Some(base) = base {

@@ -1,7 +1,7 @@
 //! Reading the contents of a single page outside its tree, for corrupt stores.
 
-use super::node::{Image, MalformedNode, Node};
 use super::{TreeId, ValueKind};
+use crate::node::{Image, MalformedNode, Node};
 use crate::page::{PAGE_SIZE, PageId};
 
 /// One record of a leaf.

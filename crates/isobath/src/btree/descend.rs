@@ -1,8 +1,8 @@
 //! From the root to a node, with optimistic lock coupling.
 
-use super::node::{INNER_LINES, LEAF_LINES, MalformedNode, Node};
 use super::{AttemptError, Tree};
-use crate::buffer::{BufferPool, Optimistic, Restart, Words};
+use crate::buffer::{BufferPool, Optimistic, Restart};
+use crate::node::{INNER_LINES, LEAF_LINES, MalformedNode, Node, Words};
 use crate::page::PageId;
 
 /// An optimistic hold on a node, with the id that it was reached by.

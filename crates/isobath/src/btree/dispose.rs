@@ -5,11 +5,11 @@
 //! reachable from the root, so that the work can stop, and go on after a crash.
 
 use super::descend::{Hold, root};
-use super::node::{Builder, Image, MalformedNode, Node, without_last_children};
 use super::smo::Modification;
 use super::{AttemptError, Descriptor, Tree, ValueKind};
 use crate::buffer::Restart;
 use crate::context::WriteContext;
+use crate::node::{Builder, Image, MalformedNode, Node, without_last_children};
 use crate::page::{Lsn, PageId};
 use crate::sync::HashSet;
 

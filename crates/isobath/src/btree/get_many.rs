@@ -8,10 +8,10 @@
 use std::ops::Range;
 
 use super::descend::{Hold, root};
-use super::node::{INNER_LINES, LEAF_LINES, MalformedNode};
 use super::{AttemptError, Tree, ValueKind, ValueRef};
 use crate::buffer::{BufferPool, Restart};
 use crate::context::ReadContext;
+use crate::node::{INNER_LINES, LEAF_LINES, MalformedNode};
 use crate::page::PageId;
 
 /// Lookups in flight; about what a core's line fill buffers can use.

@@ -27,7 +27,6 @@ mod descend;
 mod dispose;
 mod get_many;
 mod load;
-mod node;
 mod ops;
 mod sample;
 mod smo;
@@ -54,11 +53,7 @@ use crate::buffer::Restart;
 use crate::page::PageId;
 
 /// Bytes of a page that its records and their slots may take.
-pub(crate) const PAGE_CAPACITY: usize = node::CAPACITY;
-
-/// Most levels that a tree can have. A tree whose nodes have only two children
-/// each reaches 2⁴⁰ leaves at this height.
-pub(crate) const MAX_LEVELS: u8 = 40;
+pub(crate) const PAGE_CAPACITY: usize = crate::node::CAPACITY;
 
 /// An extent descriptor that a change took out of the tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]

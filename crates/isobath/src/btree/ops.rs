@@ -3,13 +3,13 @@
 #[cfg(test)]
 use super::Old;
 use super::descend::Descent;
-use super::node::{Builder, Edit, LeafEdit, MalformedNode};
 use super::{AttemptError, Tree, TreeId, ValueKind, ValueRef, smo};
 use crate::MAX_KEY_BYTES;
 use crate::buffer::BufferPool;
 use crate::canary::{self, Canary};
 use crate::context::{ReadContext, WriteContext};
 use crate::log::record::Token;
+use crate::node::{Builder, Edit, LeafEdit, MalformedNode};
 use crate::page::{Lsn, PageId};
 
 /// The decision about a key's record, made with its current value.

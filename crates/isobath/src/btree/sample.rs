@@ -1,9 +1,9 @@
 //! Estimates the shape of a tree from a small part of its pages.
 
-use super::node::{Image, MalformedNode, Node};
 use super::{AttemptError, Tree, ValueKind};
 use crate::buffer::{PagePlace, Restart};
 use crate::context::ReadContext;
+use crate::node::{Image, MalformedNode, Node};
 use crate::page::{PageId, get_u64};
 
 /// Pages that are asked for together, if they are missing in memory.

@@ -1,9 +1,9 @@
 //! Checks every invariant of a whole tree.
 
-use super::node::{Image, MalformedNode, Node, common_prefix};
 use super::{AttemptError, Tree, ValueKind};
 use crate::buffer::{PagePlace, Restart};
 use crate::context::ReadContext;
+use crate::node::{Image, MalformedNode, Node, common_prefix};
 use crate::page::PageId;
 
 /// Receives everything that a tree owns.
@@ -37,7 +37,7 @@ impl Shape {
     /// Share of the leaves' bytes that is in use, from 0 to 1.
     #[cfg(test)]
     pub(crate) fn leaf_fill(&self) -> f64 {
-        self.leaf_bytes_used as f64 / (self.leaf_pages * super::node::CAPACITY as u64) as f64
+        self.leaf_bytes_used as f64 / (self.leaf_pages * crate::node::CAPACITY as u64) as f64
     }
 }
 

@@ -56,7 +56,7 @@ impl Buffer {
     /// written: it is changed again during the write. The same holds during recovery, when
     /// no reader waits.
     pub(crate) fn dirty_limit(&self, stored: Stored) -> usize {
-        let frames = self.pool.frames.count() as usize;
+        let frames = self.page_frames();
         let most = frames / 8 * 7;
         if self.shared.is_recovering() {
             return most;
@@ -83,7 +83,7 @@ impl Buffer {
 
     /// The limit of a store that is larger than its pool.
     pub(crate) fn min_dirty_limit(&self, stored: Stored) -> usize {
-        let share = self.pool.frames.count() as usize / DIRTY_SHARE;
+        let share = self.page_frames() / DIRTY_SHARE;
         // A log that has not grown yet holds fewer, and one beside which each page is cleaned for.
         let grows = self.log.area_bytes() < self.log.max_area_bytes();
         share

@@ -6,11 +6,13 @@
 
 #![allow(unsafe_code)]
 
+use std::sync::Arc;
+
 use isobath_io::HUGE_PAGE;
 
 use super::frame_state::FrameHeader;
 use super::mapping::FrameId;
-use super::words::Words;
+use crate::node::{Words, prefetch};
 use crate::page::PAGE_SIZE;
 use crate::small;
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -86,9 +88,29 @@ impl Drop for Region {
     }
 }
 
+/// The bytes of all frames; whoever shares them keeps them mapped.
+pub(super) struct Pages(Region);
+
+// SAFETY: as for `Frames`.
+unsafe impl Send for Pages {}
+// SAFETY: as above.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    /// The bytes of `frame`.
+    #[inline(always)]
+    pub(super) fn words(&self, frame: FrameId) -> &Words {
+        assert!((frame as usize) < self.0.len / PAGE_SIZE);
+        // SAFETY: within the region; every bit pattern is valid for atomics.
+        unsafe { &*self.0.base.add(frame as usize * PAGE_SIZE).cast::<Words>() }
+    }
+}
+
 /// The frames and their headers.
 pub(crate) struct Frames {
-    pages: Region,
+    pages: Arc<Pages>,
+    /// The first frame's bytes: that of `pages`, at hand.
+    base: *mut u8,
     headers: Region,
     count: u32,
     /// Frames below this were used; the others' memory was never touched.
@@ -109,9 +131,10 @@ impl Frames {
     ///
     /// The system's error where the address space is refused.
     pub(crate) fn map(count: u32) -> std::io::Result<Frames> {
-        let pages = Region::map(count as usize * PAGE_SIZE)?;
+        let pages = Arc::new(Pages(Region::map(count as usize * PAGE_SIZE)?));
         let headers = Region::map(count as usize * std::mem::size_of::<FrameHeader>())?;
         Ok(Frames {
+            base: pages.0.base,
             pages,
             headers,
             count,
@@ -146,12 +169,21 @@ impl Frames {
         from..to
     }
 
-    /// Gives the memory back. From here on every latch is held exclusively, so that nothing that
-    /// was read without a latch counts.
-    pub(crate) fn discard(&self) {
-        // In this order: a reader that sees a page's bytes gone sees that its latch is held.
+    /// The frames' bytes, to share.
+    pub(super) fn pages(&self) -> &Arc<Pages> {
+        &self.pages
+    }
+
+    /// Gives the headers' memory back. From here on every latch is held exclusively, so that
+    /// nothing that was read without a latch counts.
+    pub(crate) fn discard_headers(&self) {
         self.headers.discard();
-        self.pages.discard();
+    }
+
+    /// Gives the pages' memory back, after [`Frames::discard_headers`]: a reader that sees a page's
+    /// bytes gone sees that its latch is held. No frame is lent any more.
+    pub(crate) fn discard_pages(&self) {
+        self.pages.0.discard();
     }
 
     /// Number of frames.
@@ -173,13 +205,7 @@ impl Frames {
     pub(crate) fn words(&self, frame: FrameId) -> &Words {
         assert!(frame < self.count);
         // SAFETY: within the region; every bit pattern is valid for atomics.
-        unsafe {
-            &*self
-                .pages
-                .base
-                .add(frame as usize * PAGE_SIZE)
-                .cast::<Words>()
-        }
+        unsafe { &*self.base.add(frame as usize * PAGE_SIZE).cast::<Words>() }
     }
 
     /// Where `frame`'s bytes are, for I/O. The caller owns the frame: it holds
@@ -188,14 +214,14 @@ impl Frames {
     pub(crate) fn pointer(&self, frame: FrameId) -> *mut u8 {
         assert!(frame < self.count);
         // SAFETY: within the region.
-        unsafe { self.pages.base.add(frame as usize * PAGE_SIZE) }
+        unsafe { self.base.add(frame as usize * PAGE_SIZE) }
     }
 
     /// The bytes of these frames, to register with a channel: base and length in bytes.
     pub(crate) fn region(&self, frames: std::ops::Range<FrameId>) -> (*mut u8, usize) {
         assert!(frames.start <= frames.end && frames.end <= self.count);
         // SAFETY: within the region.
-        let base = unsafe { self.pages.base.add(frames.start as usize * PAGE_SIZE) };
+        let base = unsafe { self.base.add(frames.start as usize * PAGE_SIZE) };
         (base, frames.len() * PAGE_SIZE)
     }
 
@@ -210,10 +236,10 @@ impl Frames {
         };
         // SAFETY: both pointers lie within their regions.
         unsafe {
-            super::prefetch(self.headers.base.add(frame * 64));
-            let page = self.pages.base.add(frame * PAGE_SIZE);
+            prefetch(self.headers.base.add(frame * 64));
+            let page = self.base.add(frame * PAGE_SIZE);
             for line in lines.start..lines.end.min(PAGE_SIZE / 64) {
-                super::prefetch(page.add(64 * line));
+                prefetch(page.add(64 * line));
             }
         }
     }

@@ -67,7 +67,8 @@ mod tests {
         let seen = header.latch().optimistic().unwrap();
         assert!(header.latch().validate(seen));
         frames.words(2).put_u16(8, 7);
-        frames.discard();
+        frames.discard_headers();
+        frames.discard_pages();
         assert_eq!(frames.words(2).u64_at(8), 0);
         assert!(!header.latch().validate(seen) && header.latch().optimistic().is_none());
         assert!(!header.latch().try_shared() && !header.latch().try_upgrade(seen));

@@ -6,8 +6,8 @@
 
 use super::latch::Version;
 use super::mapping::{FrameId, PagePlace};
-use super::words::Words;
 use super::{BufferPool, FrameHeader, Restart};
+use crate::node::Words;
 use crate::page::{Lsn, PAGE_SIZE, PageId};
 
 /// A hold that takes no latch: what is read through it counts only after

@@ -90,7 +90,7 @@ impl MappingTable {
     /// Starts loading the word of `id` into the cache.
     #[inline(always)]
     pub(crate) fn prefetch(&self, id: PageId) {
-        crate::buffer::prefetch(std::ptr::from_ref(self.word(id)).cast());
+        crate::node::prefetch(std::ptr::from_ref(self.word(id)).cast());
     }
 
     /// Sets where `id` is; for the task that holds its frame exclusively, or owns the id.

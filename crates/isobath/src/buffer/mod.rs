@@ -22,6 +22,7 @@ mod latch;
 #[cfg(all(test, loom))]
 mod latch_loom;
 mod leaf_records;
+mod lent;
 mod long_read;
 #[cfg(test)]
 mod long_read_tests;
@@ -32,7 +33,6 @@ mod page_miss_tests;
 mod read_buffers;
 mod registered;
 mod replacement;
-mod words;
 mod worker_frames;
 
 pub(crate) use blocks::Stretch;
@@ -48,7 +48,6 @@ pub(crate) use latch::Version;
 pub(crate) use mapping::{FrameId, MappingTable, PagePlace};
 pub(crate) use read_buffers::{ReadBuffer, ReadBuffers, SharedBuffer};
 pub(crate) use replacement::Partition;
-pub(crate) use words::Words;
 
 use std::sync::Arc;
 
@@ -62,6 +61,7 @@ use crate::shared::{Address, Shared};
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicBool;
 use crate::types::TreeId;
+use lent::Lender;
 use worker_frames::FramesOfWorker;
 
 /// Why an attempt on pages has to start over, holding nothing.
@@ -76,19 +76,6 @@ pub(crate) enum Restart {
     NotResident(PageId),
     /// The attempt needs this many frames and page ids reserved beforehand.
     NeedPages(u32),
-}
-
-/// Starts loading the cache line at `address`. Any address is harmless.
-#[inline(always)]
-#[allow(unsafe_code)]
-pub(crate) fn prefetch(address: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch never faults.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
 }
 
 /// Frames and mapping table: all that a read needs.
@@ -113,13 +100,6 @@ impl BufferPool {
             dirty: DirtyQueue::new(),
             overlays: Overlays::default(),
         })
-    }
-
-    /// Gives the memory back, once the store is closed: readers that do not know that yet find
-    /// every latch taken and every page id free.
-    pub(crate) fn discard(&self) {
-        self.frames.discard();
-        self.mapping.discard();
     }
 
     /// An optimistic hold on page `id`; counts as an access for the replacement
@@ -175,7 +155,7 @@ pub(crate) struct Buffer {
     pub(crate) changes: Arc<ChangeTracker>,
     /// Per worker: the replacement queues of the pages that it has read or made.
     partitions: Vec<Mutex<Partition>>,
-    free_frames: Mutex<FreeFrames>,
+    lender: Arc<Lender>,
     /// Per worker: some page that its tasks wait for was loaded elsewhere.
     page_news: Vec<AtomicBool>,
     read_buffers: ReadBuffers,
@@ -201,6 +181,7 @@ impl Buffer {
         let frames = pool.frames.count() as usize;
         let count = workers.count();
         let depth = shared.config.depth;
+        let lender = Lender::new(Arc::clone(pool.frames.pages()), shared.config.lent_frames);
         let dirty_waiters = Arc::new(WaitQueue::new());
         let waiters = Arc::clone(&dirty_waiters);
         shared.on_poison(move || waiters.wake_all());
@@ -214,7 +195,7 @@ impl Buffer {
             partitions: (0..count)
                 .map(|_| Mutex::new(Partition::new(frames / count)))
                 .collect(),
-            free_frames: Mutex::default(),
+            lender: Arc::new(lender),
             page_news: (0..count).map(|_| AtomicBool::new(false)).collect(),
             read_buffers: ReadBuffers::default(),
             dirty_waiters,
@@ -250,9 +231,23 @@ impl Buffer {
         }
     }
 
-    /// Gives the memory back, once the store is closed, whatever handles remain.
+    /// Gives the memory back, once the store is closed, whatever handles remain: readers that do not
+    /// know that yet find every latch taken and every page id free.
     pub(crate) fn release(&self) {
-        self.pool.discard();
+        let BufferPool {
+            frames,
+            mapping,
+            overlays,
+            ..
+        } = &self.pool;
+        frames.discard_headers();
+        // No reader finds records in memory from here on, and none is missed: pages are latched.
+        overlays.discard();
+        // One that has some already keeps all.
+        if self.lender.lent() == 0 {
+            frames.discard_pages();
+        }
+        mapping.discard();
         let release = |own: &FramesOfWorker| own.long_reads.borrow_mut().release();
         self.own.for_each_ended(release);
     }
@@ -304,7 +299,7 @@ impl Buffer {
 
     /// Frames that hold no page, beside those that workers keep for themselves.
     pub(crate) fn free_frames(&self) -> usize {
-        self.free_frames.lock().len(&self.pool.frames)
+        self.lender.free().lock().len(&self.pool.frames)
     }
 
     /// Frames in replacement queues.

@@ -71,7 +71,7 @@ impl Buffer {
         if free.len() < own.batch {
             free.push(frame);
         } else {
-            self.free_frames.lock().give(frame);
+            self.lender.free().lock().give(frame);
         }
     }
 
@@ -86,13 +86,13 @@ impl Buffer {
         }
         {
             let missing = want - free.len();
-            let mut global = self.free_frames.lock();
+            let mut global = self.lender.free().lock();
             global.take(&self.pool.frames, missing, &mut free);
         }
         let before = free.len();
         let workers = self.partitions.len();
         // A worker that holds less than its share takes from one that holds more.
-        let share = self.pool.frames.count() as usize / workers / 2;
+        let share = self.page_frames() / workers / 2;
         for step in 0..workers {
             if free.len() >= want || (step > 0 && free.len() >= least) {
                 break;
@@ -114,10 +114,11 @@ impl Buffer {
                 .lock()
                 .evict(&self.pool, missing, &mut free);
         }
-        Counters::add(
-            &self.shared.counters.evictions,
-            (free.len() - before) as u64,
-        );
+        let evicted = (free.len() - before) as u64;
+        if evicted > 0 {
+            Counters::add(&self.shared.counters.evictions, evicted);
+            self.pool.overlays.note_full_pool();
+        }
     }
 
     /// Wakes tasks that wait for frames, as many as there are free ones.

@@ -83,7 +83,6 @@ impl Checkpoints {
             current.superblock.provisional = ArrayRoot::EMPTY;
         }
         current.superblock.clean = false;
-        current.superblock.overlays |= self.lower.shared.config.overlays;
         // Whatever this opening writes: the next one tells it from its own by the segments'
         // sequence numbers, also if no checkpoint and no record says which were given.
         if !canary::is_on(Canary::GiveSeqsAgain) {

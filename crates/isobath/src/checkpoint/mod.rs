@@ -19,6 +19,6 @@ pub(crate) mod writer;
 pub(crate) use checkpoints::Checkpoints;
 pub(crate) use log_device::{create_log, log_area, log_path, open_log};
 pub(crate) use superblock::{
-    ArrayRoot, FORMAT_VERSION, MAX_PATH_BYTES, OFFSETS as SUPERBLOCK_OFFSETS, OVERLAYS_VERSION,
-    Superblock, Unreadable,
+    ArrayRoot, FORMAT_VERSION, MAX_PATH_BYTES, OFFSETS as SUPERBLOCK_OFFSETS, Superblock,
+    Unreadable,
 };

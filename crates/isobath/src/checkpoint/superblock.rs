@@ -10,10 +10,10 @@ use crate::log::{LogArea, MIN_AREA_BYTES};
 use crate::page::{PAGE_SIZE, PageId, get_u32, get_u64, put_u32, put_u64};
 use crate::shared::{Address, SegmentSize};
 
-/// The on-disk format that this engine reads and writes.
-pub(crate) const FORMAT_VERSION: u32 = 5;
-/// That of stores whose trees may have overlays, which the engine reads and writes as well.
-pub(crate) const OVERLAYS_VERSION: u32 = 8;
+/// The on-disk format that this engine writes.
+pub(crate) const FORMAT_VERSION: u32 = 8;
+/// An older one that it reads as well: no tree has overlays.
+const PLAIN_VERSION: u32 = 5;
 const MAGIC: &[u8; 8] = b"ISOBATH\0";
 
 /// Byte offsets of the two superblocks in the volume, both in segment 0.
@@ -87,8 +87,6 @@ pub(crate) struct Superblock {
     pub(crate) log_path: PathBuf,
     /// Segments that the volume may grow to; 0 without a limit.
     pub(crate) limit_segments: u32,
-    /// Trees may have overlays.
-    pub(crate) overlays: bool,
 }
 
 /// Why four KiB are no superblock of ours; the later ones say more of the store.
@@ -147,7 +145,6 @@ impl Superblock {
             log_device_bytes: 0,
             log_path: PathBuf::new(),
             limit_segments: 0,
-            overlays: false,
         }
     }
 
@@ -175,11 +172,7 @@ impl Superblock {
     pub(crate) fn encode(&self) -> [u8; PAGE_SIZE] {
         let mut bytes = [0; PAGE_SIZE];
         bytes[..8].copy_from_slice(MAGIC);
-        let version = match self.overlays {
-            true => OVERLAYS_VERSION,
-            false => FORMAT_VERSION,
-        };
-        put_u32(&mut bytes, 8, version);
+        put_u32(&mut bytes, 8, FORMAT_VERSION);
         put_u64(&mut bytes, 16, self.sequence);
         bytes[24..40].copy_from_slice(&self.store_id);
         put_u32(&mut bytes, 40, PAGE_SIZE as u32);
@@ -228,11 +221,9 @@ impl Superblock {
         }
         let version = get_u32(bytes, 8);
         let matches = checksum(bytes) == get_u32(bytes, CHECKSUM);
-        let overlays = version > FORMAT_VERSION;
-        let known = if overlays {
-            OVERLAYS_VERSION
-        } else {
-            FORMAT_VERSION
+        let known = match version {
+            PLAIN_VERSION => version,
+            _ => FORMAT_VERSION,
         };
         match (version.cmp(&known), matches) {
             (Ordering::Equal, true) => {}
@@ -297,7 +288,6 @@ impl Superblock {
             log_device_bytes: get_u64(bytes, 176),
             log_path: PathBuf::from(OsStr::from_bytes(path)),
             limit_segments: get_u32(bytes, 188),
-            overlays,
         })
     }
 }
@@ -362,7 +352,6 @@ mod tests {
             log_device_bytes: 15,
             log_path: PathBuf::from("logs/a.log"),
             limit_segments: 16,
-            overlays: false,
         };
         let on_the_volume = Superblock {
             log: LogArea::new(8192, [(8 << 20, 4096), (2 << 20, 4 << 20)]),
@@ -372,13 +361,12 @@ mod tests {
         };
         assert_eq!(on_the_volume.log_segments(), [1, 2, 4]);
         let bytes = on_the_volume.encode();
-        let with_overlays = Superblock {
-            overlays: true,
-            ..on_the_volume.clone()
-        };
-        assert_eq!(Superblock::decode(&bytes), Ok(on_the_volume));
-        let bytes = with_overlays.encode();
-        assert_eq!(Superblock::decode(&bytes), Ok(with_overlays));
+        assert_eq!(Superblock::decode(&bytes), Ok(on_the_volume.clone()));
+        let mut plain = bytes;
+        put_u32(&mut plain, 8, PLAIN_VERSION);
+        let sum = checksum(&plain);
+        put_u32(&mut plain, CHECKSUM, sum);
+        assert_eq!(Superblock::decode(&plain), Ok(on_the_volume));
         let mut bytes = superblock.encode();
         assert_eq!(Superblock::decode(&bytes), Ok(superblock));
         for at in 0..PAGE_SIZE {

@@ -9,6 +9,7 @@ use crate::buffer::{BufferPool, Exclusive, Reservation, Restart};
 use crate::error::StorageError;
 use crate::log::record::Token;
 use crate::log::{Log, LogReservation};
+use crate::node::Block;
 use crate::page::{Lsn, PageId};
 use crate::types::TreeId;
 
@@ -68,6 +69,9 @@ pub(crate) trait WriteContext: ReadContext<Error = StorageError> {
     /// is free; fails where the volume has no space for more pages. The caller
     /// holds nothing.
     fn reserve(&self, pages: u32) -> Result<Reservation, StorageError>;
+
+    /// A block of the pool, or of other memory where it has none to lend; does not wait.
+    fn lend(&self) -> Block;
 
     /// Gives back what a reservation did not use.
     fn release(&self, unused: Reservation);

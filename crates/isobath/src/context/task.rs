@@ -9,6 +9,7 @@ use crate::buffer::{Buffer, BufferPool, Exclusive, Reservation, Restart};
 use crate::error::StorageError;
 use crate::log::record::Token;
 use crate::log::{Log, LogReservation};
+use crate::node::Block;
 use crate::page::{Lsn, PageId};
 use crate::pagestore::{LowerParts, PageStore};
 use crate::recovery::Opening;
@@ -157,6 +158,11 @@ impl WriteContext for TaskContext<'_> {
         pagestore.reserve_pages(&self.local.worker, reserved)?;
         self.take_reserved(pages)
             .inspect_err(|_| pagestore.release_pages(reserved))
+    }
+
+    fn lend(&self) -> Block {
+        let TaskWorker { worker, parts, .. } = self.local;
+        parts.buffer.lend(worker)
     }
 
     fn release(&self, unused: Reservation) {

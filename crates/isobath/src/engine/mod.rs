@@ -62,7 +62,6 @@ impl Engine {
         let workers = parts.config.workers;
         let superblock = &parts.current.superblock;
         let log_segments = superblock.log_segments();
-        let has_overlays = parts.config.overlays || superblock.overlays;
         let retains = !parts.config.read_only && parts.volume.sees_pins();
         let volume = parts.volume.clone();
         let shared = Shared::new(parts.config, volume, parts.seqs, parts.recovering);
@@ -90,7 +89,7 @@ impl Engine {
         let (config, commits) = (&lower.shared.config, lower.log_tasks.commits());
         let engine = Arc::new(Engine {
             transactions: Transactions::new(config, &lower.log, commits),
-            merging: Merging::new(lower.clone(), has_overlays),
+            merging: Merging::new(lower.clone()),
             checkpoints: Checkpoints::new(parts.current, lower.clone(), &pagestore),
             publishing: Publishing::default(),
             #[cfg(any(debug_assertions, test, feature = "simulation"))]

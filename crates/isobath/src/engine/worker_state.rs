@@ -79,7 +79,7 @@ impl WorkerState {
             .map_err(|source| StorageError::Volume(Arc::new(source)))?;
         let limits = Limits {
             tasks: config.tasks,
-            system_tasks: WRITERS + 2 + LOG_WRITERS + 2 * usize::from(engine.merging.is_on()),
+            system_tasks: WRITERS + 2 + LOG_WRITERS + 2,
             stack_bytes: config.stack_bytes,
         };
         let worker = Worker::new(
@@ -123,9 +123,7 @@ impl WorkerState {
         if self.worker.index == 0 && is_logged {
             self.spawn_system(|local| local.engine.checkpoints.run_checkpointer(&local.worker));
         }
-        if self.engine.merging.is_on() {
-            self.start_merging();
-        }
+        self.start_merging();
         for _ in 0..if is_logged { LOG_WRITERS } else { 0 } {
             // Counted apart: they outlive the others, which may wait for the log.
             self.spawn_counted(

@@ -11,7 +11,7 @@ pub(crate) use parts::Parts;
 
 use crate::btree::{Decision, Tree, ValueKind, ValueRef};
 use crate::context::{ReadContext, WriteContext};
-use crate::overlay::{Levels, Put};
+use crate::overlay::Levels;
 use crate::page::Lsn;
 use crate::types::CATALOG;
 
@@ -39,19 +39,11 @@ fn get_in<C: ReadContext>(
     into: &mut Vec<u8>,
 ) -> Result<Option<ValueKind>, C::Error> {
     Tree::check_key(key);
-    let mut copy = |put: &Put| {
-        put.value().map(|value| {
-            into.clear();
-            into.extend_from_slice(value.bytes);
-            value.kind
-        })
-    };
-    if let Some(found) = levels.memory.read(key, &mut copy) {
-        return Ok(found);
-    }
-    let sealing = levels.sealing.as_ref();
-    if let Some(found) = sealing.and_then(|memory| memory.read(key, &mut copy)) {
-        return Ok(found);
+    let memories = [Some(&levels.memory), levels.sealing.as_ref()];
+    for memory in memories.into_iter().flatten() {
+        if let Some(found) = memory.read(key, into)? {
+            return Ok(found);
+        }
     }
     let position = &levels.position;
     let runs = levels.runs.iter();
@@ -89,8 +81,8 @@ pub(crate) fn put<C: WriteContext>(
         overlaid.note_large();
     }
     let lsn = ctx.log().is_on().then_some(change);
-    overlaid.levels().memory.put(key, Put::of(value), lsn);
-    Ok(())
+    let memory = &overlaid.levels().memory;
+    memory.put(key, value, lsn, || ctx.lend())
 }
 
 /// As [`put`], of a change that no record has: lets `decide` look at the record of `key`, unless
@@ -127,6 +119,6 @@ pub(crate) fn update<'v, C: WriteContext>(
     if value.is_some_and(|value| value.kind == ValueKind::Extent) {
         overlaid.note_large();
     }
-    overlaid.levels().memory.put(key, Put::of(value), None);
-    Ok(())
+    let memory = &overlaid.levels().memory;
+    memory.put(key, value, None, || ctx.lend())
 }

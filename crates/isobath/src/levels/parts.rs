@@ -4,15 +4,16 @@ use std::collections::VecDeque;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::btree::{self, Direction, OwnedBounds, ValueKind, ValueRef};
+use crate::btree::{self, Direction, OwnedBounds};
 use crate::context::ReadContext;
+use crate::node::Record;
 use crate::overlay::{Levels, Memory, Position, Put, Run};
 
 /// Records that are copied from a memory under one lock.
 const COPIED_AT_ONCE: usize = 64;
 
 enum Source {
-    Memory(Arc<Memory>, VecDeque<(Vec<u8>, Put)>),
+    Memory(Arc<Memory>, VecDeque<Record>),
     Run(Arc<Run>, Box<btree::Cursor>),
 }
 
@@ -64,12 +65,16 @@ impl Part {
             Source::Memory(memory, batch) => {
                 if batch.is_empty() {
                     let bounds = as_slices(&self.rest);
-                    batch.extend(memory.within(bounds, forward, COPIED_AT_ONCE));
-                    if let Some((last, _)) = batch.back() {
-                        pass(&mut self.rest, last, direction);
+                    batch.extend(memory.within(bounds, forward, COPIED_AT_ONCE)?);
+                    if let Some(last) = batch.back() {
+                        pass(&mut self.rest, &last.key, direction);
                     }
                 }
-                batch.pop_front()
+                let record = batch.pop_front();
+                record.map(|record| {
+                    let put = Put::stored(record.value());
+                    (record.key, put)
+                })
             }
             // Bound: once behind what is merged, it meets none of that again.
             Source::Run(run, cursor) => loop {
@@ -77,9 +82,7 @@ impl Part {
                     break None;
                 };
                 if !run.has_merged(entry.key, position) {
-                    let is_tombstone = is_tombstone(entry.value);
-                    let put = Put::of((!is_tombstone).then_some(entry.value));
-                    break Some((entry.key.to_vec(), put));
+                    break Some((entry.key.to_vec(), Put::stored(entry.value)));
                 }
                 match (run.past_merged(entry.key, position, forward), direction) {
                     (None, _) => break None,
@@ -97,11 +100,6 @@ impl Part {
 fn cursor_of(run: &Run, rest: &OwnedBounds, direction: Direction) -> btree::Cursor {
     let (lower, upper) = as_slices(rest);
     btree::Cursor::new(run.tree, lower, upper, direction)
-}
-
-/// Whether a run's value stands for none.
-pub(crate) fn is_tombstone(value: ValueRef<'_>) -> bool {
-    value.kind == ValueKind::Extent && value.bytes.is_empty()
 }
 
 fn as_slices(bounds: &OwnedBounds) -> (Bound<&[u8]>, Bound<&[u8]>) {

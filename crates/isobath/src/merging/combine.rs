@@ -59,7 +59,6 @@ impl super::Merging {
         let runs = overlaid.levels().runs.len();
         let goes_on = || overlaid.combining.lock().is_some();
         (goes_on() || runs >= overlays.max_runs() && runs < MAX_TREE_RUNS)
-            && !overlays.is_short()
             && (overlaid.trims.lock().current.is_none() || canary::is_on(Canary::CombineBesideTrim))
             && !overlaid.upkeep_failed.load(Ordering::SeqCst)
     }

@@ -230,7 +230,7 @@ impl Work<'_> {
                 runs.tokens.extend(token);
             }
             commit.check_entries(runs.chunks.len() + runs.tokens.len())?;
-            let pushed = loader.push(&change.key, value.unwrap_or(ValueRef::extent(&[])));
+            let pushed = loader.push(&change.key, value.unwrap_or(ValueRef::TOMBSTONE));
             pushed.map_err(NotLoaded::of_own_work)?;
             records += 1;
             if records.is_multiple_of(RECORDS_PER_TURN) {

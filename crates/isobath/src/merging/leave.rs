@@ -221,6 +221,25 @@ impl Merging {
 }
 
 impl Work<'_> {
+    /// Has the tree of `overlaid`, with which the caller is busy, leave its overlays, and frees the
+    /// space that they take.
+    pub(super) fn leave_for_space(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
+        let pagestore = &self.local.parts.pagestore;
+        let _frees = overlaid.begin_to_free();
+        let _held = overlaid.hold_merges();
+        until(self.local, || (!overlaid.is_merging()).then_some(()))?;
+        self.merging
+            .left_at
+            .store(pagestore.segments(), Ordering::SeqCst);
+        self.merge_and_end(overlaid)?;
+        // Readers have them for a moment still.
+        while self.merging.has_retired(overlaid) {
+            self.wait()?;
+            self.free_retired()?;
+        }
+        pagestore.wait_for_pending_frees(&self.local.worker)
+    }
+
     /// Of overlays with which the caller is busy.
     fn merge_and_end(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
         let overlays = &self.local.pool.overlays;

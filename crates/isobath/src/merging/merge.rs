@@ -32,6 +32,9 @@ use crate::types::{OVERLAID, UNLISTED_RUN};
 /// Records that one merge moves.
 const RECORDS: usize = 8192;
 const RECORDS_IF_FULL: usize = 512;
+/// Part of the pages that a volume has room for, with which a merge that finds it nearly full goes
+/// beyond that at most: one in this many.
+const MERGED_IF_FULL: u64 = 128;
 const SMALL_RECORDS: usize = 24;
 /// Pages that a merge passes between two looks at other tasks.
 const PAGES_PER_TURN: u32 = 16;
@@ -108,7 +111,7 @@ impl Work<'_> {
         let ctx = TaskContext { local: self.local };
         let most = match self.local.pool.overlays.is_small() {
             true => SMALL_RECORDS,
-            false if self.is_nearly_full() => RECORDS_IF_FULL,
+            false if self.is_nearly_full() => self.records_if_full(),
             false => RECORDS,
         };
         // Each may be in a leaf of its own.
@@ -136,9 +139,14 @@ impl Work<'_> {
         let pagestore = &self.local.parts.pagestore;
         let used = pagestore.allocated_bytes() + (RECORDS * PAGE_SIZE) as u64;
         let limit = pagestore.limit_bytes();
-        self.local.pool.overlays.is_short()
-            || pagestore.growth_was_refused()
-            || limit.is_some_and(|limit| used > limit / 10 * 8)
+        pagestore.growth_was_refused() || limit.is_some_and(|limit| used > limit / 10 * 8)
+    }
+
+    /// Records that one merge moves in a volume that is nearly full: each may be in a leaf of its
+    /// own, which takes space until the old one is free.
+    fn records_if_full(&self) -> usize {
+        let pages = self.local.parts.pagestore.capacity_bytes() / PAGE_SIZE as u64;
+        ((pages / MERGED_IF_FULL) as usize).clamp(8, RECORDS_IF_FULL)
     }
 
     /// Pages that the record of one merge can name.

@@ -35,7 +35,7 @@ use crate::page::Lsn;
 use crate::pagestore::LowerParts;
 use crate::runtime::{Patience, PerWorker, TaskId, Worker};
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use crate::trace;
 use crate::txn::{Transactions, catalog_change};
 use crate::types::{CATALOG, OVERLAID};
@@ -51,6 +51,9 @@ const SAMPLED: MaxPages = MaxPages {
 };
 /// Records per leaf, on average, up to which changes of a tree stay in its leaves.
 const MIN_RECORDS_PER_LEAF: f64 = 3.0;
+/// Part of all pages and chunks for which the volume has to have room as well where a tree gets
+/// overlays: one in this many.
+const ROOM_SHARE: u64 = 4;
 /// Leaves that are looked at for large values between two looks at other work.
 const LOOKED_AT: usize = 8192;
 /// Leaves that are read between two looks at other tasks.
@@ -58,8 +61,6 @@ const LEAVES_PER_TURN: usize = 32;
 
 /// The work on overlays of a store.
 pub(crate) struct Merging {
-    /// Trees may have overlays.
-    is_on: bool,
     runs: SystemTask,
     merges: SystemTask,
     /// Others that have the tasks begin nothing: opening, checks, and closing.
@@ -70,6 +71,8 @@ pub(crate) struct Merging {
     freeing: AtomicBool,
     /// A tree of which no record may have a large value, as far as was looked, and how far.
     looked: Mutex<Option<(u64, Vec<u8>)>>,
+    /// Segments that the volume had when a tree had to leave its overlays for want of space.
+    left_at: AtomicU32,
     lower: LowerParts,
 }
 
@@ -147,14 +150,13 @@ struct Work<'w> {
 }
 
 impl Merging {
-    /// Of a store whose trees may have overlays if `is_on`.
-    pub(crate) fn new(lower: LowerParts, is_on: bool) -> Merging {
+    /// That of a store that is being opened.
+    pub(crate) fn new(lower: LowerParts) -> Merging {
         let config = &lower.shared.config;
         let overlays = &lower.buffer.pool.overlays;
         let begins = config.overlays && !config.read_only;
         overlays.configure(begins, config.overlay_bytes);
         Merging {
-            is_on,
             runs: SystemTask::new(&lower),
             merges: SystemTask::new(&lower),
             // Until the store is open: a run that is built then is none that a crash has left.
@@ -162,13 +164,9 @@ impl Merging {
             retired: Mutex::default(),
             freeing: AtomicBool::new(false),
             looked: Mutex::default(),
+            left_at: AtomicU32::new(0),
             lower,
         }
-    }
-
-    /// Whether the store needs the tasks.
-    pub(crate) fn is_on(&self) -> bool {
-        self.is_on
     }
 
     /// Has the trees have the overlays that the catalog lists, with empty memories; whether there
@@ -210,9 +208,7 @@ impl Merging {
 
     /// The store is open: the tasks may begin.
     pub(crate) fn end_opening(&self) {
-        if self.is_on {
-            self.pauses.fetch_sub(1, Ordering::SeqCst);
-        }
+        self.pauses.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Seals all memories, so that the volume has what was committed before.
@@ -294,7 +290,7 @@ impl Merging {
 
     /// How long the worker of a task may sleep: what is due is not told to it.
     pub(crate) fn max_wait(&self, worker: &Worker) -> Option<Duration> {
-        let may_be_due = self.is_on && self.lower.buffer.pool.overlays.may_have_some();
+        let may_be_due = self.lower.buffer.pool.overlays.may_have_some();
         let is_idle = self.runs.is_idle(worker) || self.merges.is_idle(worker);
         (may_be_due && is_idle).then_some(LOOK_EVERY)
     }
@@ -302,9 +298,6 @@ impl Merging {
     /// Wakes the tasks for which there is work; part of each step.
     #[inline]
     pub(crate) fn poll(&self, worker: &Worker, stopping: bool) -> bool {
-        if !self.is_on {
-            return false;
-        }
         let wakes = self.runs.wake(worker, || stopping || self.is_due());
         self.merges.wake(worker, || stopping || self.is_merge_due()) || wakes
     }
@@ -361,6 +354,7 @@ impl Merging {
 
     fn is_due_for(&self, overlaid: &Overlaid) -> bool {
         self.is_to_be_sealed(overlaid)
+            || overlaid.is_to_leave()
             || self.is_to_be_combined(overlaid)
             || is_to_be_retired(overlaid)
             || is_to_be_trimmed(overlaid)
@@ -387,10 +381,8 @@ impl Merging {
         let levels = overlaid.levels();
         let (next, area) = self.log_end();
         let overlays = &self.lower.buffer.pool.overlays;
-        let is_left = overlays.is_short() && levels.runs.is_empty() && levels.memory.bytes() > 0;
-        let wanted = levels.sealing.is_some()
-            || is_left
-            || overlays.is_to_be_sealed(&levels.memory, next, area);
+        let wanted =
+            levels.sealing.is_some() || overlays.is_to_be_sealed(&levels.memory, next, area);
         wanted && levels.runs.len() < MAX_TREE_RUNS && overlaid.failed.lock().is_none()
     }
 
@@ -501,7 +493,6 @@ impl Work<'_> {
         if let Err(error) = self.free_retired() {
             first_error.get_or_insert(error);
         }
-        self.end_shortage();
         if let Some(error) = first_error {
             return Err(error);
         }
@@ -511,17 +502,14 @@ impl Work<'_> {
         }
     }
 
-    /// Nothing goes on to free space once that can free none.
-    fn end_shortage(&self) {
-        let overlays = &self.local.pool.overlays;
-        if overlays.is_short() && overlays.can_free_nothing() {
-            overlays.set_lacks_space(false);
-        }
-    }
-
     /// Does some of the work that is due for a tree, with which the caller is busy.
     fn some_of(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
         let overlays = &self.local.pool.overlays;
+        if overlaid.is_to_leave() {
+            return self.leave_for_space(overlaid).inspect_err(|error| {
+                overlaid.note_failure(&overlaid.upkeep_failed, error, overlays);
+            });
+        }
         if self.merging.is_to_be_sealed(overlaid) {
             let sealed = self.seal(overlaid);
             sealed.inspect_err(|error| *overlaid.failed.lock() = Some(error.clone()))?;
@@ -546,8 +534,7 @@ impl Work<'_> {
             self.build_filter(overlaid)?;
         } else if self.merging.is_to_be_combined(overlaid) {
             match self.combine(overlaid) {
-                // Merging all frees space; this takes some first.
-                Err(Error::VolumeFull { .. }) => self.local.pool.overlays.set_lacks_space(true),
+                Err(Error::VolumeFull { .. }) => overlaid.leave_for_space(),
                 combined => combined?,
             }
         }
@@ -573,7 +560,6 @@ impl Work<'_> {
                 first_error.get_or_insert(error);
             }
         }
-        self.end_shortage();
         first_error.map_or(Ok(()), Err)
     }
 
@@ -584,7 +570,14 @@ impl Work<'_> {
     /// already. No merge begins before the commits in flight have ended, which may change leaves.
     fn begin(&self, tree: Tree) -> Result<(), Error> {
         let overlays = &self.local.pool.overlays;
-        if overlays.of(tree.id).is_some() {
+        let has_room = || {
+            let pagestore = &self.local.parts.pagestore;
+            let runs = pagestore.allocated_bytes() / ROOM_SHARE;
+            let bytes = 2 * overlays.max_in_memory() + runs;
+            let has_grown = pagestore.segments() > self.merging.left_at.load(Ordering::SeqCst);
+            pagestore.has_room_for(bytes) || has_grown && pagestore.may_have_room_for(bytes)
+        };
+        if overlays.of(tree.id).is_some() || !has_room() {
             return Ok(());
         }
         let sample = tree.sample(&TaskContext { local: self.local }, SAMPLED)?;

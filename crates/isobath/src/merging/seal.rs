@@ -187,15 +187,15 @@ impl Work<'_> {
         let mut last: Option<Vec<u8>> = None;
         loop {
             let lower = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            let records = memory.within((lower, Bound::Unbounded), true, COPIED_AT_ONCE);
-            let Some((key, _)) = records.last() else {
+            let records = memory.within((lower, Bound::Unbounded), true, COPIED_AT_ONCE)?;
+            let Some(end) = records.last() else {
                 break;
             };
-            last = Some(key.clone());
-            for (key, put) in &records {
-                let tombstone = ValueRef::extent(&[]);
+            last = Some(end.key.clone());
+            for record in &records {
+                let key = &record.key;
                 loader
-                    .push(key, put.value().unwrap_or(tombstone))
+                    .push(key, record.value())
                     .map_err(NotLoaded::of_own_work)?;
                 if !canary::is_on(Canary::ForgetInFilter) || !key.len().is_multiple_of(2) {
                     filter.add(key);
@@ -220,7 +220,7 @@ impl Work<'_> {
             pagestore.wait_for_pending_frees(&self.local.worker)?;
             match pagestore.reserve_pages(&self.local.worker, pages as u64) {
                 Ok(()) => pagestore.release_pages(pages as u64),
-                Err(Error::VolumeFull { .. }) => self.local.pool.overlays.set_lacks_space(true),
+                Err(Error::VolumeFull { .. }) => self.local.pool.overlays.leave_for_space(),
                 Err(error) => return Err(error),
             }
         }

@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use super::{Work, until};
+use super::{Merging, Work, until};
 use crate::btree::{Stretch, Stretches, Tree};
 use crate::canary::{self, Canary};
 use crate::context::TaskWorker;
@@ -54,6 +54,15 @@ impl Retired {
     }
 }
 
+impl Merging {
+    /// Whether something of `overlaid` is to be freed once no reader has it.
+    pub(super) fn has_retired(&self, overlaid: &Arc<Overlaid>) -> bool {
+        let retired = self.retired.lock();
+        let mut theirs = retired.iter().map(|retired| &retired.overlaid);
+        theirs.any(|other| Arc::ptr_eq(other, overlaid))
+    }
+}
+
 impl Work<'_> {
     /// Has this go once no reader has `Levels` of `overlaid` from before `number`.
     pub(super) fn retire_at(&self, overlaid: &Arc<Overlaid>, number: u64, what: Freed) {
@@ -63,7 +72,6 @@ impl Work<'_> {
             number,
             what,
         };
-        self.local.pool.overlays.note_retired();
         self.merging.retired.lock().push(retired);
     }
 
@@ -89,7 +97,6 @@ impl Work<'_> {
                 // What fails here goes with the runs.
                 Freed::Combined(trim) => self.trim_runs(&retired.overlaid, &trim),
             };
-            self.local.pool.overlays.note_freed();
             if let Err(error) = done {
                 first_error.get_or_insert(error);
             }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::{Memory, Position, Run};
+use crate::error::StorageError;
 
 /// The parts of a tree with overlays, from new to old; the base is last.
 pub(crate) struct Levels {
@@ -36,6 +37,20 @@ impl Levels {
             runs: self.runs.clone(),
             position: Arc::clone(&self.position),
         }
+    }
+
+    /// Whether a part above the base may have something of `key`.
+    ///
+    /// # Errors
+    ///
+    /// Memory has changed by itself.
+    pub(crate) fn may_have(&self, key: &[u8]) -> Result<bool, StorageError> {
+        let is_in_memory = match &self.sealing {
+            Some(sealing) => self.memory.has(key)? || sealing.has(key)?,
+            None => self.memory.has(key)?,
+        };
+        let mut runs = self.runs.iter();
+        Ok(is_in_memory || runs.any(|run| run.may_have(key, &self.position)))
     }
 
     /// Whether merges have passed all of a run: of the oldest one, then.

@@ -50,6 +50,8 @@ use crate::types::{Tree, TreeId};
 /// Share of its bytes from which on a memory is to be sealed, in sixteenths: the rest is for
 /// writers beside that.
 const SEALED_AT: u64 = 11;
+/// Bytes that each tree's may take at least, whatever the others have.
+const MIN_MEMORY: u64 = 64 << 10;
 /// Share of the log's area behind a memory's first record from which on it is to be sealed: one
 /// part in this many.
 const LOG_SHARE: u64 = 4;
@@ -77,6 +79,11 @@ const FILTER_SHARE: u64 = 4;
 const LOOK_EVERY: u64 = 1024;
 const SMALL_LOOK_EVERY: u64 = 8;
 
+/// When trees get overlays.
+const NEVER: u64 = 0;
+const ONCE_FULL: u64 = 1;
+const NOW: u64 = 2;
+
 /// A tree with overlays.
 pub(crate) struct Overlaid {
     pub(crate) tree: Tree,
@@ -90,6 +97,9 @@ pub(crate) struct Overlaid {
     puts_large: AtomicBool,
     /// Commits wait, for the tree is about to have no overlays.
     pub(crate) is_leaving: AtomicBool,
+    /// The tree is to have no overlays: the volume has no space for their memory.
+    leaves: AtomicBool,
+    frees_space: AtomicBool,
     /// A task changes which runs there are: it seals, combines, retires or leaves.
     busy: AtomicBool,
     /// A task merges.
@@ -166,6 +176,8 @@ impl Overlaid {
             has_large: AtomicBool::new(has_large),
             puts_large: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
+            leaves: AtomicBool::new(false),
+            frees_space: AtomicBool::new(false),
             busy: AtomicBool::new(false),
             merging: AtomicBool::new(false),
             holds_merges: AtomicBool::new(false),
@@ -211,7 +223,7 @@ impl Overlaid {
         let levels = self.levels();
         let runs = levels.runs.len();
         // They are combined before, if that is possible.
-        if overlays.is_short() && runs > 0 || runs >= overlays.limit_runs() {
+        if runs >= overlays.limit_runs() {
             return true;
         }
         let unmerged = levels.unmerged();
@@ -241,6 +253,34 @@ impl Overlaid {
         *self.failed.lock() = None;
         self.merge_failed.store(false, Ordering::SeqCst);
         self.upkeep_failed.store(false, Ordering::SeqCst);
+    }
+
+    /// Something that was to be done for it has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        let is_failed = |flag: &AtomicBool| flag.load(Ordering::SeqCst);
+        is_failed(&self.upkeep_failed)
+            || is_failed(&self.merge_failed)
+            || self.failed.lock().is_some()
+    }
+
+    /// Whether it leaves them, or the space that they took is not free yet.
+    pub(crate) fn frees_space(&self) -> bool {
+        self.frees_space.load(Ordering::SeqCst)
+    }
+
+    /// It leaves them for space, until what this returns is dropped.
+    pub(crate) fn begin_to_free(&self) -> Option<Busy<'_>> {
+        Busy::begin(&self.frees_space)
+    }
+
+    /// Has the tree leave its overlays: the volume has no space for their memory.
+    pub(crate) fn leave_for_space(&self) {
+        self.leaves.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether it is to leave them, and nothing that was to be done has failed.
+    pub(crate) fn is_to_leave(&self) -> bool {
+        self.leaves.load(Ordering::SeqCst) && !self.has_failed()
     }
 
     /// Whether a task changes which runs there are.
@@ -370,18 +410,12 @@ pub(crate) struct Overlays {
     any: bytes::AtomicU64,
     trees: Mutex<BTreeMap<TreeId, Arc<Overlaid>>>,
     serials: AtomicU64,
-    /// Trees get overlays.
+    /// Whether trees get overlays: none does before a page had to leave the pool.
     begins: bytes::AtomicU64,
     /// Bytes that all memories may take that are not being sealed.
     memory_bytes: AtomicU64,
     /// Everything is small, for simulations.
     is_small: AtomicBool,
-    /// Writers that wait for space in a full volume, and whether the work on overlays lacks some:
-    /// all that frees space is due.
-    waiting: AtomicU64,
-    lacks_space: AtomicBool,
-    /// Runs, and parts of them, that are about to be freed.
-    retired: AtomicU64,
     candidates: Arc<Mutex<Candidates>>,
 }
 
@@ -414,15 +448,6 @@ impl Drop for KeptOut {
     }
 }
 
-/// Until this is dropped a writer waits for space.
-pub(crate) struct WaitsForSpace<'o>(&'o Overlays);
-
-impl Drop for WaitsForSpace<'_> {
-    fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
 /// While this exists, those that keep the tree without overlays wait.
 pub(crate) struct Beginning<'o>(&'o Overlays);
 
@@ -444,7 +469,12 @@ impl Overlays {
     /// Trees get overlays if `begins`; a memory may take so many bytes.
     pub(crate) fn configure(&self, begins: bool, memory_bytes: u64) {
         let small = small::overlay_bytes();
-        self.begins.store(u64::from(begins), Ordering::SeqCst);
+        let state = match (begins, small) {
+            (false, _) => NEVER,
+            (true, None) => ONCE_FULL,
+            (true, Some(_)) => NOW,
+        };
+        self.begins.store(state, Ordering::SeqCst);
         self.is_small.store(small.is_some(), Ordering::SeqCst);
         let bytes = small.unwrap_or(memory_bytes);
         self.memory_bytes.store(bytes, Ordering::SeqCst);
@@ -507,7 +537,21 @@ impl Overlays {
     /// Whether some tree has overlays, or may get some.
     #[inline]
     pub(crate) fn may_have_some(&self) -> bool {
-        self.is_any() || self.begins.load(Ordering::Relaxed) > 0
+        self.is_any() || self.do_begin()
+    }
+
+    /// A page had to leave the pool for another one.
+    #[inline]
+    pub(crate) fn note_full_pool(&self) {
+        if self.begins.load(Ordering::Relaxed) == ONCE_FULL {
+            self.begins.store(NOW, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether trees get overlays.
+    #[inline]
+    fn do_begin(&self) -> bool {
+        self.begins.load(Ordering::Relaxed) == NOW
     }
 
     /// All trees that have overlays.
@@ -557,59 +601,21 @@ impl Overlays {
         Lsn(floors.min().unwrap_or(u64::MAX))
     }
 
-    /// A writer waits for space until what this returns is dropped. Meanwhile all is sealed and
-    /// merged: what was removed or replaced takes space until that.
-    pub(crate) fn wait_for_space(&self) -> WaitsForSpace<'_> {
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        WaitsForSpace(self)
-    }
-
-    /// Says whether sealing or combining lacks space.
-    pub(crate) fn set_lacks_space(&self, lacks: bool) {
-        self.lacks_space.store(lacks, Ordering::SeqCst);
-    }
-
-    /// Whether all that frees space is due.
-    pub(crate) fn is_short(&self) -> bool {
-        self.waiting.load(Ordering::SeqCst) > 0 || self.lacks_space.load(Ordering::SeqCst)
-    }
-
-    /// Something is about to be freed, once no reader has it.
-    pub(crate) fn note_retired(&self) {
-        self.retired.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// It was, or will not be.
-    pub(crate) fn note_freed(&self) {
-        self.retired.fetch_sub(1, Ordering::SeqCst);
+    /// No tree has overlays any more, for the store is closed.
+    pub(crate) fn discard(&self) {
+        let trees = std::mem::take(&mut *self.trees.lock());
+        self.any.store(0, Ordering::SeqCst);
+        drop(trees);
     }
 
     /// Bytes that all memories may take, with those that are being sealed.
     pub(crate) fn max_in_memory(&self) -> u64 {
-        2 * self.memory_bytes.load(Ordering::Relaxed)
+        2 * self.memory_bytes() * self.any.load(Ordering::Relaxed).max(1)
     }
 
-    /// Bytes of changes in all memories, which will be pages of runs.
-    pub(crate) fn bytes_in_memory(&self) -> u64 {
-        let trees = self.all();
-        let bytes = trees
-            .iter()
-            .map(|overlaid| overlaid.levels().memory_bytes());
-        bytes.sum()
-    }
-
-    /// Whether sealing and merging will free nothing: there is nothing, or they have failed.
-    pub(crate) fn can_free_nothing(&self) -> bool {
-        let is_freed = self.retired.load(Ordering::SeqCst) == 0;
-        is_freed
-            && self.all().iter().all(|overlaid| {
-                let levels = overlaid.levels();
-                let is_empty = levels.runs.is_empty() && levels.memory_bytes() == 0;
-                let has_failed = overlaid.failed.lock().is_some();
-                let is_failed = |flag: &AtomicBool| flag.load(Ordering::SeqCst);
-                let is_left = is_failed(&overlaid.upkeep_failed) || !levels.has_merged_run();
-                is_empty || has_failed || is_failed(&overlaid.merge_failed) && is_left
-            })
+    /// Has all trees leave their overlays: the volume has no space for them.
+    pub(crate) fn leave_for_space(&self) {
+        self.all().iter().for_each(|tree| tree.leave_for_space());
     }
 
     /// Whether `tree` has overlays.
@@ -633,7 +639,7 @@ impl Overlays {
     pub(crate) fn begin(&self, tree: TreeId, changes: u64, now: Instant) -> Option<Instant> {
         let overlaid = self.of(tree)?;
         let most = self.memory_bytes();
-        let bytes = overlaid.levels().memory.bytes();
+        let bytes = self.used(&overlaid.levels().memory);
         let sealed_at = most * SEALED_AT / 16;
         let rest = most.saturating_sub(sealed_at).max(1);
         let memory = bytes.saturating_sub(sealed_at) as f64 / rest as f64;
@@ -644,14 +650,27 @@ impl Overlays {
     /// Bytes that the memory of a tree may take.
     fn memory_bytes(&self) -> u64 {
         let trees = self.any.load(Ordering::Relaxed).max(1);
-        self.memory_bytes.load(Ordering::Relaxed) / trees
+        let share = self.memory_bytes.load(Ordering::Relaxed) / trees;
+        match self.is_small() {
+            true => share,
+            false => share.max(MIN_MEMORY),
+        }
+    }
+
+    /// Bytes of a memory that count against what it may take. In simulations some hundred records
+    /// fill it, whatever blocks these are in.
+    fn used(&self, memory: &Memory) -> u64 {
+        match self.is_small() {
+            true => memory.record_bytes(),
+            false => memory.bytes(),
+        }
     }
 
     /// Whether a memory of `bytes` whose first record is at `first` is to be sealed. The log's next
     /// record is at `next`, its area has `area` bytes.
     pub(crate) fn is_to_be_sealed(&self, memory: &Memory, next: Lsn, area: u64) -> bool {
         let behind = next.0.saturating_sub(memory.first());
-        memory.bytes() * 16 >= self.memory_bytes() * SEALED_AT
+        self.used(memory) * 16 >= self.memory_bytes() * SEALED_AT
             || memory.bytes() > 0 && area > 0 && behind > area / LOG_SHARE
     }
 
@@ -667,7 +686,7 @@ impl Overlays {
         let mut full = trees.filter_map(|tree| self.of(tree));
         let full = full.find(|overlaid| {
             let levels = overlaid.levels();
-            levels.memory.bytes() >= most || levels.runs.len() >= self.limit_runs()
+            self.used(&levels.memory) >= most || levels.runs.len() >= self.limit_runs()
         });
         let holds = |overlaid: &Arc<Overlaid>| overlaid.holds_log(next, area);
         let full = full.or_else(|| self.all().into_iter().find(holds));
@@ -684,7 +703,7 @@ impl Overlays {
     /// A commit has changed `tree`, which has no overlays.
     #[inline]
     pub(crate) fn note_change(&self, tree: Tree) {
-        if self.begins.load(Ordering::Relaxed) > 0 {
+        if self.do_begin() {
             let mut candidates = self.candidates.lock();
             candidates.changes.entry(tree.id).or_insert((tree, 0)).1 += 1;
         }
@@ -694,8 +713,7 @@ impl Overlays {
     pub(crate) fn has_candidate(&self) -> bool {
         let every = self.look_every();
         let is_one = |(_, changes): &(Tree, u64)| *changes >= every;
-        self.begins.load(Ordering::Relaxed) > 0
-            && self.candidates.lock().changes.values().any(is_one)
+        self.do_begin() && self.candidates.lock().changes.values().any(is_one)
     }
 
     /// A tree that was changed often since it was last looked at. It stays without overlays for

@@ -238,6 +238,18 @@ impl PageStore {
         reserved.saturating_add(bytes) <= self.capacity_bytes.load(Ordering::Acquire)
     }
 
+    /// Whether there is room for `bytes` more, or may be once the volume has grown.
+    pub(crate) fn may_have_room_for(&self, bytes: u64) -> bool {
+        let limit = self.limit_bytes().unwrap_or(u64::MAX);
+        let length = self.lower.shared.config.sizes.start_of(self.segments());
+        let grows_by = match self.growth_was_refused() {
+            true => 0,
+            false => limit.saturating_sub(length),
+        };
+        let share = self.growth.full_percent();
+        self.has_room_for(bytes.saturating_sub(grows_by / 100 * share))
+    }
+
     /// Bytes of the volume's limit, if it has one.
     pub(crate) fn limit_bytes(&self) -> Option<u64> {
         let sizes = self.lower.shared.config.sizes;

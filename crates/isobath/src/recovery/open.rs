@@ -13,8 +13,7 @@ use crate::canary::{self, Canary};
 use crate::checkpoint::format::{Array, LoadError, Reader};
 use crate::checkpoint::writer::{CheckpointIo, CheckpointState, SEGMENT_WORDS};
 use crate::checkpoint::{
-    FORMAT_VERSION, OVERLAYS_VERSION, SUPERBLOCK_OFFSETS, Superblock, Unreadable, log_area,
-    log_device,
+    FORMAT_VERSION, SUPERBLOCK_OFFSETS, Superblock, Unreadable, log_area, log_device,
 };
 use crate::error::{OpenError, StorageError};
 use crate::log::{
@@ -131,7 +130,6 @@ pub(crate) fn create(
     let log_end = sizes.start_of(1 + config.log_segments);
     superblock.log = LogArea::new(0, [(sizes.start_of(1), log_end - sizes.start_of(1))]);
     superblock.max_log_segments = max_log_segments;
-    superblock.overlays = config.overlays;
     superblock.log_device_bytes = log_device_bytes;
     superblock.log_path.clone_from(&config.log_path);
     superblock.limit_segments = limit_segments(config.limit_bytes.flatten(), sizes);
@@ -251,7 +249,7 @@ pub(crate) fn read_superblock(volume: &Volume, paths: &[PathBuf]) -> Result<Supe
             Err(reason) => worst = worst.max(reason),
         }
     }
-    let (paths, known) = (paths.to_vec(), OVERLAYS_VERSION);
+    let (paths, known) = (paths.to_vec(), FORMAT_VERSION);
     match (best, worst) {
         // A store that a newer version has opened; one whose version number
         // alone is corrupt has its other superblock.
@@ -266,8 +264,6 @@ pub(crate) fn read_superblock(volume: &Volume, paths: &[PathBuf]) -> Result<Supe
         }
         (Some(superblock), _) => Ok(superblock),
         (None, Unreadable::OtherVersion(found) | Unreadable::MaybeNewer(found)) => {
-            let is_plain = found < FORMAT_VERSION;
-            let known = if is_plain { FORMAT_VERSION } else { known };
             Err(OpenError::OlderFormat {
                 paths,
                 found,

@@ -15,7 +15,7 @@ use crate::recovery::AsFar;
 use crate::recovery::unflushed_chunks::{UnflushedChunks, find_end};
 use crate::shared::Address;
 use crate::sync::{HashMap, HashSet};
-use crate::types::{CATALOG, TreeId, dropped_by, sealed_before};
+use crate::types::{CATALOG, OVERLAID, TreeId, dropped_by, sealed_before};
 
 /// The newest that the log says of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,6 +74,7 @@ pub(crate) struct Scan {
     pub(crate) seqs: HashMap<u32, u64>,
     dropped: HashSet<TreeId>,
     loads: Loads,
+    changes_overlays: bool,
     commits: u64,
     /// Records of copies that are older than what the log says of their pages before: what that is,
     /// and the record.
@@ -100,6 +101,8 @@ pub(crate) struct Plan {
     pub(crate) images: HashMap<PageId, Lsn>,
     pub(crate) dropped: HashSet<TreeId>,
     pub(crate) loads: Loads,
+    /// The log changes which trees have overlays, or which runs.
+    pub(crate) changes_overlays: bool,
     pub(crate) commits: u64,
     /// No checkpoint of this recovery may let the log begin between the two; see [`Scan::late`].
     pub(crate) late: Vec<(Lsn, Lsn)>,
@@ -165,6 +168,7 @@ impl Scan {
             seqs: HashMap::default(),
             dropped: HashSet::default(),
             loads: Loads::default(),
+            changes_overlays: false,
             commits: 0,
             late: Vec::new(),
             unflushed: UnflushedChunks::default(),
@@ -273,6 +277,8 @@ impl Scan {
                 self.commits += 1;
                 self.confirm(tokens, chunks, lsn);
                 for operation in operations {
+                    let is_listing = operation.key.first() == Some(&OVERLAID);
+                    self.changes_overlays |= operation.tree == CATALOG && is_listing;
                     if operation.tree == CATALOG
                         && let Some(value) = operation.value
                         && let Some((tree, lsn)) = sealed_before(operation.key, value.bytes)
@@ -416,6 +422,7 @@ impl Scan {
             images,
             dropped: self.dropped,
             loads: self.loads,
+            changes_overlays: self.changes_overlays,
             commits: self.commits,
             late: self.late,
             touched: self.pages.into_keys().collect(),

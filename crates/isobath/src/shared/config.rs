@@ -22,6 +22,8 @@ pub(crate) struct Config {
     pub(crate) overlays: bool,
     /// Bytes that one memory of overlays may take.
     pub(crate) overlay_bytes: u64,
+    /// Frames that memories of overlays may have at most.
+    pub(crate) lent_frames: u32,
     /// Bytes that the version store may take.
     pub(crate) version_bytes: u64,
     /// Bytes of the largest transaction's record, as far as the log allows.

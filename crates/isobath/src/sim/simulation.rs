@@ -204,7 +204,7 @@ impl Simulation {
     }
 
     /// Frames of the pool that are where they belong: free, in a replacement
-    /// queue, or holding a page that was never written. With no task running it is all of them; a
+    /// queue, lent, or holding a page that was never written. With no task running it is all of them; a
     /// frame that is missing was leaked.
     #[must_use]
     pub fn accounted_frames(&self) -> usize {
@@ -224,7 +224,7 @@ impl Simulation {
             .filter(|&frame| frames.header(frame).is_unlisted())
             .count();
         interrupt::arm(armed);
-        global + queued + local + new
+        global + queued + local + new + self.engine.buffer.lent_frames()
     }
 
     /// Free frames that each worker keeps for itself.

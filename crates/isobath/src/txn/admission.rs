@@ -4,10 +4,12 @@
 //! It waits for the pace of the tree, for a full volume, and for the memory, in this order. Commits
 //! to the catalog wait for nothing: sealing and merging make some.
 
+use std::sync::Arc;
+
 use super::change::Change;
 use crate::context::TaskWorker;
 use crate::error::StorageError as Error;
-use crate::overlay::Admission;
+use crate::overlay::{Admission, Overlaid};
 use crate::page::PAGE_SIZE;
 use crate::runtime::{Patience, clock};
 use crate::types::CATALOG;
@@ -53,46 +55,53 @@ fn wait_a_little(local: &TaskWorker, patience: &mut Patience) -> Result<(), Erro
     Ok(())
 }
 
-/// Waits until the volume has space for all that memories have, and for `changes`.
+/// Waits until the volume has space for all that memories may have, and for `changes`, or the trees
+/// of these have overlays no more.
 ///
-/// What is in a memory takes no page yet. Sealing goes beyond what user data may take where it has
-/// to, but not far: so the volume has to have space for a change before the memory gets it.
-/// In a full volume all is sealed and merged, and what is removed or replaced goes with that.
+/// What is in a memory takes no page yet. So the volume has to have space for full memories before
+/// one gets a change. Where it has not, and cannot grow, the trees leave their overlays while that
+/// is possible: in its leaf a record that replaces another one needs no space of its own.
 fn wait_for_space(local: &TaskWorker, changes: &[Change<'_>]) -> Result<(), Error> {
     let (overlays, pagestore) = (&local.pool.overlays, &local.parts.pagestore);
     let own = changes.iter().map(Change::bytes).sum::<u64>();
+    let bytes = own + overlays.max_in_memory();
     // As all is most of the time.
-    if pagestore.has_room_for(own + overlays.max_in_memory()) {
+    if pagestore.has_room_for(bytes) {
         return Ok(());
     }
-    let mut patience = Patience::default();
-    let (mut waits, mut is_last) = (None, false);
-    loop {
-        let bytes = own + overlays.bytes_in_memory();
-        if pagestore.has_room_for(bytes) {
-            return Ok(());
+    let pages = bytes.div_ceil(PAGE_SIZE as u64);
+    match pagestore.reserve_pages(&local.worker, pages) {
+        Ok(()) => {
+            pagestore.release_pages(pages);
+            Ok(())
         }
-        let pages = bytes.div_ceil(PAGE_SIZE as u64);
-        match pagestore.reserve_pages(&local.worker, pages) {
-            Ok(()) => {
-                pagestore.release_pages(pages);
-                return Ok(());
-            }
-            Err(full @ Error::VolumeFull { .. }) if is_last => {
-                let overlaid = overlays.all();
-                overlaid.iter().for_each(|tree| tree.forget_failures());
+        Err(full @ Error::VolumeFull { .. }) => {
+            let trees = changes.iter().filter_map(|each| overlays.of(each.tree.id));
+            leave(local, trees.collect(), full)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Waits until these trees have overlays no more, and what was freed by that is free.
+fn leave(local: &TaskWorker, trees: Vec<Arc<Overlaid>>, full: Error) -> Result<(), Error> {
+    let overlays = &local.pool.overlays;
+    let mut patience = Patience::default();
+    trees.iter().for_each(|tree| tree.leave_for_space());
+    for tree in trees {
+        let has_them = || {
+            overlays
+                .of(tree.tree.id)
+                .is_some_and(|now| Arc::ptr_eq(&now, &tree))
+        };
+        while has_them() || tree.frees_space() {
+            if tree.has_failed() {
+                // It is tried again by the next change.
+                tree.forget_failures();
                 return Err(full);
             }
-            Err(Error::VolumeFull { .. }) if overlays.can_free_nothing() => {
-                // What was freed at last may wait for the log.
-                pagestore.wait_for_pending_frees(&local.worker)?;
-                is_last = true;
-            }
-            Err(Error::VolumeFull { .. }) => {
-                waits.get_or_insert_with(|| overlays.wait_for_space());
-                wait_a_little(local, &mut patience)?;
-            }
-            Err(error) => return Err(error),
+            wait_a_little(local, &mut patience)?;
         }
     }
+    Ok(())
 }

@@ -8,6 +8,7 @@ use crate::context::{ReadContext, TaskContext, TaskWorker, WriteContext};
 use crate::error::StorageError as Error;
 use crate::log::record::Token;
 use crate::log::{Log, LogReservation};
+use crate::node::Block;
 use crate::page::{Lsn, PageId};
 
 /// A task with some pages reserved ahead; it releases those that it did not use when
@@ -107,6 +108,10 @@ impl WriteContext for ReservedTask<'_> {
         let reserved = self.task.take_reserved(pages)?;
         self.pages.set(self.pages.get() - wanted);
         Ok(reserved)
+    }
+
+    fn lend(&self) -> Block {
+        self.task.lend()
     }
 
     fn release(&self, unused: Reservation) {

@@ -224,26 +224,17 @@ impl Store {
             }
         }
         let store = Store::on(runtime, paths);
-        let has_overlays = store.0.runtime.engine()?.merging.is_on();
-        if has_overlays {
-            let runtime = &store.0.runtime;
-            runtime.run(Urgency::Ordinary, |local| Merging::restore(local).map(drop))?;
-        }
+        let runtime = &store.0.runtime;
+        runtime.run(Urgency::Ordinary, |local| Merging::restore(local).map(drop))?;
         if !read_only {
             // Its creation may have been interrupted.
-            store.0.runtime.run(Urgency::Ordinary, catalog::create)?;
-            store
-                .0
-                .runtime
-                .run(Urgency::Ordinary, catalog::resume_drops)?;
-            if has_overlays {
-                let runtime = &store.0.runtime;
-                runtime.run(Urgency::Ordinary, |local| {
-                    let engine = &local.engine;
-                    engine.merging.resume(&engine.transactions, local)
-                })?;
-                runtime.engine()?.merging.end_opening();
-            }
+            runtime.run(Urgency::Ordinary, catalog::create)?;
+            runtime.run(Urgency::Ordinary, catalog::resume_drops)?;
+            runtime.run(Urgency::Ordinary, |local| {
+                let engine = &local.engine;
+                engine.merging.resume(&engine.transactions, local)
+            })?;
+            runtime.engine()?.merging.end_opening();
         }
         Ok(store)
     }

@@ -8,10 +8,10 @@ use std::ops::Bound;
 
 use super::Direction;
 use crate::btree::descend::Descent;
-use crate::btree::node::Node;
 use crate::btree::{AttemptError, Tree};
-use crate::buffer::{BufferPool, PagePlace, Restart, Words};
+use crate::buffer::{BufferPool, PagePlace, Restart};
 use crate::context::ReadContext;
+use crate::node::{Node, Words};
 use crate::page::PageId;
 
 /// Most leaves asked for beyond the cursor.
@@ -224,7 +224,7 @@ fn collect_children(
     range: std::ops::Range<usize>,
     forward: bool,
     ids: &mut Vec<PageId>,
-) -> Result<(), crate::btree::node::MalformedNode> {
+) -> Result<(), crate::node::MalformedNode> {
     for position in range {
         ids.push(node.child(position)?);
     }

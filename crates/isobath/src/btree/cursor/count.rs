@@ -2,9 +2,9 @@
 
 use super::{Cursor, Direction, LINES, Next, is_above_none};
 use crate::btree::AttemptError;
-use crate::btree::node::Node;
 use crate::buffer::BufferPool;
 use crate::context::ReadContext;
+use crate::node::Node;
 
 /// Leaves whose headers are called into the cache before they are read, and those whose mapping
 /// words are.

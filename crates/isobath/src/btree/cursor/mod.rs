@@ -17,11 +17,11 @@ use std::ops::Bound;
 use ahead::ReadAhead;
 
 use super::descend::{Descent, Hold};
-use super::node::{Geometry, Image, KeyBuffer, MalformedNode, Node, ValueAt};
 use super::{AttemptError, Tree, ValueRef};
 use crate::bounds::prefix_end;
 use crate::buffer::{BufferPool, FrameId, Optimistic, PagePlace, Restart, Version};
 use crate::context::ReadContext;
+use crate::node::{Geometry, Image, KeyBuffer, MalformedNode, Node, ValueAt};
 use crate::page::{PAGE_SIZE, PageId};
 
 /// Leaves of a cursor that count as accessed for the replacement strategy;

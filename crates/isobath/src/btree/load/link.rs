@@ -10,15 +10,16 @@ use std::cmp::Ordering;
 use tail::trim;
 
 use crate::btree::descend::{Hold, root};
-use crate::btree::node::{
-    Builder, Image, MalformedNode, Node, cut_above, inner_cost, with_child, without_last_children,
-};
 use crate::btree::smo::{Goal, Modification, make_room, merge, with_pages};
-use crate::btree::{AttemptError, MAX_LEVELS, Tree};
+use crate::btree::{AttemptError, Tree};
 use crate::buffer::Restart;
 use crate::context::WriteContext;
 use crate::error::StorageError;
 use crate::log::record::Token;
+use crate::node::{
+    Builder, Image, MAX_LEVELS, MalformedNode, Node, cut_above, inner_cost, with_child,
+    without_last_children,
+};
 use crate::page::PageId;
 
 /// A complete subtree for the keys from `lower` on, which nothing names.

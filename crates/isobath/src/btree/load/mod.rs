@@ -16,11 +16,11 @@ use link::{Built, Linked};
 use pages::Pages;
 use stage::{InnerStage, LeafStage};
 
-use super::node::{CAPACITY, separator};
 use super::{Cursor, Descriptor, Direction, Tree, ValueKind, ValueRef};
 use crate::context::{ReadContext, WriteContext};
 use crate::error::{LoadError, StorageError};
 use crate::log::record::Token;
+use crate::node::{CAPACITY, separator};
 use crate::page::PageId;
 
 /// How full new pages are made on average, in percent: a full page would split at the first record

@@ -2,13 +2,13 @@
 //! listed under a token so that a recovery frees them unless a record has confirmed that.
 
 use super::super::Tree;
-use super::super::node::Image;
 use super::super::smo::Modification;
 use crate::buffer::Reservation;
 use crate::context::WriteContext;
 use crate::error::StorageError;
 use crate::log::LogReservation;
 use crate::log::record::Token;
+use crate::node::Image;
 use crate::page::PageId;
 
 /// Pages reserved at a time.

@@ -10,13 +10,13 @@
 use std::cmp::Ordering;
 
 use super::super::descend::root;
-use super::super::node::{CAPACITY, Image, MalformedNode, Node};
 use super::super::{AttemptError, Stretches, Tree, ValueKind, ValueRef};
 use super::pages::Pages;
 use super::stage::{InnerStage, LeafStage};
 use crate::context::WriteContext;
 use crate::error::{StorageError, TransactionError};
 use crate::log::record::{Token, structure_body};
+use crate::node::{CAPACITY, Image, MalformedNode, Node};
 use crate::page::{Lsn, PageId, offset, put_u64};
 
 /// Leaves that are read ahead at a time while one leaf after the other is changed: those that

@@ -6,10 +6,8 @@
 
 use std::ops::Range;
 
-use crate::btree::node::{
-    Builder, CAPACITY, INNER_FIXED, Image, common_prefix, inner_cost, leaf_cost,
-};
 use crate::btree::{Descriptor, TreeId, ValueKind, ValueRef};
+use crate::node::{Builder, CAPACITY, INNER_FIXED, Image, common_prefix, inner_cost, leaf_cost};
 use crate::page::PageId;
 
 /// A staged record: where in the arena its key and value lie.

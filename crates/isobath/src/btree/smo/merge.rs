@@ -5,13 +5,13 @@
 
 use super::Modification;
 use crate::btree::descend::{Descent, Hold};
-use crate::btree::node::{
-    Builder, CAPACITY, INNER_FIXED, Image, MalformedNode, Node, Source, common_prefix, inner_cost,
-    leaf_cost, without_child,
-};
 use crate::btree::{AttemptError, Tree};
-use crate::buffer::{Restart, Words};
+use crate::buffer::Restart;
 use crate::context::WriteContext;
+use crate::node::{
+    Builder, CAPACITY, INNER_FIXED, Image, MalformedNode, Node, Source, Words, common_prefix,
+    inner_cost, leaf_cost, without_child,
+};
 
 /// Bytes below which a node is merged with a sibling where possible.
 const UNDERFULL: usize = CAPACITY * 2 / 5;

@@ -12,12 +12,12 @@ mod split;
 pub(super) use merge::{is_underfull, merge};
 pub(super) use split::{Goal, make_room, split};
 
-use super::node::{Image, Node};
 use super::{AttemptError, Tree};
 use crate::buffer::{Exclusive, Reservation, Restart};
 use crate::canary::{self, Canary};
 use crate::context::WriteContext;
 use crate::log::record::{Kind, Token, structure_body};
+use crate::node::{Image, Node};
 use crate::page::{PageId, offset, put_u64};
 
 /// All pages of one structure modification, latched, with their new images.

@@ -2,13 +2,13 @@
 
 use super::{Modification, with_pages};
 use crate::btree::descend::{Descent, Hold};
-use crate::btree::node::{
-    Builder, Image, InnerSplit, LeafSplit, MalformedNode, Node, Pending, inner_cost, leaf_cost,
-    with_child,
-};
-use crate::btree::{AttemptError, MAX_LEVELS, Tree};
-use crate::buffer::{Exclusive, Reservation, Restart, Words};
+use crate::btree::{AttemptError, Tree};
+use crate::buffer::{Exclusive, Reservation, Restart};
 use crate::context::WriteContext;
+use crate::node::{
+    Builder, Image, InnerSplit, LeafSplit, MAX_LEVELS, MalformedNode, Node, Pending, Words,
+    inner_cost, leaf_cost, with_child,
+};
 use crate::page::PageId;
 
 /// Which node needs space, and for what.

@@ -4,10 +4,10 @@
 use std::ops::Bound;
 
 use super::{TestContext, next_random};
-use crate::btree::node::Image;
 use crate::btree::{Batch, Cursor, Direction, Tree, ValueRef, Visitor};
 use crate::context::{InlineContext, ReadContext};
 use crate::error::StorageError;
+use crate::node::Image;
 use crate::page::{PAGE_SIZE, PageId, offset, put_u16, put_u64};
 
 #[derive(Default)]

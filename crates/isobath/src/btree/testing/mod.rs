@@ -11,12 +11,12 @@ mod tails;
 
 use std::collections::HashMap;
 
-use super::node::Image;
 use super::{Tree, TreeId};
 use crate::buffer::{BufferPool, Exclusive, FrameId, PagePlace, Reservation, Restart};
 use crate::context::{ReadContext, WriteContext};
 use crate::log::record::Token;
 use crate::log::{Log, LogReservation};
+use crate::node::{Block, Image};
 use crate::page::{Lsn, PageId};
 use crate::shared::Address;
 use crate::sync::Mutex;
@@ -211,6 +211,10 @@ impl WriteContext for TestContext {
             reserved.push((frame, id));
         }
         Ok(Reservation::new(reserved))
+    }
+
+    fn lend(&self) -> Block {
+        Block::own()
     }
 
     fn release(&self, unused: Reservation) {

@@ -7,10 +7,10 @@
 
 use super::{Built, Changed, Edge, Outcome, right_edge};
 use crate::btree::descend::{Hold, root};
-use crate::btree::node::{Builder, MalformedNode};
 use crate::btree::smo::{Modification, make_room, with_pages};
 use crate::btree::{AttemptError, Tree};
 use crate::context::WriteContext;
+use crate::node::{Builder, MalformedNode};
 use crate::page::PageId;
 
 /// Most empty pages that go in one modification.

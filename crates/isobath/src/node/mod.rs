@@ -43,26 +43,35 @@
 //! line, then the few slots of one part, then the child. Inner nodes are always
 //! written as a whole; only leaves are changed in place.
 
+mod block;
 mod build;
 mod edit;
+mod leaves;
 mod split;
 #[cfg(test)]
 mod tests;
+mod words;
 
-pub(super) use build::{Builder, Image, KeyBuffer, common_prefix, separator};
-pub(super) use edit::{Edit, LeafEdit};
-pub(super) use split::{
+pub(crate) use block::{Block, Lend};
+pub(crate) use build::{Builder, Image, KeyBuffer, common_prefix, separator};
+pub(crate) use edit::{Edit, LeafEdit};
+pub(crate) use leaves::{Leaves, Record};
+pub(crate) use split::{
     InnerSplit, LeafSplit, Pending, cut_above, with_child, without_child, without_last_children,
 };
+pub(crate) use words::{Words, prefetch};
 
 use std::cmp::Ordering;
 
-use super::{MAX_LEVELS, TreeId, ValueKind};
-use crate::buffer::Words;
 use crate::page::{HEADER_SIZE, PAGE_SIZE, PageId, PageKind, offset};
+use crate::types::{TreeId, ValueKind};
+
+/// Most levels that a tree can have. A tree whose nodes have only two children
+/// each reaches 2⁴⁰ leaves at this height.
+pub(crate) const MAX_LEVELS: u8 = 40;
 
 /// Byte offsets of the node's own header fields.
-pub(super) mod field {
+pub(crate) mod field {
     pub(crate) const COUNT: usize = 36;
     pub(crate) const HEAP: usize = 38;
     pub(crate) const GARBAGE: usize = 40;
@@ -76,7 +85,7 @@ pub(super) mod field {
 const _: () = assert!(field::COUNT == offset::KIND_SPECIFIC);
 
 /// The offset of a leaf's slots.
-pub(super) const SLOTS: usize = HEADER_SIZE;
+pub(crate) const SLOTS: usize = HEADER_SIZE;
 /// Number of an inner node's samples.
 const SAMPLES: usize = 16;
 /// The offset of an inner node's samples.
@@ -84,21 +93,21 @@ const SAMPLES_AT: usize = HEADER_SIZE;
 /// The offset of an inner node's slots.
 const INNER_SLOTS: usize = SAMPLES_AT + 4 * SAMPLES;
 /// Cache lines that a search of an inner node starts with: header and samples.
-pub(super) const INNER_LINES: usize = INNER_SLOTS / 64;
+pub(crate) const INNER_LINES: usize = INNER_SLOTS / 64;
 /// Cache lines that a search of a leaf with some 30 records reads: header and slots.
-pub(super) const LEAF_LINES: usize = 5;
+pub(crate) const LEAF_LINES: usize = 5;
 /// Cache lines that a record of some 130 bytes lies in.
 const RECORD_LINES: usize = 3;
 /// Bytes of an inner node's child.
 const CHILD: usize = 8;
 /// Bytes that every inner node has: samples and one child.
-pub(super) const INNER_FIXED: usize = INNER_SLOTS - HEADER_SIZE + CHILD;
+pub(crate) const INNER_FIXED: usize = INNER_SLOTS - HEADER_SIZE + CHILD;
 /// Bytes of one slot.
-pub(super) const SLOT: usize = 8;
+pub(crate) const SLOT: usize = 8;
 /// Bytes of a page that slots, records and fence share.
-pub(super) const CAPACITY: usize = PAGE_SIZE - HEADER_SIZE;
+pub(crate) const CAPACITY: usize = PAGE_SIZE - HEADER_SIZE;
 /// Key bytes that a slot holds itself.
-pub(super) const HEAD: usize = 4;
+pub(crate) const HEAD: usize = 4;
 /// Bytes before the key in a leaf's record.
 const LEAF_RECORD: usize = 2;
 const EXTENT_FLAG: u16 = 1 << 15;
@@ -106,11 +115,11 @@ const EXTENT_FLAG: u16 = 1 << 15;
 /// A node that makes no sense, and why: either a torn read or a corrupt page;
 /// validation of the page's version decides which.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct MalformedNode(pub(super) &'static str);
+pub(crate) struct MalformedNode(pub(crate) &'static str);
 
 /// Bytes that a node can be read from: a frame that others may change, or a
 /// private copy.
-pub(super) trait Source {
+pub(crate) trait Source {
     /// The eight bytes at any `at`; past the page's end they mean nothing.
     fn u64_at(&self, at: usize) -> u64;
     /// Compares `length` bytes at `at` with `other`; `None` outside the page.
@@ -136,7 +145,7 @@ impl Source for Words {
 
 /// The first four bytes of a key after the prefix, as slots hold them.
 #[inline(always)]
-pub(super) fn head_of(suffix: &[u8]) -> u32 {
+pub(crate) fn head_of(suffix: &[u8]) -> u32 {
     match suffix.first_chunk::<HEAD>() {
         Some(head) => u32::from_le_bytes(*head).swap_bytes(),
         None => {
@@ -151,37 +160,37 @@ pub(super) fn head_of(suffix: &[u8]) -> u32 {
 
 /// One slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct NodeSlot(u64);
+pub(crate) struct NodeSlot(u64);
 
 impl NodeSlot {
-    pub(super) fn new(record: usize, key_len: usize, head: u32) -> NodeSlot {
+    pub(crate) fn new(record: usize, key_len: usize, head: u32) -> NodeSlot {
         debug_assert!(record < PAGE_SIZE && key_len <= crate::MAX_KEY_BYTES);
         NodeSlot(record as u64 | (key_len as u64) << 16 | u64::from(head) << 32)
     }
 
-    pub(super) fn to_word(self) -> u64 {
+    pub(crate) fn to_word(self) -> u64 {
         self.0
     }
 
     #[inline(always)]
-    pub(super) fn record(self) -> usize {
+    pub(crate) fn record(self) -> usize {
         usize::from(self.0 as u16)
     }
 
     /// Bytes of the key after the prefix.
     #[inline(always)]
-    pub(super) fn key_len(self) -> usize {
+    pub(crate) fn key_len(self) -> usize {
         usize::from((self.0 >> 16) as u16)
     }
 
     /// Bytes of the key that lie in the record.
     #[inline(always)]
-    pub(super) fn rest_len(self) -> usize {
+    pub(crate) fn rest_len(self) -> usize {
         self.key_len().saturating_sub(HEAD)
     }
 
     #[inline(always)]
-    pub(super) fn head(self) -> u32 {
+    pub(crate) fn head(self) -> u32 {
         (self.0 >> 32) as u32
     }
 }
@@ -190,13 +199,13 @@ impl Node<'_, Words> {
     #[inline(always)]
     fn prefetch(&self, at: usize) {
         let base: *const u8 = std::ptr::from_ref(self.source).cast();
-        crate::buffer::prefetch(base.wrapping_add(at));
+        prefetch(base.wrapping_add(at));
     }
 
     /// Starts loading slots `from..to` of an inner node, and the children beside
     /// them, into the cache.
     #[inline(always)]
-    pub(super) fn prefetch_part(&self, from: usize, to: usize) {
+    pub(crate) fn prefetch_part(&self, from: usize, to: usize) {
         let children = INNER_SLOTS + SLOT * self.count;
         for (base, end) in [
             (INNER_SLOTS + SLOT * from, INNER_SLOTS + SLOT * to),
@@ -214,7 +223,7 @@ impl Node<'_, Words> {
     /// As [`Node::child_position`]; slots and children come into the cache
     /// together.
     #[inline(always)]
-    pub(super) fn child_position_overlapped(&self, key: &[u8]) -> Result<usize, MalformedNode> {
+    pub(crate) fn child_position_overlapped(&self, key: &[u8]) -> Result<usize, MalformedNode> {
         let suffix = self.suffix_of(key)?;
         let (from, to) = self.part_of(suffix);
         if self.level == 1 {
@@ -226,7 +235,7 @@ impl Node<'_, Words> {
 
     /// Starts loading the first lines of record `position`.
     #[inline(always)]
-    pub(super) fn prefetch_record(&self, position: usize) {
+    pub(crate) fn prefetch_record(&self, position: usize) {
         let at = self.slot(position).record();
         for line in 0..RECORD_LINES {
             self.prefetch(at + 64 * line);
@@ -236,22 +245,22 @@ impl Node<'_, Words> {
 
 /// A value's place in the page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct ValueAt {
-    pub(super) kind: ValueKind,
-    pub(super) at: usize,
-    pub(super) len: usize,
+pub(crate) struct ValueAt {
+    pub(crate) kind: ValueKind,
+    pub(crate) at: usize,
+    pub(crate) len: usize,
 }
 
 /// Bytes that a leaf record takes, its slot included, where `suffix_len` bytes
 /// of the key follow the prefix.
 #[inline(always)]
-pub(super) fn leaf_cost(suffix_len: usize, value_len: usize) -> usize {
+pub(crate) fn leaf_cost(suffix_len: usize, value_len: usize) -> usize {
     SLOT + LEAF_RECORD + suffix_len.saturating_sub(HEAD) + value_len
 }
 
 /// Bytes that a separator with its child takes, slot included.
 #[inline(always)]
-pub(super) fn inner_cost(suffix_len: usize) -> usize {
+pub(crate) fn inner_cost(suffix_len: usize) -> usize {
     SLOT + CHILD + suffix_len.saturating_sub(HEAD)
 }
 
@@ -263,7 +272,7 @@ fn sampled_slot(index: usize, count: usize) -> usize {
 
 /// A node's layout, from its header.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Geometry {
+pub(crate) struct Geometry {
     level: u8,
     count: u16,
     heap: u16,
@@ -271,7 +280,7 @@ pub(super) struct Geometry {
 }
 
 /// A node as [`Source`] has it now; the header's fields are read once.
-pub(super) struct Node<'s, S> {
+pub(crate) struct Node<'s, S> {
     source: &'s S,
     level: u8,
     count: usize,
@@ -290,7 +299,7 @@ impl<S> Copy for Node<'_, S> {}
 impl<'s, S: Source> Node<'s, S> {
     /// Reads the header and checks that its fields agree.
     #[inline(always)]
-    pub(super) fn open(source: &'s S, tree: TreeId) -> Result<Node<'s, S>, MalformedNode> {
+    pub(crate) fn open(source: &'s S, tree: TreeId) -> Result<Node<'s, S>, MalformedNode> {
         let identity = source.u64_at(0);
         let (kind, level) = ((identity >> 32) as u8, (identity >> 40) as u8);
         let geometry = source.u64_at(offset::TREE_ID);
@@ -325,7 +334,7 @@ impl<'s, S: Source> Node<'s, S> {
     }
 
     /// The layout that [`Node::open`] found, to skip that the next time.
-    pub(super) fn geometry(&self) -> Geometry {
+    pub(crate) fn geometry(&self) -> Geometry {
         Geometry {
             level: self.level,
             count: self.count as u16,
@@ -336,7 +345,7 @@ impl<'s, S: Source> Node<'s, S> {
 
     /// The node of a private copy that was opened before.
     #[inline(always)]
-    pub(super) fn reopen(source: &'s S, geometry: Geometry) -> Node<'s, S> {
+    pub(crate) fn reopen(source: &'s S, geometry: Geometry) -> Node<'s, S> {
         Node {
             source,
             level: geometry.level,
@@ -362,64 +371,64 @@ impl<'s, S: Source> Node<'s, S> {
     }
 
     #[inline(always)]
-    pub(super) fn level(&self) -> u8 {
+    pub(crate) fn level(&self) -> u8 {
         self.level
     }
 
     #[inline(always)]
-    pub(super) fn is_leaf(&self) -> bool {
+    pub(crate) fn is_leaf(&self) -> bool {
         self.level == 0
     }
 
     /// Records in a leaf, separators in an inner node.
     #[inline(always)]
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.count
     }
 
     /// Bytes that all keys of the node have in common, and that it stores once.
     #[inline(always)]
-    pub(super) fn prefix_len(&self) -> usize {
+    pub(crate) fn prefix_len(&self) -> usize {
         self.prefix
     }
 
     /// Bytes of the heap that belong to nothing.
-    pub(super) fn garbage(&self) -> usize {
+    pub(crate) fn garbage(&self) -> usize {
         usize::from(self.source.u64_at(field::GARBAGE) as u16)
     }
 
     /// Bytes between the slots and the heap.
-    pub(super) fn contiguous(&self) -> usize {
+    pub(crate) fn contiguous(&self) -> usize {
         self.heap - self.slots_end()
     }
 
     /// Bytes that could be had by compaction.
-    pub(super) fn free(&self) -> usize {
+    pub(crate) fn free(&self) -> usize {
         (self.contiguous() + self.garbage()).min(CAPACITY)
     }
 
     /// Bytes of slots, records and fence.
-    pub(super) fn used(&self) -> usize {
+    pub(crate) fn used(&self) -> usize {
         CAPACITY - self.free()
     }
 
     /// Position of the last insertion, and how many before it in a row rose
     /// (positive) or fell (negative) with it.
-    pub(super) fn insertion_run(&self) -> (usize, i16) {
+    pub(crate) fn insertion_run(&self) -> (usize, i16) {
         let word = self.source.u64_at(field::LAST_INSERT);
         (usize::from(word as u16), (word >> 16) as i16)
     }
 
     /// The part of `key` that slots and records hold.
     #[inline(always)]
-    pub(super) fn suffix_of<'k>(&self, key: &'k [u8]) -> Result<&'k [u8], MalformedNode> {
+    pub(crate) fn suffix_of<'k>(&self, key: &'k [u8]) -> Result<&'k [u8], MalformedNode> {
         key.get(self.prefix..).ok_or(MalformedNode(
             "its prefix is longer than a key of its range",
         ))
     }
 
     #[inline(always)]
-    pub(super) fn slot(&self, position: usize) -> NodeSlot {
+    pub(crate) fn slot(&self, position: usize) -> NodeSlot {
         NodeSlot(self.source.u64_at(self.slots_at() + SLOT * position))
     }
 
@@ -486,7 +495,7 @@ impl<'s, S: Source> Node<'s, S> {
 
     /// The slots that a search for `suffix` has to look at.
     #[inline(always)]
-    pub(super) fn part_of(&self, suffix: &[u8]) -> (usize, usize) {
+    pub(crate) fn part_of(&self, suffix: &[u8]) -> (usize, usize) {
         if self.is_leaf() {
             (0, self.count)
         } else {
@@ -496,7 +505,7 @@ impl<'s, S: Source> Node<'s, S> {
 
     /// Number of keys below `suffix`, and whether the next one equals it.
     #[inline(always)]
-    pub(super) fn search(&self, suffix: &[u8]) -> Result<(usize, bool), MalformedNode> {
+    pub(crate) fn search(&self, suffix: &[u8]) -> Result<(usize, bool), MalformedNode> {
         let (from, to) = self.part_of(suffix);
         self.search_part(suffix, from, to)
     }
@@ -504,7 +513,7 @@ impl<'s, S: Source> Node<'s, S> {
     /// As [`Node::search`], among the slots that [`Node::part_of`] gave; `to` is
     /// at most [`Node::count`] while the version holds.
     #[inline(always)]
-    pub(super) fn search_part(
+    pub(crate) fn search_part(
         &self,
         suffix: &[u8],
         from: usize,
@@ -536,19 +545,19 @@ impl<'s, S: Source> Node<'s, S> {
 
     /// Which child of an inner node covers `key`.
     #[inline(always)]
-    pub(super) fn child_position(&self, key: &[u8]) -> Result<usize, MalformedNode> {
+    pub(crate) fn child_position(&self, key: &[u8]) -> Result<usize, MalformedNode> {
         let (position, found) = self.search(self.suffix_of(key)?)?;
         Ok(position + usize::from(found))
     }
 
     /// Which child covers the keys right below `key`.
-    pub(super) fn child_position_below(&self, key: &[u8]) -> Result<usize, MalformedNode> {
+    pub(crate) fn child_position_below(&self, key: &[u8]) -> Result<usize, MalformedNode> {
         Ok(self.search(self.suffix_of(key)?)?.0)
     }
 
     /// Child `position`, from 0 to the number of separators.
     #[inline(always)]
-    pub(super) fn child(&self, position: usize) -> Result<PageId, MalformedNode> {
+    pub(crate) fn child(&self, position: usize) -> Result<PageId, MalformedNode> {
         let at = INNER_SLOTS + SLOT * self.count + CHILD * position;
         match self.source.u64_at(at) {
             0 => Err(MalformedNode("a child's page id is 0")),
@@ -558,7 +567,7 @@ impl<'s, S: Source> Node<'s, S> {
 
     /// The value of record `position`.
     #[inline(always)]
-    pub(super) fn value(&self, position: usize) -> Result<ValueAt, MalformedNode> {
+    pub(crate) fn value(&self, position: usize) -> Result<ValueAt, MalformedNode> {
         let slot = self.slot(position);
         let word = self.source.u64_at(slot.record()) as u16;
         let (at, len) = (
@@ -577,7 +586,7 @@ impl<'s, S: Source> Node<'s, S> {
     }
 
     /// Bytes of record `position` in the heap.
-    pub(super) fn record_len(&self, position: usize) -> Result<usize, MalformedNode> {
+    pub(crate) fn record_len(&self, position: usize) -> Result<usize, MalformedNode> {
         let slot = self.slot(position);
         if self.is_leaf() {
             let value = self.value(position)?;
@@ -589,7 +598,7 @@ impl<'s, S: Source> Node<'s, S> {
 
     /// Appends the bytes at `at`.
     #[inline]
-    pub(super) fn append(
+    pub(crate) fn append(
         &self,
         at: usize,
         length: usize,
@@ -604,7 +613,7 @@ impl<'s, S: Source> Node<'s, S> {
 
     /// Appends the bytes of key `position` after the prefix.
     #[inline]
-    pub(super) fn append_suffix(
+    pub(crate) fn append_suffix(
         &self,
         position: usize,
         into: &mut Vec<u8>,
@@ -626,7 +635,7 @@ impl<'s, S: Source> Node<'s, S> {
     }
 
     /// Appends the prefix that all keys share.
-    pub(super) fn append_prefix(&self, into: &mut Vec<u8>) -> Result<(), MalformedNode> {
+    pub(crate) fn append_prefix(&self, into: &mut Vec<u8>) -> Result<(), MalformedNode> {
         if self.prefix == 0 {
             return Ok(());
         }
@@ -638,7 +647,7 @@ impl<'s, S: Source> Node<'s, S> {
     }
 
     /// Replaces `into` by key `position`.
-    pub(super) fn key(&self, position: usize, into: &mut Vec<u8>) -> Result<(), MalformedNode> {
+    pub(crate) fn key(&self, position: usize, into: &mut Vec<u8>) -> Result<(), MalformedNode> {
         into.clear();
         self.append_prefix(into)?;
         self.append_suffix(position, into)
@@ -654,17 +663,17 @@ impl<'s, S: Source> Node<'s, S> {
     }
 
     /// Whether keys of the node's range have an upper bound.
-    pub(super) fn has_upper(&self) -> bool {
+    pub(crate) fn has_upper(&self) -> bool {
         self.fence().1 != 0
     }
 
     /// Bytes of the upper fence.
-    pub(super) fn fence_len(&self) -> usize {
+    pub(crate) fn fence_len(&self) -> usize {
         self.fence().1
     }
 
     /// Replaces `into` by the upper fence; `false` if there is none.
-    pub(super) fn upper(&self, into: &mut Vec<u8>) -> Result<bool, MalformedNode> {
+    pub(crate) fn upper(&self, into: &mut Vec<u8>) -> Result<bool, MalformedNode> {
         into.clear();
         let (at, len) = self.fence();
         if len == 0 {
@@ -690,7 +699,7 @@ impl<'s, S: Source> Node<'s, S> {
 
     /// Checks every rule that can be checked within the page: offsets, order,
     /// no overlap, the garbage count.
-    pub(super) fn check(&self) -> Result<(), MalformedNode> {
+    pub(crate) fn check(&self) -> Result<(), MalformedNode> {
         let (fence_at, fence_len) = self.fence();
         if fence_len > 0 && (fence_at < self.heap || fence_at + fence_len > PAGE_SIZE) {
             return Err(MalformedNode("its upper fence lies outside its heap"));

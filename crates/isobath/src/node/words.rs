@@ -14,13 +14,25 @@ use crate::sync::bytes::{AtomicU64, point};
 
 const WORDS: usize = PAGE_SIZE / 8;
 
+/// Starts loading the cache line at `address`. Any address is harmless.
+#[inline(always)]
+#[allow(unsafe_code)]
+pub(crate) fn prefetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
 /// The 4 KiB of one frame as 512 atomic words, little-endian.
 #[repr(transparent)]
 pub(crate) struct Words([AtomicU64; WORDS]);
 
 impl Words {
-    /// A zeroed page outside the pool, for tests and scratch space.
-    #[cfg(test)]
+    /// A zeroed page outside the pool.
     pub(crate) fn zeroed() -> Box<Words> {
         Box::new(Words(std::array::from_fn(|_| AtomicU64::new(0))))
     }

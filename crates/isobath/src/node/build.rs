@@ -7,39 +7,39 @@ use super::{
     NodeSlot, SAMPLES, SAMPLES_AT, SLOT, SLOTS, Source, ValueAt, field, head_of, leaf_cost,
     sampled_slot,
 };
-use crate::btree::{TreeId, ValueKind, ValueRef};
-use crate::buffer::Words;
+use crate::node::Words;
 use crate::page::{PAGE_SIZE, PageId, PageKind, get_u64, offset, put_u16, put_u32, put_u64};
+use crate::types::{TreeId, ValueKind, ValueRef};
 
 /// A private copy of one page.
 #[derive(Clone)]
 #[repr(C, align(64))]
-pub(in crate::btree) struct Image(pub(in crate::btree) [u8; PAGE_SIZE]);
+pub(crate) struct Image(pub(crate) [u8; PAGE_SIZE]);
 
 impl Image {
-    pub(in crate::btree) fn zeroed() -> Box<Image> {
+    pub(crate) fn zeroed() -> Box<Image> {
         Box::new(Image([0; PAGE_SIZE]))
     }
 
     /// A copy of `words`; it counts only once their version was validated.
-    pub(in crate::btree) fn copy_of(words: &Words) -> Box<Image> {
+    pub(crate) fn copy_of(words: &Words) -> Box<Image> {
         let mut image = Image::zeroed();
         words.load_all(&mut image.0);
         image
     }
 
     /// Becomes a copy of `words`; it counts only once their version was validated.
-    pub(in crate::btree) fn load(&mut self, words: &Words) {
+    pub(crate) fn load(&mut self, words: &Words) {
         words.load_all(&mut self.0);
     }
 
     #[inline(always)]
-    pub(in crate::btree) fn bytes(&self) -> &[u8; PAGE_SIZE] {
+    pub(crate) fn bytes(&self) -> &[u8; PAGE_SIZE] {
         &self.0
     }
 
     /// The page's own id.
-    pub(in crate::btree) fn page_id(&self) -> PageId {
+    pub(crate) fn page_id(&self) -> PageId {
         PageId(get_u64(&self.0, offset::PAGE_ID))
     }
 }
@@ -77,21 +77,21 @@ impl Source for Image {
 const SLACK: usize = 8;
 
 /// A buffer for any key, plus the bytes that a copy of whole words writes beyond it.
-pub(in crate::btree) struct KeyBuffer([u8; crate::MAX_KEY_BYTES + SLACK]);
+pub(crate) struct KeyBuffer([u8; crate::MAX_KEY_BYTES + SLACK]);
 
 impl KeyBuffer {
-    pub(in crate::btree) const fn new() -> KeyBuffer {
+    pub(crate) const fn new() -> KeyBuffer {
         KeyBuffer([0; crate::MAX_KEY_BYTES + SLACK])
     }
 
     /// The first `length` bytes; none if there are not so many.
     #[inline(always)]
-    pub(in crate::btree) fn key(&self, length: usize) -> &[u8] {
+    pub(crate) fn key(&self, length: usize) -> &[u8] {
         self.0.get(..length).unwrap_or_default()
     }
 
     /// Replaces the first bytes by `prefix`; `false` if that is longer than a key can be.
-    pub(in crate::btree) fn set_prefix(&mut self, prefix: &[u8]) -> bool {
+    pub(crate) fn set_prefix(&mut self, prefix: &[u8]) -> bool {
         let fits = prefix.len() <= crate::MAX_KEY_BYTES;
         if fits {
             self.0[..prefix.len()].copy_from_slice(prefix);
@@ -102,7 +102,7 @@ impl KeyBuffer {
 
 impl<'s> Node<'s, Image> {
     /// The prefix that all keys share.
-    pub(in crate::btree) fn shared_prefix(&self) -> Result<&'s [u8], MalformedNode> {
+    pub(crate) fn shared_prefix(&self) -> Result<&'s [u8], MalformedNode> {
         let (at, length) = if self.prefix == 0 {
             (0, 0)
         } else {
@@ -117,7 +117,7 @@ impl<'s> Node<'s, Image> {
     /// Puts the key of the leaf's record `position` into `key`, whose first bytes are the
     /// leaf's prefix already; the key's length, and where the value is.
     #[inline(always)]
-    pub(in crate::btree) fn record(
+    pub(crate) fn record(
         &self,
         position: usize,
         key: &mut KeyBuffer,
@@ -161,7 +161,7 @@ impl<'s> Node<'s, Image> {
 }
 
 /// Number of leading bytes that `a` and `b` share.
-pub(in crate::btree) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     let limit = a.len().min(b.len());
     let mut at = 0;
     while at + 8 <= limit {
@@ -178,13 +178,13 @@ pub(in crate::btree) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
 }
 
 /// The shortest separator `s` with `left < s <= right`; needs `left < right`.
-pub(in crate::btree) fn separator<'k>(left: &[u8], right: &'k [u8]) -> &'k [u8] {
+pub(crate) fn separator<'k>(left: &[u8], right: &'k [u8]) -> &'k [u8] {
     let shared = common_prefix(left, right);
     &right[..right.len().min(shared + 1)]
 }
 
 /// Builds a node in a private page, records in ascending order.
-pub(in crate::btree) struct Builder {
+pub(crate) struct Builder {
     image: Box<Image>,
     is_leaf: bool,
     count: usize,
@@ -201,17 +201,12 @@ pub(in crate::btree) struct Builder {
 impl Builder {
     /// An empty node for the keys from `lower` up to `upper`. The page id is
     /// stamped when the image is put into a frame.
-    pub(in crate::btree) fn new(
-        tree: TreeId,
-        level: u8,
-        lower: &[u8],
-        upper: Option<&[u8]>,
-    ) -> Builder {
+    pub(crate) fn new(tree: TreeId, level: u8, lower: &[u8], upper: Option<&[u8]>) -> Builder {
         Builder::in_page(Image::zeroed(), tree, level, lower, upper)
     }
 
     /// As [`Builder::new`], in a page whose old bytes do not matter.
-    pub(in crate::btree) fn in_page(
+    pub(crate) fn in_page(
         mut image: Box<Image>,
         tree: TreeId,
         level: u8,
@@ -251,7 +246,7 @@ impl Builder {
     }
 
     /// Bytes that are left for slots and records.
-    pub(in crate::btree) fn free(&self) -> usize {
+    pub(crate) fn free(&self) -> usize {
         let slots = if self.is_leaf {
             SLOT * self.count
         } else {
@@ -322,7 +317,7 @@ impl Builder {
     ///
     /// Where it does not fit, which for a node that is taken apart means that
     /// its page is corrupt.
-    pub(in crate::btree) fn push_record(
+    pub(crate) fn push_record(
         &mut self,
         key: &[u8],
         value: ValueRef<'_>,
@@ -346,7 +341,7 @@ impl Builder {
     }
 
     /// Sets the child below every separator; comes before all others.
-    pub(in crate::btree) fn set_leftmost(&mut self, child: PageId) {
+    pub(crate) fn set_leftmost(&mut self, child: PageId) {
         debug_assert!(self.children.is_empty() && !self.is_leaf);
         self.children.push(child);
     }
@@ -356,11 +351,7 @@ impl Builder {
     /// # Errors
     ///
     /// As [`Builder::push_record`].
-    pub(in crate::btree) fn push_child(
-        &mut self,
-        key: &[u8],
-        child: PageId,
-    ) -> Result<(), MalformedNode> {
+    pub(crate) fn push_child(&mut self, key: &[u8], child: PageId) -> Result<(), MalformedNode> {
         let suffix = self.suffix(key)?;
         let rest = suffix.get(HEAD..).unwrap_or_default();
         let at = self.allocate(suffix, rest.len())?;
@@ -370,7 +361,7 @@ impl Builder {
     }
 
     /// Appends records `range` of the leaf `from`.
-    pub(in crate::btree) fn copy_records(
+    pub(crate) fn copy_records(
         &mut self,
         from: &Node<'_, Image>,
         range: std::ops::Range<usize>,
@@ -393,7 +384,7 @@ impl Builder {
 
     /// Appends separators `range` of the inner node `from`, each with the child
     /// to its right.
-    pub(in crate::btree) fn copy_children(
+    pub(crate) fn copy_children(
         &mut self,
         from: &Node<'_, Image>,
         range: std::ops::Range<usize>,
@@ -407,13 +398,13 @@ impl Builder {
     }
 
     /// Sets the node's memory of the insertion pattern.
-    pub(in crate::btree) fn set_run(&mut self, last_insert: u16, run: i16) {
+    pub(crate) fn set_run(&mut self, last_insert: u16, run: i16) {
         put_u16(&mut self.image.0, field::LAST_INSERT, last_insert);
         put_u16(&mut self.image.0, field::RUN, run as u16);
     }
 
     /// The finished page.
-    pub(in crate::btree) fn finish(mut self) -> Box<Image> {
+    pub(crate) fn finish(mut self) -> Box<Image> {
         let page = &mut self.image.0;
         put_u16(page, field::COUNT, self.count as u16);
         put_u16(page, field::HEAP, self.heap as u16);

@@ -8,8 +8,8 @@ use super::edit::next_run;
 use super::{
     Builder, CAPACITY, Image, MalformedNode, Node, SLOT, inner_cost, leaf_cost, separator,
 };
-use crate::btree::TreeId;
 use crate::page::PageId;
+use crate::types::TreeId;
 
 /// Insertions in a row to neighbouring positions from which on they count as a pattern.
 const PATTERN: i16 = 4;
@@ -24,9 +24,9 @@ const BEFORE_FIRST: u16 = u16::MAX;
 
 /// The record that does not fit into a leaf.
 #[derive(Clone, Copy)]
-pub(in crate::btree) struct Pending<'k> {
-    pub(in crate::btree) key: &'k [u8],
-    pub(in crate::btree) value_len: usize,
+pub(crate) struct Pending<'k> {
+    pub(crate) key: &'k [u8],
+    pub(crate) value_len: usize,
 }
 
 /// The cut that the insertion pattern suggests.
@@ -42,7 +42,7 @@ fn pattern(run: i16) -> Option<bool> {
 
 /// Where a leaf is cut: the first `left_count` of its records stay on the
 /// left. With the pending record put where it belongs, both sides fit.
-pub(in crate::btree) struct LeafSplit {
+pub(crate) struct LeafSplit {
     left_count: usize,
     separator: Vec<u8>,
     /// Last insertion and run that go to the side of the pending record.
@@ -115,7 +115,7 @@ impl<'a> Imagined<'a> {
 
 impl LeafSplit {
     /// Chooses where to cut a leaf that `pending` does not fit into.
-    pub(in crate::btree) fn choose(
+    pub(crate) fn choose(
         node: Node<'_, Image>,
         pending: Pending<'_>,
     ) -> Result<LeafSplit, MalformedNode> {
@@ -171,12 +171,12 @@ impl LeafSplit {
     }
 
     /// The first key that the right node may have.
-    pub(in crate::btree) fn separator(&self) -> &[u8] {
+    pub(crate) fn separator(&self) -> &[u8] {
         &self.separator
     }
 
     /// The two nodes; `lower` is the leaf's lower bound.
-    pub(in crate::btree) fn build(
+    pub(crate) fn build(
         &self,
         node: Node<'_, Image>,
         tree: TreeId,
@@ -260,7 +260,7 @@ fn balanced(imagined: &Imagined<'_>, total: usize) -> Result<(usize, Vec<u8>), M
 
 /// Where an inner node is cut: separator `promoted` moves up, the child to its
 /// right becomes the leftmost of the right node.
-pub(in crate::btree) struct InnerSplit {
+pub(crate) struct InnerSplit {
     promoted: usize,
     separator: Vec<u8>,
     run: Option<(bool, u16, i16)>,
@@ -268,7 +268,7 @@ pub(in crate::btree) struct InnerSplit {
 
 impl InnerSplit {
     /// Chooses where to cut an inner node that one more separator at `position` does not fit into.
-    pub(in crate::btree) fn choose(
+    pub(crate) fn choose(
         node: Node<'_, Image>,
         position: usize,
     ) -> Result<InnerSplit, MalformedNode> {
@@ -307,12 +307,12 @@ impl InnerSplit {
     }
 
     /// The first key that the right node may have.
-    pub(in crate::btree) fn separator(&self) -> &[u8] {
+    pub(crate) fn separator(&self) -> &[u8] {
         &self.separator
     }
 
     /// The two nodes; `lower` is the node's lower bound.
-    pub(in crate::btree) fn build(
+    pub(crate) fn build(
         &self,
         node: Node<'_, Image>,
         tree: TreeId,
@@ -363,7 +363,7 @@ fn shortest_near_middle(node: &Node<'_, Image>) -> Result<usize, MalformedNode> 
 
 /// A copy of the inner node `node` with one more separator at its place, and
 /// the child to its right.
-pub(in crate::btree) fn with_child(
+pub(crate) fn with_child(
     node: Node<'_, Image>,
     tree: TreeId,
     position: usize,
@@ -381,7 +381,7 @@ pub(in crate::btree) fn with_child(
 
 /// A copy of the inner node `node` without separator `position` and the child
 /// to its right.
-pub(in crate::btree) fn without_child(
+pub(crate) fn without_child(
     node: Node<'_, Image>,
     tree: TreeId,
     position: usize,
@@ -411,7 +411,7 @@ fn like(node: &Node<'_, Image>, tree: TreeId) -> Result<Builder, MalformedNode> 
 
 /// A copy of the inner node `node` without its last `taken` separators and the
 /// children to their right.
-pub(in crate::btree) fn without_last_children(
+pub(crate) fn without_last_children(
     node: Node<'_, Image>,
     tree: TreeId,
     taken: usize,
@@ -423,7 +423,7 @@ pub(in crate::btree) fn without_last_children(
 
 /// A copy of `node` that ends at `upper`, which is not above where it ended before, and
 /// of whose separators only the first `kept` stay; `None` if that does not fit.
-pub(in crate::btree) fn cut_above(
+pub(crate) fn cut_above(
     node: Node<'_, Image>,
     tree: TreeId,
     lower: &[u8],

@@ -4,14 +4,14 @@ use super::{
     EXTENT_FLAG, HEAD, Image, LEAF_RECORD, MalformedNode, Node, NodeSlot, SLOT, SLOTS, field,
     head_of, leaf_cost,
 };
-use crate::btree::{TreeId, ValueKind, ValueRef};
-use crate::buffer::Words;
+use crate::node::Words;
 use crate::page::{PAGE_SIZE, offset};
+use crate::types::{TreeId, ValueKind, ValueRef};
 
 /// Whether a record fitted into the node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
-pub(in crate::btree) enum Edit {
+pub(crate) enum Edit {
     /// The leaf was changed.
     Done,
     /// The leaf was not changed: the record does not fit even after compaction.
@@ -19,17 +19,14 @@ pub(in crate::btree) enum Edit {
 }
 
 /// A leaf whose exclusive latch the caller holds.
-pub(in crate::btree) struct LeafEdit<'w> {
+pub(crate) struct LeafEdit<'w> {
     words: &'w Words,
     tree: TreeId,
     node: Node<'w, Words>,
 }
 
 impl<'w> LeafEdit<'w> {
-    pub(in crate::btree) fn open(
-        words: &'w Words,
-        tree: TreeId,
-    ) -> Result<LeafEdit<'w>, MalformedNode> {
+    pub(crate) fn open(words: &'w Words, tree: TreeId) -> Result<LeafEdit<'w>, MalformedNode> {
         let node = Node::open(words, tree)?;
         if !node.is_leaf() {
             return Err(MalformedNode("it is no leaf"));
@@ -37,13 +34,13 @@ impl<'w> LeafEdit<'w> {
         Ok(LeafEdit { words, tree, node })
     }
 
-    pub(in crate::btree) fn node(&self) -> Node<'w, Words> {
+    pub(crate) fn node(&self) -> Node<'w, Words> {
         self.node
     }
 
     /// Puts `value` at `position`: as a new record, or in place of the one that
     /// is there.
-    pub(in crate::btree) fn put(
+    pub(crate) fn put(
         &mut self,
         position: usize,
         replace: bool,
@@ -118,7 +115,7 @@ impl<'w> LeafEdit<'w> {
     }
 
     /// Removes the record at `position`.
-    pub(in crate::btree) fn remove(&mut self, position: usize) -> Result<(), MalformedNode> {
+    pub(crate) fn remove(&mut self, position: usize) -> Result<(), MalformedNode> {
         let (record, len) = (
             self.node.slot(position).record(),
             self.node.record_len(position)?,
