@@ -320,9 +320,8 @@ impl Options {
     /// pool, up to half of them, while there are such trees.
     ///
     /// Updates spread over a large tree write a fraction of what they write otherwise; lookups may
-    /// look into several places, and scans read all of them. In a full volume a change that is no
-    /// removal first waits until all is merged, and fails if that has freed nothing.
-    /// [`Store::compact`](crate::Store::compact), large transactions that remove whole ranges, drops
+    /// look into several places, and scans read all of them. Where the volume lacks space for these
+    /// maps and cannot grow, all is merged, and changes go to the leaves. [`Store::compact`](crate::Store::compact), large transactions that remove whole ranges, drops
     /// of trees with large values, and loads of these or beside newer keys first merge all that the
     /// overlays have, for which changes of the tree wait. Estimates of a tree are of its merged part.
     /// A recovery keeps the log's changes of such trees in memory that no run has.
