@@ -391,7 +391,7 @@ fn what_cannot_be_simulated_is_refused_with_a_reason() {
     run(&["--spare", "4294967295"]).fails(2, "page slots are more than the simulator's 2^31");
     run(&["--policy", "mdc-opt", "--workload", "sliding:0.8:0.2:5"])
         .fails(2, "exact update frequency");
-    run(&["--paper", "--fill", "0.5"]).fails(2, "cannot be used with");
+    run(&["--compare", "--batch", "4"]).fails(2, "cannot be used with");
     run(&["--device", "64TiB", "--segment", "1MiB"]).fails(2, "2^31");
     place.run(&["sim"]).fails(2, "Usage");
 }
