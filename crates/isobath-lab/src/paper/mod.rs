@@ -77,7 +77,7 @@ pub struct Paper {
 }
 
 /// A figure or a table. The lines' forms are those of `table` and `claims`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
     /// Its name on the command line: `figure3`, `table1`.
@@ -85,10 +85,14 @@ pub struct Experiment {
     /// What it shows.
     pub title: String,
     /// What it needs beside this program; of one without rows, what is missing.
+    #[serde(default)]
     pub needs: String,
     /// About how long it takes, by size.
     #[serde(default)]
     pub time: [String; 3],
+    /// The experiment that it shows in another form.
+    #[serde(default)]
+    same_as: Option<String>,
     #[serde(default)]
     texts: Texts,
     /// Lists of words that rows are repeated for.
@@ -172,7 +176,17 @@ pub fn papers() -> Vec<Paper> {
     let read = |text: &str| -> Paper {
         #[expect(clippy::expect_used, reason = "a constant, which a test reads")]
         let mut paper: Paper = toml::from_str(text).expect("a paper");
+        let all = paper.experiments.clone();
         for experiment in &mut paper.experiments {
+            let is_same = |other: &&Experiment| Some(&other.name) == experiment.same_as.as_ref();
+            if let Some(same) = all.iter().find(is_same) {
+                let (name, title) = (experiment.name.clone(), experiment.title.clone());
+                *experiment = Experiment {
+                    name,
+                    title,
+                    ..same.clone()
+                };
+            }
             for (name, text) in &paper.texts {
                 experiment
                     .texts

@@ -28,13 +28,14 @@ impl Sized {
 }
 
 /// The rows of `series | x | command && command | note`, or `series | x | lacks: why`: one for each
-/// word of the lists that the line names as `{list}`; other names are texts.
+/// word of the lists that the line names as `{list}`; other names are texts. A text may be all of
+/// the third part.
 pub(super) fn rows(line: &str, texts: &Texts, lists: &Texts, size: PaperSize) -> Vec<Row> {
     let mut lines = vec![line.to_owned()];
     for (name, words) in lists {
         let slot = format!("{{{name}}}");
         let of_word = |line: &String| -> Vec<String> {
-            let words = words.of(size).split(' ');
+            let words = words.of(size).split_whitespace();
             words.map(|word| line.replace(&slot, word)).collect()
         };
         if line.contains(&slot) {
@@ -66,11 +67,13 @@ pub(super) fn rows(line: &str, texts: &Texts, lists: &Texts, size: PaperSize) ->
 /// A line of the documents' numbers through x and y as one more document.
 pub(super) fn fit(x: &str, y: &str, row: &Row, documents: &[Value]) -> Value {
     let at = |document| {
+        let (element, before, first) = (document, None, None);
         let place = Place {
             row,
             document,
-            element: document,
-            before: None,
+            element,
+            before,
+            first,
         };
         (place.number(x), place.number(y))
     };
@@ -80,9 +83,10 @@ pub(super) fn fit(x: &str, y: &str, row: &Row, documents: &[Value]) -> Value {
 }
 
 /// The points of `chart | series | x | y | conditions`. A series is `row`, a pointer or a name; x
-/// and y are terms with spaces between them. A term is a number, `row`, a pointer, or a pointer
-/// behind `Δ`: the difference to the element before. Conditions are `in POINTER`, which takes the
-/// elements of a list, and `POINTER=word`.
+/// and y are terms with operators between them, from left to right. A term is a number, `row`, a
+/// pointer, a pointer behind `Δ`, the difference to the element before, or behind `^`, the first
+/// element's. Conditions are `in POINTER`, first, which takes the elements of lists, and
+/// `POINTER=word` or `row=word`.
 pub(super) fn points(line: &str, row: &Row, documents: &[Value]) -> Vec<Point> {
     let parts: Vec<&str> = line.split(" | ").collect();
     let part = |at: usize| parts.get(at).copied().unwrap_or_default();
@@ -90,37 +94,42 @@ pub(super) fn points(line: &str, row: &Row, documents: &[Value]) -> Vec<Point> {
         Some(rest) => rest.split_once(' ').unwrap_or((rest, "")),
         None => ("", part(4)),
     };
-    let mut found = Vec::new();
-    for document in documents {
+    let elements_of = |document| -> Vec<(&Value, &Value)> {
         let elements: Vec<&Value> = match list {
             "" => vec![document],
-            list => document
-                .pointer(list)
-                .and_then(Value::as_array)
-                .into_iter()
-                .flatten()
-                .collect(),
-        };
-        for (at, &element) in elements.iter().enumerate() {
-            let before = at.checked_sub(1).and_then(|at| elements.get(at).copied());
-            let place = Place {
-                row,
-                document,
-                element,
-                before,
-            };
-            let is_met = |condition: &str| {
-                let (pointer, wanted) = condition.split_once('=').unwrap_or((condition, ""));
-                place.word(pointer) == wanted
-            };
-            if conditions.split_whitespace().all(is_met) {
-                found.push(Point {
-                    chart: part(0).parse().unwrap_or(0),
-                    series: place.word(part(1)),
-                    x: place.number(part(2)),
-                    y: place.number(part(3)),
-                });
+            list => {
+                let found = document.pointer(list).and_then(Value::as_array);
+                found.into_iter().flatten().collect()
             }
+        };
+        elements
+            .into_iter()
+            .map(|element| (document, element))
+            .collect()
+    };
+    let elements: Vec<(&Value, &Value)> = documents.iter().flat_map(elements_of).collect();
+    let at = |at: usize| elements.get(at).map(|(_, element)| *element);
+    let mut found = Vec::new();
+    for (number, &(document, element)) in elements.iter().enumerate() {
+        let (before, first) = (number.checked_sub(1).and_then(at), at(0));
+        let place = Place {
+            row,
+            document,
+            element,
+            before,
+            first,
+        };
+        let is_met = |condition: &str| {
+            let (pointer, wanted) = condition.split_once('=').unwrap_or((condition, ""));
+            place.word(pointer) == wanted
+        };
+        if conditions.split_whitespace().all(is_met) {
+            found.push(Point {
+                chart: part(0).parse().unwrap_or(0),
+                series: place.word(part(1)),
+                x: place.number(part(2)),
+                y: place.number(part(3)),
+            });
         }
     }
     found.retain(|point| point.x.is_finite() && point.y.is_finite());
@@ -133,6 +142,7 @@ struct Place<'p> {
     document: &'p Value,
     element: &'p Value,
     before: Option<&'p Value>,
+    first: Option<&'p Value>,
 }
 
 impl Place<'_> {
@@ -172,16 +182,19 @@ impl Place<'_> {
 
     fn term(&self, term: &str) -> f64 {
         let of = |value: Option<&Value>| value.and_then(Value::as_f64).unwrap_or(f64::NAN);
-        match (term, term.strip_prefix('Δ')) {
-            ("row", _) => self.row.x,
-            (_, Some(pointer)) => {
-                let before = self
-                    .before
-                    .map_or(0.0, |before| of(before.pointer(pointer)));
-                of(self.element.pointer(pointer)) - before
-            }
-            (pointer, _) if pointer.starts_with('/') => of(self.value(pointer)),
-            (number, _) => number.parse().unwrap_or(f64::NAN),
+        if let Some(pointer) = term.strip_prefix('Δ') {
+            let before = self
+                .before
+                .map_or(0.0, |before| of(before.pointer(pointer)));
+            return of(self.element.pointer(pointer)) - before;
+        }
+        if let Some(pointer) = term.strip_prefix('^') {
+            return of(self.first.and_then(|first| first.pointer(pointer)));
+        }
+        match term {
+            "row" => self.row.x,
+            pointer if pointer.len() > 1 && pointer.starts_with('/') => of(self.value(pointer)),
+            number => number.parse().unwrap_or(f64::NAN),
         }
     }
 }
