@@ -21,6 +21,11 @@ pub(crate) fn paper(
     let name = args.experiment.as_deref();
     let papers = match (id.as_str(), name) {
         ("all", None) => paper::papers(),
+        ("all", Some(_)) => {
+            return Err(Failure::Usage(
+                "`all` papers take no figure or table".into(),
+            ));
+        }
         _ => vec![Paper::named(id, name)?],
     };
     let progress = Progress::in_order(global, &[])?;

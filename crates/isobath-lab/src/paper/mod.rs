@@ -284,7 +284,10 @@ impl Paper {
                 match run_row(&row, directory, run) {
                     Err(error) => ended = Err(error),
                     Ok(record) => {
-                        append(&file, &record)?;
+                        let is_new = known.is_none_or(|known| known.error != record.error);
+                        if is_new {
+                            append(&file, &record)?;
+                        }
                         records.insert(row.commands, record);
                         ran_count += 1;
                     }
