@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Experiment, Paper, PaperSize, Point, Records, lacks};
+use super::{Experiment, PREDICTED, Paper, PaperSize, Point, Records, lacks};
 use crate::report::{Axis, Chart, Ink, Markup, cells, html as markup, number, page, table, words};
 
 /// The page, from the rows alone.
@@ -109,7 +109,10 @@ fn rows(experiment: &Experiment, size: PaperSize, records: &Records) -> Markup {
         let commands: Vec<String> = row
             .commands
             .iter()
-            .map(|c| format!("isobath {c}"))
+            .map(|command| match command.strip_prefix(PREDICTED) {
+                Some(costs) => format!("equations, from {costs}"),
+                None => format!("isobath {command}"),
+            })
             .collect();
         let seconds = records
             .get(&row.commands)

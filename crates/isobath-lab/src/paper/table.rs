@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use isobath_model::fit_line;
+use isobath_model::lsm::{AccessCosts, PrintedLsm};
+use isobath_model::{PAGE_BYTES, fit_line};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -80,6 +81,36 @@ pub(super) fn fit(x: &str, y: &str, row: &Row, documents: &[Value]) -> Value {
     let points: Vec<(f64, f64)> = documents.iter().map(at).collect();
     let line = fit_line(&points);
     json!({"slope": line.slope, "intercept": line.intercept, "r_squared": line.r_squared})
+}
+
+/// What equations 9 to 12 of paper 000 predict for its RocksDB (section 5.3) of a fanout, from
+/// Table 2's t, α, s and β: a query, a scan of 128 records, an insert.
+pub(super) fn predicted(fanout_and_costs: &str) -> Value {
+    let numbers = fanout_and_costs.split(' ');
+    let numbers: Vec<f64> = numbers.filter_map(|number| number.parse().ok()).collect();
+    let [fanout, t, read_transfer_us, s, write_transfer_us] = numbers[..] else {
+        return Value::Null;
+    };
+    let record_bytes = 16.0 + 2048.0;
+    let tree = PrintedLsm {
+        data_bytes: 6.4e7 * record_bytes,
+        file_bytes: f64::from(64 << 20),
+        l0_files: 4.0,
+        block_bytes: 4096.0,
+        page_bytes: PAGE_BYTES as f64,
+        record_bytes,
+    };
+    // Table 2's setup is for a percent of the pages of 1 GiB.
+    let accesses = 2621.44;
+    let costs = AccessCosts {
+        read_setup_us: t / accesses,
+        read_transfer_us,
+        write_setup_us: s / accesses,
+        write_transfer_us,
+    };
+    let query_us = tree.point_query_us(fanout, &costs);
+    let scan_us = query_us + tree.scan_transfer_us(128.0 * record_bytes, &costs);
+    json!({"query_us": query_us, "scan_us": scan_us, "insert_us": tree.insert_us(fanout, &costs)})
 }
 
 /// The points of `chart | series | x | y | conditions`. A series is `row`, a pointer or a name; x

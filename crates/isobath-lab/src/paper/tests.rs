@@ -247,6 +247,22 @@ fn terms_are_taken_from_documents_elements_and_rows() {
     );
 }
 
+/// Two threads cost less than one, and a scan more than the query that it begins with.
+#[test]
+fn equations_predict_a_row() {
+    let of = |words: &str| table::predicted(words);
+    let us = |document: &Value, what: &str| document[what].as_f64().unwrap();
+    let (slow, fast) = (
+        of("2 147000 3.53 310000 2.79"),
+        of("2 40700 1.71 254000 3.01"),
+    );
+    for what in ["query_us", "scan_us", "insert_us"] {
+        assert!(us(&fast, what) < us(&slow, what), "{what}: {fast} {slow}");
+    }
+    assert!(us(&slow, "query_us") < us(&slow, "scan_us"));
+    assert_eq!(of("2 147000"), Value::Null);
+}
+
 #[test]
 fn names_are_found_as_people_write_them() {
     for name in ["figure5", "Figure 5", "Fig. 5", "fig5", "5"] {
