@@ -47,6 +47,11 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// Whether the user interrupted the work.
+    pub(crate) fn is_interruption(&self) -> bool {
+        self.exit_code() == INTERRUPTED
+    }
+
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::OutputClosed => 0,

@@ -27,18 +27,58 @@ pub(crate) fn problems_found(problems: usize) -> String {
 /// Standard output, buffered; a closed pipe is not an error. What a terminal would act on is
 /// escaped in everything that is printed for people, names of files above all.
 pub(crate) struct Output {
-    out: BufWriter<StdoutLock<'static>>,
+    out: Sink,
     json: bool,
     width: usize,
+}
+
+/// Where output goes.
+enum Sink {
+    Stdout(BufWriter<StdoutLock<'static>>),
+    Kept(Vec<u8>),
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Sink::Stdout(out) => out.write(bytes),
+            Sink::Kept(kept) => kept.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Sink::Stdout(out) => out.flush(),
+            Sink::Kept(_) => Ok(()),
+        }
+    }
 }
 
 impl Output {
     pub(crate) fn new(json: bool) -> Output {
         Output {
-            out: BufWriter::new(io::stdout().lock()),
+            out: Sink::Stdout(BufWriter::new(io::stdout().lock())),
             json,
             width: table::width(),
         }
+    }
+
+    /// Output in JSON that this process reads itself.
+    pub(crate) fn kept() -> Output {
+        Output {
+            out: Sink::Kept(Vec::new()),
+            ..Output::new(true)
+        }
+    }
+
+    /// The documents of kept output.
+    pub(crate) fn documents(self) -> Result<Vec<Value>, Failure> {
+        let Sink::Kept(bytes) = &self.out else {
+            return Ok(Vec::new());
+        };
+        let documents = serde_json::Deserializer::from_slice(bytes).into_iter();
+        let documents: Result<_, serde_json::Error> = documents.collect();
+        Ok(documents.map_err(io::Error::from)?)
     }
 
     /// Whether JSON was asked for.

@@ -1,4 +1,4 @@
-//! sim clean, sim analysis and sim overlay.
+//! sim clean, sim analysis, sim overlay, and the paper about cleaning.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 #![allow(
@@ -391,7 +391,7 @@ fn what_cannot_be_simulated_is_refused_with_a_reason() {
     run(&["--spare", "4294967295"]).fails(2, "page slots are more than the simulator's 2^31");
     run(&["--policy", "mdc-opt", "--workload", "sliding:0.8:0.2:5"])
         .fails(2, "exact update frequency");
-    run(&["--paper", "--fill", "0.5"]).fails(2, "cannot be used with");
+    run(&["--compare", "--batch", "4"]).fails(2, "cannot be used with");
     run(&["--device", "64TiB", "--segment", "1MiB"]).fails(2, "2^31");
     place.run(&["sim"]).fails(2, "Usage");
 }
@@ -471,4 +471,55 @@ fn wrong_designs_are_named() {
     ] {
         place.run(&["sim", "overlay", wrong]).fails(code, word);
     }
+}
+
+/// Every experiment of paper 003 runs small, its statements are judged, and nothing runs twice.
+#[test]
+fn the_papers_experiments_on_cleaning_run_once_and_are_judged() {
+    let place = Place::new();
+    let run = ["--json", "paper", "003", "--size", "small", "-o", "out"];
+    let first = place.run(&run).ok().json();
+    assert_eq!(first.len(), 6);
+    for outcome in &first {
+        let name = &outcome["name"];
+        assert!(outcome["measured_count"].as_u64() >= Some(1), "{outcome}");
+        let verdicts = outcome["verdicts"].as_array().unwrap();
+        let is_judged = |v: &serde_json::Value| v["comparisons_count"].as_u64() > Some(0);
+        assert!(verdicts.iter().all(is_judged), "{name}: {verdicts:?}");
+        let lacks = outcome["lacking"].as_array().unwrap().len();
+        assert_eq!(lacks, if name == "figure6" { 2 } else { 0 }, "{outcome}");
+    }
+    // Rows of Figure 3 are rows of Table 2, too.
+    let ran = |of: &[serde_json::Value]| -> Vec<u64> {
+        of.iter()
+            .map(|o| o["ran_count"].as_u64().unwrap())
+            .collect()
+    };
+    assert_eq!(ran(&first), [2, 5, 0, 1, 3, 1]);
+    let rows = || std::fs::read(place.path("out/rows.jsonl")).unwrap();
+    let before = rows();
+    let again = place.run(&run).ok().json();
+    assert_eq!(ran(&again), [0; 6]);
+    assert_eq!(rows(), before);
+    let mut names: Vec<_> = std::fs::read_dir(place.path("out")).unwrap().collect();
+    assert_eq!(names.len(), 2, "{:?}", names.pop());
+    let page = std::fs::read_to_string(place.path("out/003-small.html")).unwrap();
+    assert!(page.contains("MDC is similar to MDC-opt under Zipf") && page.contains("<svg"));
+    for (wrong, told) in [
+        (
+            &["paper", "003", "figure9"][..],
+            "there are table1, table2, figure3",
+        ),
+        (&["paper", "7"], "there are 000, 001, 002, 003, 004, all"),
+        (&["paper", "all", "table1"], "take no figure or table"),
+    ] {
+        place.run(wrong).fails(2, told);
+    }
+    let listed = place.run(&["--json", "paper"]).ok().json();
+    assert_eq!(listed.len(), 49);
+    let missing = listed
+        .iter()
+        .filter(|experiment| experiment["runs"] == false);
+    assert!(missing.clone().all(|experiment| experiment["needs"] != ""));
+    assert_eq!(missing.count(), 8);
 }

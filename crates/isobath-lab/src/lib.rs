@@ -46,6 +46,7 @@ pub mod model_report;
 mod monitor;
 pub mod overlay;
 mod page_trace;
+pub mod paper;
 mod parallel;
 mod pipeline;
 pub mod probe;

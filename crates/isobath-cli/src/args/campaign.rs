@@ -112,6 +112,9 @@ pub(crate) struct CaseArgs {
     /// Align RocksDB's blocks to pages of the drive; `compare` runs it as a second row
     #[arg(long)]
     pub(crate) block_align: bool,
+    /// RocksDB's options in its own text form, over all others: num_levels=2;max_subcompactions=4
+    #[arg(long, value_name = "NAME=VALUE;...")]
+    pub(crate) rocksdb_options: Option<String>,
     /// Record which pages Isobath writes while the clients run: a trace for `isobath sim clean`
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) trace: Option<PathBuf>,

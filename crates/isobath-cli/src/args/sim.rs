@@ -117,7 +117,6 @@ Examples:
   isobath sim clean --policy mdc --workload zipf:0.99 --sort-buffer 0,1,2,4,8,16,32
   isobath sim clean --trace engine.trace --trace-format binary --policy greedy,mdc,life-table
   isobath sim clean --compare --device 1GiB --workload uniform,hot-cold:0.9,zipf:0.99
-  isobath sim clean --paper --device 4GiB --writes 20 --html paper.html
   isobath sim clean --policy greedy --device 100GB --writes 100      # the paper's full size")]
 pub(crate) struct SimCleanArgs {
     /// Cleaning policies
@@ -190,13 +189,10 @@ pub(crate) struct SimCleanArgs {
     /// Length of each run in page writes
     #[arg(long, value_name = "N", conflicts_with = "writes")]
     pub(crate) updates: Option<u64>,
-    /// Run what the paper's figures 3, 4 and 5 show, instead of a sweep of your own
-    #[arg(long, conflicts_with_all = ["policy", "workload", "trace", "fill", "sort_buffer", "spare"])]
-    pub(crate) paper: bool,
     /// Compare policies under equal terms: batch 16 and the same share of idle space for all, first
     /// as an engine cleans (no sort buffer, duplicates absorbed), then as the paper does (sort
     /// buffer 16, duplicates written)
-    #[arg(long, conflicts_with_all = ["paper", "batch", "spare", "sort_buffer", "duplicates"])]
+    #[arg(long, conflicts_with_all = ["batch", "spare", "sort_buffer", "duplicates"])]
     pub(crate) compare: bool,
     /// Simulations at a time [default: one per core]
     #[arg(long, value_name = "N")]

@@ -274,6 +274,7 @@ fn tuning(args: &CaseArgs) -> Result<Tuning, Failure> {
         background_jobs: args.background_jobs.map(std::num::NonZeroUsize::get),
         write_share: args.write_share,
         block_align: args.block_align,
+        rocksdb_options: args.rocksdb_options.clone(),
     })
 }
 

@@ -84,9 +84,6 @@ fn sweeps(args: &SimCleanArgs) -> Result<Vec<CleanSweep>, Failure> {
     };
     let base = space(args)?;
     let threads = args.threads.map(std::num::NonZeroUsize::get);
-    if args.paper {
-        return Ok(clean::paper_sweeps(&base, length, threads));
-    }
     let fills = flat(&args.fill);
     if args.compare {
         let (policies, laws) = (policies(&args.policy)?, workloads(args, &base, &fills)?);

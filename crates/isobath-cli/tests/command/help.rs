@@ -94,6 +94,7 @@ fn every_verb_has_help_with_an_example() {
         &["sim", "clean"],
         &["sim", "analysis"],
         &["sim", "overlay"],
+        &["paper"],
         &["raw"],
         &["vssd"],
         &["vssd", "create"],

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use journal::{Journal, Line, TrialLine};
+pub(crate) use journal::{append, go_on_with, lock};
 
 use super::child::{ChildProgram, run_in_child};
 use super::harness;

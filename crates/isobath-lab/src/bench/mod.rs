@@ -38,6 +38,7 @@ mod verdict;
 mod workload;
 
 pub use campaign::{Campaign, Case, FailedRun, Outcome};
+pub(crate) use campaign::{append, go_on_with, lock};
 pub use catalogue::{BUFFERED_MS, FileWorkload, ScanLength, Workload};
 pub use child::{ChildProgram, serve};
 pub use choice::Choice;

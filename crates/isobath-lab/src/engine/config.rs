@@ -337,6 +337,9 @@ pub struct Tuning {
     pub write_share: Option<f64>,
     /// Whether RocksDB's blocks never cross a page of the drive.
     pub block_align: bool,
+    /// Options in RocksDB's own text form, over all others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rocksdb_options: Option<String>,
 }
 
 impl Tuning {

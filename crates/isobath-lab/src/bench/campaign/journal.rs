@@ -150,7 +150,7 @@ fn remove_left(path: &Path) -> Result<(), LabError> {
 }
 
 /// The file of records, locked so that no second process writes it.
-fn lock(path: &Path) -> Result<File, LabError> {
+pub(crate) fn lock(path: &Path) -> Result<File, LabError> {
     let file = OpenOptions::new().create(true).append(true).open(path);
     let file = file.map_err(LabError::io("open", path))?;
     let taken = "another process runs this campaign; wait for it, or choose another directory";
@@ -184,7 +184,7 @@ pub(super) fn read_lines<L: DeserializeOwned>(path: &Path) -> Result<(Vec<L>, u6
 }
 
 /// The same, where the next line will be appended: a torn line is cut off.
-fn go_on_with<L: DeserializeOwned>(path: &Path) -> Result<Vec<L>, LabError> {
+pub(crate) fn go_on_with<L: DeserializeOwned>(path: &Path) -> Result<Vec<L>, LabError> {
     let (lines, whole) = read_lines(path)?;
     let cut = || match OpenOptions::new().write(true).open(path) {
         Ok(file) if file.metadata()?.len() > whole => file.set_len(whole),
@@ -195,7 +195,7 @@ fn go_on_with<L: DeserializeOwned>(path: &Path) -> Result<Vec<L>, LabError> {
     Ok(lines)
 }
 
-pub(super) fn append(path: &Path, line: &impl Serialize) -> Result<(), LabError> {
+pub(crate) fn append(path: &Path, line: &impl Serialize) -> Result<(), LabError> {
     let mut text = serde_json::to_string(line).map_err(|e| LabError::input(path, e.to_string()))?;
     text.push('\n');
     let file = OpenOptions::new().create(true).append(true).open(path);

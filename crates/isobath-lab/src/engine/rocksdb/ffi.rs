@@ -21,7 +21,8 @@ pub(super) struct Config<'c> {
     pub(super) create: bool,
     /// Names of the tables after the first, which is RocksDB's default column family.
     pub(super) tables: &'c [&'static str],
-    /// Options in RocksDB's own text form, for what its C API has no function for.
+    /// Options in RocksDB's own text form, over all others: what its C API has no function for, and
+    /// what the caller chose.
     pub(super) options: String,
     pub(super) background_jobs: i32,
     pub(super) write_buffer_bytes: usize,
@@ -156,11 +157,11 @@ impl Db {
         unsafe {
             let base = rocksdb_options_create();
             let options = rocksdb_options_create();
+            configure(base, config);
             let parsed = checked(|error| {
                 rocksdb_get_options_from_string(base, option_text.as_ptr(), options, error);
             });
             rocksdb_options_destroy(base);
-            configure(options, config);
             let opened = parsed.and_then(|()| {
                 let table_options = vec![options.cast_const(); names.len()];
                 let open = match config.transactions {

@@ -63,8 +63,10 @@ impl RocksEngine {
                 create,
                 tables: tables.get(1..).unwrap_or_default(),
                 options: format!(
-                    "block_based_table_factory={{block_size={BLOCK_BYTES};block_cache={};block_align={}}}",
-                    sizes.block_cache_bytes, tuning.block_align
+                    "block_based_table_factory={{block_size={BLOCK_BYTES};block_cache={};block_align={}}};{}",
+                    sizes.block_cache_bytes,
+                    tuning.block_align,
+                    tuning.rocksdb_options.as_deref().unwrap_or_default()
                 ),
                 background_jobs: i32::try_from(tuning.jobs()).unwrap_or(i32::MAX),
                 write_buffer_bytes: usize::try_from(sizes.write_buffer_bytes).unwrap_or(usize::MAX),
