@@ -26,7 +26,10 @@ const CRATES: &[(&str, &[&str])] = &[
     ("isobath-files", &["isobath"]),
     ("isobath-object-store", &["isobath"]),
     ("isobath-raft", &["isobath"]),
-    ("isobath-cli", &["isobath", "isobath-files", "isobath-lab"]),
+    (
+        "isobath-cli",
+        &["isobath", "isobath-files", "isobath-lab", "isobath-nvme"],
+    ),
     ("isobath-capi", &["isobath", "isobath-files"]),
 ];
 

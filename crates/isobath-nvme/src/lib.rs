@@ -35,9 +35,12 @@ mod error;
 mod identify;
 #[cfg(any(test, feature = "model"))]
 mod model;
+mod passthrough;
 mod queue;
+mod sysfs;
 #[cfg(test)]
 mod tests;
+mod vfio;
 
 pub use bus::Bus;
 pub use command::Status;
@@ -47,3 +50,6 @@ pub use error::NvmeError;
 pub use identify::{ControllerInfo, NamespaceInfo, SmartLog};
 #[cfg(any(test, feature = "model"))]
 pub use model::{ModelController, ModelFault, ModelOptions};
+pub use passthrough::KernelController;
+pub use sysfs::{BlockDevice, Drive, Machine};
+pub use vfio::VfioBus;

@@ -1,5 +1,7 @@
 //! A store on the model of a controller: created, loaded, cut off from power, opened again.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::sync::Arc;
 
 use isobath::{Options, Store, Volume};
@@ -22,8 +24,8 @@ fn options() -> Options {
         .workers(2)
 }
 
-fn key(n: u64) -> [u8; 8] {
-    n.to_be_bytes()
+fn key(n: u64) -> Vec<u8> {
+    format!("{n:08}").into_bytes()
 }
 
 fn value(n: u64, round: u64) -> Vec<u8> {

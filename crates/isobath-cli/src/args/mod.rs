@@ -6,6 +6,7 @@ mod campaign;
 mod data;
 mod drive;
 mod files;
+mod nvme;
 mod raw;
 mod sim;
 mod values;
@@ -29,6 +30,7 @@ pub(crate) use data::{
 };
 pub(crate) use drive::{AdviseArgs, ModelArgs, ProbeArgs};
 pub(crate) use files::{FilesArgs, FilesImportArgs, FilesMountArgs, FilesVerb};
+pub(crate) use nvme::{NvmeArgs, NvmeVerb};
 pub(crate) use raw::{ModelName, RawArgs};
 pub(crate) use sim::{
     DuplicatesName, Fills, PageSizesName, SimAnalysisArgs, SimArgs, SimCleanArgs, SimOverlayArgs,
@@ -144,6 +146,8 @@ pub(crate) enum Verb {
     Sim(SimArgs),
     /// A simulated SSD that any program runs on, and that counts what it writes to flash
     Vssd(VssdArgs),
+    /// NVMe drives: list them, ask them, take them from the kernel and give them back
+    Nvme(NvmeArgs),
     /// Print completions for a shell
     #[command(
         after_help = "Example:\n  isobath completions bash > ~/.local/share/bash-completion/completions/isobath"

@@ -13,6 +13,7 @@ mod info;
 mod load;
 mod measure;
 mod mount;
+mod nvme;
 mod overlay;
 mod probe;
 mod raw;
@@ -80,6 +81,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         },
         Verb::Advise(args) => drive::advise(&args, global, &mut out)?,
         Verb::Vssd(args) => vssd::vssd(&args.verb, global, &mut out)?,
+        Verb::Nvme(args) => nvme::nvme(&args, &mut out)?,
         Verb::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "isobath", &mut script);

@@ -10,17 +10,17 @@ fn plain() -> ModelOptions {
     }
 }
 
-/// Writes three blocks, the first with a fault, and answers the results; what succeeded is read
-/// back.
-fn write_with(
-    fault: ModelFault,
-    options: ModelOptions,
-) -> (
+/// Results, the drive, and completions that belonged to nothing.
+type Outcome = (
     Vec<Result<(), IoErrorKind>>,
     Arc<ModelController>,
     Arc<NvmeDevice>,
     u64,
-) {
+);
+
+/// Writes three blocks, the first with a fault, and answers the results; what succeeded is read
+/// back.
+fn write_with(fault: ModelFault, options: ModelOptions) -> Outcome {
     let (model, device) = new(options);
     let mut channel = channel_of(&device, 8);
     model.inject(fault);
