@@ -96,6 +96,7 @@ pub(crate) struct Entry {
 pub struct Status(pub(crate) u16);
 
 impl Status {
+    #[cfg(any(test, feature = "model"))]
     pub(crate) const SUCCESS: Status = Status(0);
     #[cfg(any(test, feature = "model"))]
     pub(crate) const INVALID_OPCODE: Status = Status(0x01 | Status::DO_NOT_RETRY);

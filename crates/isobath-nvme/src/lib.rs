@@ -6,6 +6,23 @@
 //! channel has a queue pair of its own and polls it; nothing is shared between channels but the
 //! administration queue, which they use when they are opened, closed, and after a failure.
 //!
+//! ```no_run
+//! use std::sync::Arc;
+//!
+//! use isobath_io::Volume;
+//! use isobath_nvme::{Controller, ControllerOptions, Machine, NvmeDevice, VfioBus};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // A drive that `isobath nvme bind` has taken from the kernel.
+//! let bus = VfioBus::open(&Machine::this(), "0000:01:00.0")?;
+//! let controller = Controller::open(Arc::new(bus), &ControllerOptions::default())?;
+//! let volume = Volume::from_device(Arc::new(NvmeDevice::open(&controller, 1)?));
+//! // `isobath::Store::create_on_volume(volume, &options)` makes a store on it.
+//! println!("{} bytes", volume.len());
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Failures
 //!
 //! Every I/O ends with a result, and its memory is not accessed by the drive afterwards:

@@ -69,13 +69,15 @@ impl FakeMachine {
         fs::create_dir_all(self.path(&format!("{directory}/{name}n1"))).unwrap();
         let block = format!("sys/class/block/{name}n1");
         self.write(&format!("{block}/size"), "2097152\n");
-        self.write(&format!("{block}/dev"), "259:0\n");
+        let minor = if address == DRIVE { 0 } else { 8 };
+        self.write(&format!("{block}/dev"), format!("259:{minor}\n"));
         fs::create_dir_all(self.path(&format!("{block}/holders"))).unwrap();
         self.write(&format!("dev/{name}n1"), vec![0; 2 << 20]);
     }
 
     fn nvme(&self, args: &[&str]) -> Answer {
-        self.0.run(&[&["nvme", "--root", "root"], args].concat())
+        self.0
+            .run_in_columns("200", &[&["nvme", "--root", "root"], args].concat())
     }
 
     /// Runs a verb while the kernel's part is played: whatever is probed gets the driver that its
