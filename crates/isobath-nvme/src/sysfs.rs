@@ -453,6 +453,7 @@ const STORE: &str = "a store of Isobath";
 
 /// What lies on a block device that begins so.
 fn signature(start: &[u8]) -> Option<&'static str> {
+    // A store comes behind all that may have been made over one.
     const SIGNATURES: &[(usize, &[u8], &str)] = &[
         (512, b"EFI PART", "a partition table (GPT)"),
         (4096, b"EFI PART", "a partition table (GPT)"),
@@ -468,7 +469,7 @@ fn signature(start: &[u8]) -> Option<&'static str> {
         (4086, b"SWAPSPACE2", "swap space"),
         (510, b"\x55\xaa", "a partition table, or a boot sector"),
         (0, b"ISOBATH\0", STORE),
-        (4096, b"ISOBATH\0", STORE),
+        (0x8000, b"ISOBATH\0", STORE),
         (
             0,
             b"ISOB",

@@ -221,11 +221,22 @@ fn a_drive_with_something_on_it_is_taken_only_by_force() {
     let driver = fs::read_link(machine.path(&format!("sys/bus/pci/devices/{DRIVE}/driver")));
     assert!(driver.unwrap().ends_with("nvme"), "nothing was changed");
     // A store may be used again.
-    let machine = FakeMachine::new();
-    machine.write("dev/nvme0n1", [&b"ISOBATH\0"[..], &[1; 8192]].concat());
-    let list = machine.nvme(&["list"]).ok();
-    assert!(list.text().contains("store of Isobath"), "{}", list.text());
-    machine.nvme_with_kernel(&["bind", DRIVE]).ok();
+    for superblock in [0, 32768] {
+        let machine = FakeMachine::new();
+        start.fill(0);
+        start[superblock..superblock + 8].copy_from_slice(b"ISOBATH\0");
+        start[60_000..].fill(7);
+        machine.write("dev/nvme0n1", &start);
+        let list = machine.nvme(&["list"]).ok();
+        assert!(list.text().contains("nvme0n1 has a store of Isobath"));
+        machine.nvme_with_kernel(&["bind", DRIVE]).ok();
+        // A file system that was made over one is a file system.
+        let machine = FakeMachine::new();
+        start[..4].copy_from_slice(b"XFSB");
+        machine.write("dev/nvme0n1", &start);
+        let refused = machine.nvme(&["bind", DRIVE]);
+        refused.fails(3, "a file system (XFS)");
+    }
 }
 
 #[test]
