@@ -124,6 +124,11 @@ impl Status {
         self.0 & 0x7ff
     }
 
+    /// Whether there is no namespace of the command's number.
+    pub(crate) fn is_invalid_namespace(self) -> bool {
+        self.code() == 0x0b
+    }
+
     /// Whether the same command may succeed if it is given again: a generic error that the drive
     /// does not call final.
     pub(crate) fn is_passing(self) -> bool {

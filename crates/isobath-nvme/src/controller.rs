@@ -431,7 +431,11 @@ impl Controller {
         if id == 0 || id > self.info.namespaces {
             return Err(missing());
         }
-        let page = self.identify(&mut lock(&self.admin), admin::CNS_NAMESPACE, id)?;
+        let page = self.identify(&mut lock(&self.admin), admin::CNS_NAMESPACE, id);
+        let page = page.map_err(|error| match error {
+            NvmeError::Command { status, .. } if status.is_invalid_namespace() => missing(),
+            error => error,
+        })?;
         NamespaceInfo::parse(id, &page).ok_or_else(missing)
     }
 

@@ -114,8 +114,10 @@ impl KernelController {
     /// A failure of the drive or the system.
     pub fn namespace(&self, id: u32) -> Result<Option<NamespaceInfo>, NvmeError> {
         let (what, action) = (admin::CNS_NAMESPACE, "identify a namespace");
-        let page = self.ask(action, admin::IDENTIFY, id, what, PAGE)?;
-        Ok(NamespaceInfo::parse(id, &page))
+        match self.ask(action, admin::IDENTIFY, id, what, PAGE) {
+            Err(NvmeError::Command { status, .. }) if status.is_invalid_namespace() => Ok(None),
+            page => Ok(NamespaceInfo::parse(id, &*page?)),
+        }
     }
 
     /// The drive's own count of its health and use.

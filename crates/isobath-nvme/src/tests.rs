@@ -360,6 +360,8 @@ fn what_cannot_be_used_is_refused_with_the_reason() {
     let (model, device) = new(base());
     let error = NvmeDevice::open(device.controller(), 2).unwrap_err();
     assert!(error.to_string().contains("has no namespace 2"), "{error}");
+    let error = NvmeDevice::open(device.controller(), 5).unwrap_err();
+    assert!(error.to_string().contains("up to 4"), "{error}");
     finish(&model, device);
 }
 

@@ -113,6 +113,21 @@ fn a_store_survives_power_losses() {
 }
 
 #[test]
+fn a_namespace_that_is_too_small_is_refused() {
+    let model = Arc::new(ModelController::new(ModelOptions {
+        blocks: 64,
+        ..ModelOptions::default()
+    }));
+    let error = Store::create_on_volume(volume(&model), &options()).unwrap_err();
+    let said = error.to_string();
+    assert!(
+        said.contains("256 KiB") || said.contains("256.0 KiB"),
+        "{said}"
+    );
+    assert_eq!(model.mapped_regions(), 0);
+}
+
+#[test]
 fn resets_of_a_drive_without_a_volatile_cache_are_not_noticed() {
     let model = drive(ModelOptions {
         volatile_cache: false,

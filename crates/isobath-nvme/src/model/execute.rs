@@ -151,7 +151,8 @@ impl State {
                 page[77] = self.options.transfer_shift;
                 page[512] = 0x66;
                 page[513] = 0x44;
-                page[516] = 1;
+                // Numbers up to 4, of which only 1 is there.
+                page[516] = 4;
                 page[520] = if self.options.optional_commands {
                     0x0c
                 } else {
