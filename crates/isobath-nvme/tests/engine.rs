@@ -120,10 +120,7 @@ fn a_namespace_that_is_too_small_is_refused() {
     }));
     let error = Store::create_on_volume(volume(&model), &options()).unwrap_err();
     let said = error.to_string();
-    assert!(
-        said.contains("256 KiB") || said.contains("256.0 KiB"),
-        "{said}"
-    );
+    assert!(said.contains("needs at least"), "{said}");
     assert_eq!(model.mapped_regions(), 0);
 }
 
