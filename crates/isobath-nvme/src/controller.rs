@@ -18,6 +18,8 @@ const ADMIN_ENTRIES: u16 = 32;
 const STATUS_ROUNDS: u32 = 256;
 /// The longest wait for an abort, after which the controller is reset.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Resets for the sake of one pair of queues.
+const RESETS: u32 = 8;
 /// The longest wait for a drive that is asked to write its caches.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -493,10 +495,26 @@ impl Controller {
         lock(&self.used_ids).remove(&queue.id());
     }
 
-    /// Makes the queues known to the drive. Answers the number of resets at which that was done.
+    /// Makes the queues, which are empty, known to the drive; resets it if it has just failed, be
+    /// it by commands of others. Answers the number of resets at which that was done.
     pub(crate) fn create_queues(&self, queue: &QueuePair) -> Result<u64, NvmeError> {
-        let mut admin = lock(&self.admin);
-        let epoch = self.epoch();
+        let mut resets = 0;
+        loop {
+            let (epoch, created) = {
+                let mut admin = lock(&self.admin);
+                (self.epoch(), self.try_create_queues(&mut admin, queue))
+            };
+            match created {
+                Err(NvmeError::Fatal { .. } | NvmeError::Timeout { .. }) if resets < RESETS => {
+                    resets += 1;
+                    self.recover(epoch);
+                }
+                created => return created.map(|()| epoch),
+            }
+        }
+    }
+
+    fn try_create_queues(&self, admin: &mut QueuePair, queue: &QueuePair) -> Result<(), NvmeError> {
         let (submissions, completions) = queue.addresses();
         let id = u32::from(queue.id());
         let sized = id | u32::from(queue.entries() - 1) << 16;
@@ -508,7 +526,7 @@ impl Controller {
         };
         let command = create(admin::CREATE_CQ, completions, contiguous);
         self.execute(
-            &mut admin,
+            admin,
             "create a completion queue",
             command,
             false,
@@ -516,13 +534,13 @@ impl Controller {
         )?;
         let command = create(admin::CREATE_SQ, submissions, contiguous | id << 16);
         self.execute(
-            &mut admin,
+            admin,
             "create a submission queue",
             command,
             false,
             self.timeout(),
         )?;
-        Ok(epoch)
+        Ok(())
     }
 
     /// Makes the drive forget the queues that it got in `epoch`. Resets it if it does not say that

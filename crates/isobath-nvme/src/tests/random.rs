@@ -293,3 +293,38 @@ fn random_identify_pages_are_used_or_refused() {
     }
     assert!(opened > 50, "{opened} of 600 were opened");
 }
+
+#[test]
+fn threads_go_on_through_each_others_resets() {
+    let model = ModelOptions {
+        volatile_cache: false,
+        fault_rates: vec![
+            (ModelFault::Fatal, 8),
+            (ModelFault::Aborted, 10),
+            (ModelFault::Duplicated, 10),
+            (ModelFault::Never, 2),
+        ],
+        ..ModelOptions::default()
+    };
+    let (model, device) = new(model);
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let device = &device;
+            scope.spawn(move || {
+                let mut channel = channel_of(device, 8);
+                let mut back = AlignedBuf::new(16 << 10);
+                for round in 0..150 {
+                    let data = pattern(16 << 10, (thread * 1000 + round) as usize);
+                    let offset = (thread * 8 + round % 8) << 14;
+                    let write = Io::write(offset, data.as_ptr(), 16 << 10, 0);
+                    let read = Io::read(offset, back.as_mut_ptr(), 16 << 10, 0);
+                    let is_written = super::run(&mut channel, &[write]) == [Ok(())];
+                    let is_read = super::run(&mut channel, &[read]) == [Ok(())];
+                    assert!(!is_written || !is_read || back[..] == data[..]);
+                }
+            });
+        }
+    });
+    assert!(device.controller().resets() > 0);
+    finish(&model, device);
+}
