@@ -335,11 +335,12 @@ impl Machine {
                 forcible: false,
             });
         }
-        let contents: Vec<String> = drive
-            .blocks
-            .iter()
-            .flat_map(|block| block.contents.iter().cloned())
-            .collect();
+        let blocks = drive.blocks.iter();
+        let mut contents: Vec<String> = blocks.flat_map(|b| b.contents.iter().cloned()).collect();
+        if drive.driver.as_deref() != Some("nvme") {
+            let holder = drive.driver.as_deref().unwrap_or("no driver");
+            contents.push(format!("{holder} holds it, so what lies on it is unknown"));
+        }
         if !contents.is_empty() && !force {
             return Err(NvmeError::InUse {
                 address,

@@ -220,6 +220,13 @@ fn a_drive_with_something_on_it_is_taken_only_by_force() {
     }
     let driver = fs::read_link(machine.path(&format!("sys/bus/pci/devices/{DRIVE}/driver")));
     assert!(driver.unwrap().ends_with("nvme"), "nothing was changed");
+    // What cannot be looked into is not taken.
+    let machine = FakeMachine::new();
+    let device = machine.path(&format!("sys/bus/pci/devices/{DRIVE}"));
+    fs::remove_file(device.join("driver")).unwrap();
+    machine
+        .nvme(&["bind", DRIVE])
+        .fails(3, "no driver holds it");
     // A store may be used again.
     for superblock in [0, 32768] {
         let machine = FakeMachine::new();
