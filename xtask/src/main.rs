@@ -6,6 +6,7 @@ mod capi;
 mod clients;
 mod fuzz;
 mod history;
+mod nvme;
 mod processes;
 mod random;
 #[cfg(test)]
@@ -38,6 +39,8 @@ enum Command {
     /// Feed mutated files to everything that reads files (`cargo xtask fuzz --help`)
     #[command(disable_help_flag = true)]
     Fuzz(fuzz::Args),
+    /// Run the user-space NVMe driver in a virtual machine with emulated drives
+    Nvme(nvme::Args),
     /// Work until told to close, or killed (what `stress`, `crash` and `syscalls` start)
     #[command(hide = true)]
     Work(processes::ProcessArgs),
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Command::Sequences(args) => sequences::campaign(&args),
         Command::Stress(args) => processes::stress::campaign(&args),
         Command::Fuzz(args) => fuzz::run(&args),
+        Command::Nvme(args) => nvme::run(&args),
         Command::Work(args) => processes::worker::work(&args),
         Command::Read(args) => processes::worker::read(&args),
     };

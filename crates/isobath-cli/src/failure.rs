@@ -5,6 +5,7 @@ use std::io;
 use isobath_files::FilesError;
 use isobath_lab::LabError;
 use isobath_lab::raw::RawError;
+use isobath_nvme::NvmeError;
 
 use crate::explain;
 
@@ -24,6 +25,8 @@ pub(crate) enum Failure {
     Lab(LabError),
     /// A tree of files.
     Files(FilesError),
+    /// An NVMe drive.
+    Nvme(NvmeError),
     /// The key that was asked for is absent.
     NotFound(String),
     /// The process that was started to serve files ended, with what it said and its exit code.
@@ -59,8 +62,9 @@ impl Failure {
             Failure::Usage(_) => USAGE,
             Failure::Lab(error) => exit_code(error),
             Failure::Files(error) => of_files(error),
+            Failure::Nvme(NvmeError::BadAddress { .. }) => USAGE,
             Failure::Server { code, .. } => *code,
-            Failure::NoTree { .. } | Failure::Output(_) => FAILED,
+            Failure::Nvme(_) | Failure::NoTree { .. } | Failure::Output(_) => FAILED,
         }
     }
 }
@@ -94,6 +98,7 @@ impl std::fmt::Display for Failure {
         match self {
             Failure::Lab(error) => explain::lab(error, f),
             Failure::Files(error) => write!(f, "{error}"),
+            Failure::Nvme(error) => write!(f, "{error}"),
             Failure::NoTree {
                 name,
                 alike,
@@ -117,6 +122,12 @@ impl std::fmt::Display for Failure {
             Failure::Output(error) => write!(f, "cannot write the output: {error}"),
             Failure::Reported => f.write_str("problems were found"),
         }
+    }
+}
+
+impl From<NvmeError> for Failure {
+    fn from(error: NvmeError) -> Self {
+        Failure::Nvme(error)
     }
 }
 

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 /// Each crate and the crates of ours that it may depend on.
 const CRATES: &[(&str, &[&str])] = &[
     ("isobath-io", &[]),
+    ("isobath-nvme", &["isobath-io"]),
     ("isobath-flash", &[]),
     ("isobath-model", &["isobath-flash"]),
     ("isobath", &["isobath-io", "isobath-flash", "isobath-model"]),
@@ -25,7 +26,10 @@ const CRATES: &[(&str, &[&str])] = &[
     ("isobath-files", &["isobath"]),
     ("isobath-object-store", &["isobath"]),
     ("isobath-raft", &["isobath"]),
-    ("isobath-cli", &["isobath", "isobath-files", "isobath-lab"]),
+    (
+        "isobath-cli",
+        &["isobath", "isobath-files", "isobath-lab", "isobath-nvme"],
+    ),
     ("isobath-capi", &["isobath", "isobath-files"]),
 ];
 

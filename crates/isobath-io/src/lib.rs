@@ -70,6 +70,7 @@ pub use options::{
 pub use output::{OutputError, OutputFile, Protected, partial_path};
 pub use overlay::OverlayDevice;
 pub use process::generation;
+pub use sleep::EventWake;
 pub use stats::{ChannelStats, LatencyHistogram, OpStats};
 pub use volume::Volume;
 pub use waker::{Wake, Waker};

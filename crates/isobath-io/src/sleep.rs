@@ -8,20 +8,25 @@ use std::time::Duration;
 
 use crate::waker::Wake;
 
-/// Shared by one sleeper (the channel) and any number of wakers.
+/// The [`Wake`] of channels that sleep on an eventfd: shared by one sleeper (the channel) and any
+/// number of wakers.
 ///
 /// `wake` writes the eventfd only when `sleeping` is set, so waking a busy worker costs one atomic
 /// swap. Both flags are sequentially consistent: the sleeper sets `sleeping` before it looks at
 /// `signalled`, a waker sets `signalled` before it looks at `sleeping`; so at least one of them
 /// sees the other.
-pub(crate) struct EventWake {
+pub struct EventWake {
     fd: OwnedFd,
     signalled: AtomicBool,
     sleeping: AtomicBool,
 }
 
 impl EventWake {
-    pub(crate) fn new() -> io::Result<EventWake> {
+    /// A sleeper that is awake, and that nobody has woken.
+    ///
+    /// # Errors
+    /// The system's, if it gives no eventfd.
+    pub fn new() -> io::Result<EventWake> {
         // SAFETY: no memory is passed.
         let raw = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
         if raw < 0 {
@@ -41,7 +46,7 @@ impl EventWake {
     }
 
     /// Announces a sleep. False when a wake has come already: then do not sleep.
-    pub(crate) fn begin(&self) -> bool {
+    pub fn begin(&self) -> bool {
         self.sleeping.store(true, Ordering::SeqCst);
         if self.signalled.swap(false, Ordering::SeqCst) {
             self.sleeping.store(false, Ordering::SeqCst);
@@ -51,13 +56,13 @@ impl EventWake {
     }
 
     /// Ends a sleep. True when a wake came during it.
-    pub(crate) fn end(&self) -> bool {
+    pub fn end(&self) -> bool {
         self.sleeping.store(false, Ordering::SeqCst);
         self.signalled.swap(false, Ordering::SeqCst)
     }
 
     /// Whether a wake has come that no sleep has consumed.
-    pub(crate) fn is_signalled(&self) -> bool {
+    pub fn is_signalled(&self) -> bool {
         self.signalled.load(Ordering::Relaxed)
     }
 
@@ -71,7 +76,10 @@ impl EventWake {
 
     /// Sleeps until woken or for `timeout`. Returns whether it was woken; early returns are
     /// possible.
-    pub(crate) fn sleep(&self, timeout: Option<Duration>) -> io::Result<bool> {
+    ///
+    /// # Errors
+    /// The system's, if it cannot wait.
+    pub fn sleep(&self, timeout: Option<Duration>) -> io::Result<bool> {
         if !self.begin() {
             return Ok(true);
         }
@@ -81,6 +89,12 @@ impl EventWake {
             self.drain();
         }
         slept.map(|_| woken)
+    }
+}
+
+impl std::fmt::Debug for EventWake {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EventWake").finish_non_exhaustive()
     }
 }
 

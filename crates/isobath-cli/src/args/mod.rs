@@ -6,6 +6,7 @@ mod campaign;
 mod data;
 mod drive;
 mod files;
+mod nvme;
 mod paper;
 mod raw;
 mod sim;
@@ -30,6 +31,7 @@ pub(crate) use data::{
 };
 pub(crate) use drive::{AdviseArgs, ModelArgs, ProbeArgs};
 pub(crate) use files::{FilesArgs, FilesImportArgs, FilesMountArgs, FilesVerb};
+pub(crate) use nvme::{NvmeArgs, NvmeVerb};
 pub(crate) use paper::PaperArgs;
 pub(crate) use raw::{ModelName, RawArgs};
 pub(crate) use sim::{
@@ -148,6 +150,8 @@ pub(crate) enum Verb {
     Vssd(VssdArgs),
     /// The papers' figures and tables: run them, and say which statements hold
     Paper(PaperArgs),
+    /// NVMe drives: list them, ask them, take them from the kernel and give them back
+    Nvme(NvmeArgs),
     /// Print completions for a shell
     #[command(
         after_help = "Example:\n  isobath completions bash > ~/.local/share/bash-completion/completions/isobath"

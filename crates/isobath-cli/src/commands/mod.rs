@@ -13,6 +13,7 @@ mod info;
 mod load;
 mod measure;
 mod mount;
+mod nvme;
 mod overlay;
 mod paper;
 mod probe;
@@ -92,6 +93,7 @@ fn run_verb(cli: Cli, out: &mut Output) -> Result<bool, Failure> {
         Verb::Advise(args) => drive::advise(&args, global, out)?,
         Verb::Vssd(args) => vssd::vssd(&args.verb, global, out)?,
         Verb::Paper(args) => paper::paper(&args, global, out)?,
+        Verb::Nvme(args) => nvme::nvme(&args, out)?,
         Verb::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "isobath", &mut script);

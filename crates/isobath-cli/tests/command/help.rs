@@ -35,6 +35,7 @@ fn help_names_every_verb_and_the_exit_codes() {
         "sim",
         "raw",
         "vssd",
+        "nvme",
         "completions",
         "Exit codes",
         "Examples",
@@ -102,6 +103,12 @@ fn every_verb_has_help_with_an_example() {
         &["vssd", "stats"],
         &["vssd", "precondition"],
         &["vssd", "umount"],
+        &["nvme"],
+        &["nvme", "list"],
+        &["nvme", "identify"],
+        &["nvme", "smart"],
+        &["nvme", "bind"],
+        &["nvme", "unbind"],
         &["completions"],
     ] {
         let help = place.run(&[verb, &["--help"]].concat()).ok();

@@ -22,6 +22,7 @@ mod info;
 mod interrupt;
 mod load;
 mod log_path;
+mod nvme;
 mod outputs;
 mod transfer;
 mod words;
