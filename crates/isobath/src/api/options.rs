@@ -667,9 +667,11 @@ impl Options {
             let reason = "a log of 0 bytes is none, and needs no path".to_owned();
             return Err(bad("log_path", reason));
         }
-        // Two memories of overlays, one of which is sealed.
-        let lent = (self.frames() / 2).min(self.frames() - least as u32);
-        let affordable = (u64::from(self.frames()) - base) / (FRAMES_PER_TASK * workers);
+        // For two memories of overlays, one of which is sealed; tasks come first.
+        let frames = u64::from(self.frames());
+        let wanted = base + FRAMES_PER_TASK * workers * self.tasks as u64;
+        let lent = (frames / 2).min(frames.saturating_sub(wanted)) as u32;
+        let affordable = (frames - base) / (FRAMES_PER_TASK * workers);
         Ok(Config {
             workers: self.workers,
             tasks: self.tasks.min(affordable as usize),

@@ -135,7 +135,7 @@ impl Merging {
         tree: Tree,
     ) -> Result<Option<KeptOut>, Error> {
         let overlays = &local.pool.overlays;
-        if !overlays.may_have_some() {
+        if !overlays.may_ever_have_some() {
             return Ok(None);
         }
         let kept_out = overlays.keep_out(tree.id);
@@ -162,7 +162,8 @@ impl Merging {
         end: impl FnOnce(&[Change<'_>]) -> Result<bool, E>,
     ) -> Result<bool, E> {
         let overlays = &local.pool.overlays;
-        let _kept_out = match overlays.of(tree.id) {
+        let _kept_out = self.keep_out(local, tree)?;
+        let _left = match overlays.of(tree.id) {
             Some(overlaid) if overlaid.has_large() => self.leave(transactions, local, tree)?,
             _ => None,
         };
@@ -228,12 +229,17 @@ impl Work<'_> {
         let _frees = overlaid.begin_to_free();
         let _held = overlaid.hold_merges();
         until(self.local, || (!overlaid.is_merging()).then_some(()))?;
-        self.merging
-            .left_at
-            .store(pagestore.segments(), Ordering::SeqCst);
         self.merge_and_end(overlaid)?;
+        let segments = pagestore.segments();
+        self.merging.left_at.store(segments, Ordering::SeqCst);
         // Readers have them for a moment still.
-        while self.merging.has_retired(overlaid) {
+        loop {
+            // No other task is half-way.
+            let freeing = self.merging.wait_to_free(self.local)?;
+            if !self.merging.has_retired(overlaid) {
+                break;
+            }
+            drop(freeing);
             self.wait()?;
             self.free_retired()?;
         }
@@ -248,7 +254,12 @@ impl Work<'_> {
         self.transactions.tracker.drain(false, || self.wait())?;
         // So that nothing in memory holds the log while all is merged.
         self.seal_all(overlaid)?;
-        self.merge_below(overlaid, 1)?;
+        // Bound: each round passes some records.
+        while !overlaid.levels().runs.is_empty() {
+            self.merge_some(overlaid)?;
+            // A memory of another tree would hold the log, and its writers. They are told.
+            let _ = self.seal_due();
+        }
         // Those that come with it still read the base, which has everything.
         let key = listing::key(OVERLAID, overlaid.tree.id);
         self.commit(&[catalog_change(&key, None)], None)?;

@@ -85,12 +85,17 @@ impl Work<'_> {
     pub(super) fn merge_below(&self, overlaid: &Arc<Overlaid>, runs: usize) -> Result<(), Error> {
         // Bound: each round passes some records.
         while overlaid.levels().runs.len() >= runs {
-            let merging = self.wait_to_merge(overlaid)?;
-            self.merge(overlaid)?;
-            drop(merging);
-            self.retire(overlaid)?;
+            self.merge_some(overlaid)?;
         }
         Ok(())
+    }
+
+    /// Merges the next records of `overlaid`, with which the caller is busy.
+    pub(super) fn merge_some(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
+        let merging = self.wait_to_merge(overlaid)?;
+        self.merge(overlaid)?;
+        drop(merging);
+        self.retire(overlaid)
     }
 
     /// Makes the caller, which is busy with `overlaid`, the one task that merges.

@@ -354,6 +354,7 @@ impl Merging {
 
     fn is_due_for(&self, overlaid: &Overlaid) -> bool {
         self.is_to_be_sealed(overlaid)
+            || overlaid.has_unused()
             || overlaid.is_to_leave()
             || self.is_to_be_combined(overlaid)
             || is_to_be_retired(overlaid)
@@ -506,10 +507,10 @@ impl Work<'_> {
     fn some_of(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
         let overlays = &self.local.pool.overlays;
         if overlaid.is_to_leave() {
-            return self.leave_for_space(overlaid).inspect_err(|error| {
-                overlaid.note_failure(&overlaid.upkeep_failed, error, overlays);
-            });
+            let left = self.leave_for_space(overlaid);
+            return left.inspect_err(|error| *overlaid.failed.lock() = Some(error.clone()));
         }
+        overlaid.forget_unused();
         if self.merging.is_to_be_sealed(overlaid) {
             let sealed = self.seal(overlaid);
             sealed.inspect_err(|error| *overlaid.failed.lock() = Some(error.clone()))?;
@@ -570,6 +571,7 @@ impl Work<'_> {
     /// already. No merge begins before the commits in flight have ended, which may change leaves.
     fn begin(&self, tree: Tree) -> Result<(), Error> {
         let overlays = &self.local.pool.overlays;
+        limit_memory(self.local);
         let has_room = || {
             let pagestore = &self.local.parts.pagestore;
             let runs = pagestore.allocated_bytes() / ROOM_SHARE;

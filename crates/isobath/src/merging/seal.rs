@@ -77,6 +77,8 @@ impl Work<'_> {
         let _ = run.filter.set(filter);
         let mut runs = vec![Arc::clone(&run)];
         runs.extend(levels.runs.iter().cloned());
+        // The memory goes with them.
+        drop(levels);
         let entry = listing::encode(overlaid, &runs, sealed_before);
         let (listed, built) = (
             listing::key(OVERLAID, overlaid.tree.id),
@@ -127,7 +129,7 @@ impl Work<'_> {
     }
 
     /// Seals what is due, between steps of other work, of trees with which no task is busy.
-    fn seal_due(&self) -> Result<(), Error> {
+    pub(super) fn seal_due(&self) -> Result<(), Error> {
         let overlays = &self.local.pool.overlays;
         if self.merging.is_paused() {
             return Ok(());

@@ -86,11 +86,18 @@ impl Versions {
         }
     }
 
-    /// Forgets the oldest as long as no reader has them.
-    pub(super) fn forget_unused(&mut self) {
+    /// Whether no reader has the oldest.
+    pub(super) fn has_unused(&self) -> bool {
         let is_free = |former: &Arc<Levels>| Arc::strong_count(former) == 1;
-        while self.former.front().is_some_and(is_free) {
-            self.former.pop_front();
+        self.former.front().is_some_and(is_free)
+    }
+
+    /// The oldest ones, as long as no reader has them.
+    pub(super) fn take_unused(&mut self) -> Vec<Arc<Levels>> {
+        let mut unused = Vec::new();
+        while self.has_unused() {
+            unused.extend(self.former.pop_front());
         }
+        unused
     }
 }

@@ -196,10 +196,22 @@ impl Overlaid {
 
     /// Whether some reader has `Levels` with a number below `number`. Once none has, none will.
     pub(crate) fn has_readers_before(&self, number: u64) -> bool {
-        let mut levels = self.levels.lock();
-        levels.forget_unused();
+        self.forget_unused();
+        let levels = self.levels.lock();
         let oldest = levels.former.front().unwrap_or(&levels.current);
         oldest.number < number
+    }
+
+    /// Whether there are former `Levels` that no reader has.
+    pub(crate) fn has_unused(&self) -> bool {
+        self.levels.lock().has_unused()
+    }
+
+    /// Lets go of the former `Levels` that no reader has.
+    pub(crate) fn forget_unused(&self) {
+        let unused = self.levels.lock().take_unused();
+        // Here, without the lock: a memory gives back many frames.
+        drop(unused);
     }
 
     /// Gives the tree other parts; `None` leaves them as they are. The caller is busy with it, or
@@ -214,7 +226,8 @@ impl Overlaid {
         let new = Arc::new(Levels { number, ..new });
         let former = std::mem::replace(&mut levels.current, new);
         levels.former.push_back(former);
-        levels.forget_unused();
+        drop(levels);
+        self.forget_unused();
         number
     }
 
@@ -255,15 +268,7 @@ impl Overlaid {
         self.upkeep_failed.store(false, Ordering::SeqCst);
     }
 
-    /// Something that was to be done for it has failed.
-    pub(crate) fn has_failed(&self) -> bool {
-        let is_failed = |flag: &AtomicBool| flag.load(Ordering::SeqCst);
-        is_failed(&self.upkeep_failed)
-            || is_failed(&self.merge_failed)
-            || self.failed.lock().is_some()
-    }
-
-    /// Whether it leaves them, or the space that they took is not free yet.
+    /// Whether it leaves them for space, or what they took is not free yet.
     pub(crate) fn frees_space(&self) -> bool {
         self.frees_space.load(Ordering::SeqCst)
     }
@@ -275,12 +280,13 @@ impl Overlaid {
 
     /// Has the tree leave its overlays: the volume has no space for their memory.
     pub(crate) fn leave_for_space(&self) {
+        self.forget_failures();
         self.leaves.store(true, Ordering::SeqCst);
     }
 
-    /// Whether it is to leave them, and nothing that was to be done has failed.
+    /// Whether it is to leave them, and that has not failed.
     pub(crate) fn is_to_leave(&self) -> bool {
-        self.leaves.load(Ordering::SeqCst) && !self.has_failed()
+        self.leaves.load(Ordering::SeqCst) && self.failed.lock().is_none()
     }
 
     /// Whether a task changes which runs there are.
@@ -534,7 +540,12 @@ impl Overlays {
         self.any.load(Ordering::Acquire) > 0
     }
 
-    /// Whether some tree has overlays, or may get some.
+    /// Whether a tree has overlays, or may get some one day.
+    pub(crate) fn may_ever_have_some(&self) -> bool {
+        self.is_any() || self.begins.load(Ordering::Relaxed) != NEVER
+    }
+
+    /// Whether some tree has overlays, or may get some now.
     #[inline]
     pub(crate) fn may_have_some(&self) -> bool {
         self.is_any() || self.do_begin()

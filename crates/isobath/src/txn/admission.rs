@@ -32,7 +32,7 @@ pub(super) fn wait(local: &TaskWorker, changes: &[Change<'_>]) -> Result<(), Err
     if let Some(begins) = begins {
         local.worker.sleep_until(begins);
     }
-    if overlaid.is_some() && changes.iter().any(|change| change.value.is_some()) {
+    if changes.iter().any(|change| change.value.is_some()) {
         wait_for_space(local, changes)?;
     }
     let mut patience = Patience::default();
@@ -55,12 +55,12 @@ fn wait_a_little(local: &TaskWorker, patience: &mut Patience) -> Result<(), Erro
     Ok(())
 }
 
-/// Waits until the volume has space for all that memories may have, and for `changes`, or the trees
-/// of these have overlays no more.
+/// Waits until the volume has space for all that memories may have, and for `changes`, or no tree
+/// has overlays any more.
 ///
-/// What is in a memory takes no page yet. So the volume has to have space for full memories before
-/// one gets a change. Where it has not, and cannot grow, the trees leave their overlays while that
-/// is possible: in its leaf a record that replaces another one needs no space of its own.
+/// What is in a memory takes no page yet. So the volume has to have space for full memories beside
+/// every change. Where it has not, and cannot grow, all trees leave their overlays while that is
+/// possible: in its leaf a record that replaces another one needs no space of its own.
 fn wait_for_space(local: &TaskWorker, changes: &[Change<'_>]) -> Result<(), Error> {
     let (overlays, pagestore) = (&local.pool.overlays, &local.parts.pagestore);
     let own = changes.iter().map(Change::bytes).sum::<u64>();
@@ -75,16 +75,17 @@ fn wait_for_space(local: &TaskWorker, changes: &[Change<'_>]) -> Result<(), Erro
             pagestore.release_pages(pages);
             Ok(())
         }
-        Err(full @ Error::VolumeFull { .. }) => {
-            let trees = changes.iter().filter_map(|each| overlays.of(each.tree.id));
-            leave(local, trees.collect(), full)
-        }
+        Err(Error::VolumeFull { .. }) => leave(local, overlays.all()),
         Err(error) => Err(error),
     }
 }
 
 /// Waits until these trees have overlays no more, and what was freed by that is free.
-fn leave(local: &TaskWorker, trees: Vec<Arc<Overlaid>>, full: Error) -> Result<(), Error> {
+///
+/// # Errors
+///
+/// Why they cannot leave them; it is tried again by the next change.
+fn leave(local: &TaskWorker, trees: Vec<Arc<Overlaid>>) -> Result<(), Error> {
     let overlays = &local.pool.overlays;
     let mut patience = Patience::default();
     trees.iter().for_each(|tree| tree.leave_for_space());
@@ -95,10 +96,8 @@ fn leave(local: &TaskWorker, trees: Vec<Arc<Overlaid>>, full: Error) -> Result<(
                 .is_some_and(|now| Arc::ptr_eq(&now, &tree))
         };
         while has_them() || tree.frees_space() {
-            if tree.has_failed() {
-                // It is tried again by the next change.
-                tree.forget_failures();
-                return Err(full);
+            if let Some(error) = tree.failed.lock().take() {
+                return Err(error);
             }
             wait_a_little(local, &mut patience)?;
         }
