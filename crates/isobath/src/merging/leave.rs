@@ -12,6 +12,7 @@ use crate::context::{TaskContext, TaskWorker};
 use crate::error::StorageError as Error;
 use crate::levels::Parts;
 use crate::overlay::{Busy, KeptOut, Overlaid};
+use crate::runtime::Patience;
 use crate::sync::atomic::Ordering;
 use crate::txn::commit::Change;
 use crate::txn::{Transactions, catalog_change};
@@ -225,25 +226,39 @@ impl Work<'_> {
     /// Has the tree of `overlaid`, with which the caller is busy, leave its overlays, and frees the
     /// space that they take.
     pub(super) fn leave_for_space(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
-        let pagestore = &self.local.parts.pagestore;
-        let _frees = overlaid.begin_to_free();
-        let _held = overlaid.hold_merges();
-        until(self.local, || (!overlaid.is_merging()).then_some(()))?;
-        self.merge_and_end(overlaid)?;
-        let segments = pagestore.segments();
+        let overlays = &self.local.pool.overlays;
+        let _freeing = overlays.begin_to_free();
+        let segments = self.local.parts.pagestore.segments();
         self.merging.left_at.store(segments, Ordering::SeqCst);
-        // Readers have them for a moment still.
+        overlaid.forget_failures();
+        let left = self.leave_and_free(overlaid);
+        left.inspect_err(|error| overlaid.note_not_left(error))
+    }
+
+    fn leave_and_free(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
+        let (local, parts) = (self.local, &self.local.parts);
+        let _held = overlaid.hold_merges();
+        until(local, || (!overlaid.is_merging()).then_some(()))?;
+        self.merge_and_end(overlaid)?;
+        let mut patience = Patience::default();
         loop {
             // No other task is half-way.
-            let freeing = self.merging.wait_to_free(self.local)?;
+            let freeing = self.merging.wait_to_free(local)?;
             if !self.merging.has_retired(overlaid) {
                 break;
             }
             drop(freeing);
-            self.wait()?;
+            // Readers have them for a moment still.
+            parts.shared.writable()?;
+            patience.wait(&local.worker);
             self.free_retired()?;
         }
-        pagestore.wait_for_pending_frees(&self.local.worker)
+        // What is pending now: commits go on, and more comes.
+        for _ in 0..2 {
+            parts.log_tasks.wait_all_durable(&local.worker)?;
+            parts.pagestore.drain_pending_frees();
+        }
+        Ok(())
     }
 
     /// Of overlays with which the caller is busy.

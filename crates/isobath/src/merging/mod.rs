@@ -507,8 +507,7 @@ impl Work<'_> {
     fn some_of(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
         let overlays = &self.local.pool.overlays;
         if overlaid.is_to_leave() {
-            let left = self.leave_for_space(overlaid);
-            return left.inspect_err(|error| *overlaid.failed.lock() = Some(error.clone()));
+            return self.leave_for_space(overlaid);
         }
         overlaid.forget_unused();
         if self.merging.is_to_be_sealed(overlaid) {

@@ -128,12 +128,17 @@ impl Work<'_> {
         }
     }
 
+    /// As [`Work::seal_due`], if no other wants the tasks to do nothing.
+    fn seal_due_unless_paused(&self) -> Result<(), Error> {
+        match self.merging.is_paused() {
+            true => Ok(()),
+            false => self.seal_due(),
+        }
+    }
+
     /// Seals what is due, between steps of other work, of trees with which no task is busy.
     pub(super) fn seal_due(&self) -> Result<(), Error> {
         let overlays = &self.local.pool.overlays;
-        if self.merging.is_paused() {
-            return Ok(());
-        }
         for overlaid in overlays.all() {
             if self.merging.is_to_be_sealed(&overlaid)
                 && let Some(_busy) = overlaid.begin_work()
@@ -244,7 +249,7 @@ impl Work<'_> {
         while !run.free_some(&ctx, FREE_STEP, &mut |_| Ok(()))? {
             self.local.worker.yield_now();
             // Its writers are told.
-            let _ = self.seal_due();
+            let _ = self.seal_due_unless_paused();
         }
         let key = listing::key(UNLISTED_RUN, run.id);
         self.commit(&[catalog_change(&key, None)], Some(run))

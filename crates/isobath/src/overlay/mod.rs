@@ -99,7 +99,8 @@ pub(crate) struct Overlaid {
     pub(crate) is_leaving: AtomicBool,
     /// The tree is to have no overlays: the volume has no space for their memory.
     leaves: AtomicBool,
-    frees_space: AtomicBool,
+    /// How often it could not, and why the last time.
+    not_left: Mutex<(u64, Option<Error>)>,
     /// A task changes which runs there are: it seals, combines, retires or leaves.
     busy: AtomicBool,
     /// A task merges.
@@ -177,7 +178,7 @@ impl Overlaid {
             puts_large: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
             leaves: AtomicBool::new(false),
-            frees_space: AtomicBool::new(false),
+            not_left: Mutex::default(),
             busy: AtomicBool::new(false),
             merging: AtomicBool::new(false),
             holds_merges: AtomicBool::new(false),
@@ -268,25 +269,26 @@ impl Overlaid {
         self.upkeep_failed.store(false, Ordering::SeqCst);
     }
 
-    /// Whether it leaves them for space, or what they took is not free yet.
-    pub(crate) fn frees_space(&self) -> bool {
-        self.frees_space.load(Ordering::SeqCst)
-    }
-
-    /// It leaves them for space, until what this returns is dropped.
-    pub(crate) fn begin_to_free(&self) -> Option<Busy<'_>> {
-        Busy::begin(&self.frees_space)
-    }
-
     /// Has the tree leave its overlays: the volume has no space for their memory.
     pub(crate) fn leave_for_space(&self) {
-        self.forget_failures();
         self.leaves.store(true, Ordering::SeqCst);
     }
 
-    /// Whether it is to leave them, and that has not failed.
+    /// Whether it is to leave them.
     pub(crate) fn is_to_leave(&self) -> bool {
-        self.leaves.load(Ordering::SeqCst) && self.failed.lock().is_none()
+        self.leaves.load(Ordering::SeqCst)
+    }
+
+    /// It could not leave them; it is tried again once someone asks for it again.
+    pub(crate) fn note_not_left(&self, error: &Error) {
+        let mut not_left = self.not_left.lock();
+        *not_left = (not_left.0 + 1, Some(error.clone()));
+        self.leaves.store(false, Ordering::SeqCst);
+    }
+
+    /// How often it could not leave them, and why the last time.
+    pub(crate) fn not_left(&self) -> (u64, Option<Error>) {
+        self.not_left.lock().clone()
     }
 
     /// Whether a task changes which runs there are.
@@ -422,6 +424,8 @@ pub(crate) struct Overlays {
     memory_bytes: AtomicU64,
     /// Everything is small, for simulations.
     is_small: AtomicBool,
+    /// A tree leaves its overlays for space, or what they took is not free yet.
+    frees_space: AtomicBool,
     candidates: Arc<Mutex<Candidates>>,
 }
 
@@ -622,6 +626,16 @@ impl Overlays {
     /// Bytes that all memories may take, with those that are being sealed.
     pub(crate) fn max_in_memory(&self) -> u64 {
         2 * self.memory_bytes() * self.any.load(Ordering::Relaxed).max(1)
+    }
+
+    /// Whether a tree leaves its overlays for space, or what they took is not free yet.
+    pub(crate) fn frees_space(&self) -> bool {
+        self.frees_space.load(Ordering::SeqCst)
+    }
+
+    /// A tree leaves its overlays for space, until what this returns is dropped.
+    pub(crate) fn begin_to_free(&self) -> Option<Busy<'_>> {
+        Busy::begin(&self.frees_space)
     }
 
     /// Has all trees leave their overlays: the volume has no space for them.

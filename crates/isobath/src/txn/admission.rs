@@ -22,7 +22,8 @@ use crate::types::CATALOG;
 pub(super) fn wait(local: &TaskWorker, changes: &[Change<'_>]) -> Result<(), Error> {
     let overlays = &local.pool.overlays;
     let is_of_user = |change: &Change<'_>| change.tree != CATALOG;
-    if !overlays.is_any() || !changes.iter().any(is_of_user) {
+    let is_any = overlays.is_any() || overlays.frees_space();
+    if !is_any || !changes.iter().any(is_of_user) {
         return Ok(());
     }
     let count = changes.len() as u64;
@@ -84,23 +85,32 @@ fn wait_for_space(local: &TaskWorker, changes: &[Change<'_>]) -> Result<(), Erro
 ///
 /// # Errors
 ///
-/// Why they cannot leave them; it is tried again by the next change.
+/// Why one cannot leave them; it is tried again by the next change.
 fn leave(local: &TaskWorker, trees: Vec<Arc<Overlaid>>) -> Result<(), Error> {
     let overlays = &local.pool.overlays;
     let mut patience = Patience::default();
-    trees.iter().for_each(|tree| tree.leave_for_space());
-    for tree in trees {
+    let ask = |tree: Arc<Overlaid>| {
+        let (failures, _) = tree.not_left();
+        tree.leave_for_space();
+        (tree, failures)
+    };
+    let asked: Vec<_> = trees.into_iter().map(ask).collect();
+    for (tree, failures) in asked {
         let has_them = || {
-            overlays
-                .of(tree.tree.id)
-                .is_some_and(|now| Arc::ptr_eq(&now, &tree))
+            let now = overlays.of(tree.tree.id);
+            now.is_some_and(|now| Arc::ptr_eq(&now, &tree))
         };
-        while has_them() || tree.frees_space() {
-            if let Some(error) = tree.failed.lock().take() {
+        while has_them() {
+            if let (now, Some(error)) = tree.not_left()
+                && now > failures
+            {
                 return Err(error);
             }
             wait_a_little(local, &mut patience)?;
         }
+    }
+    while overlays.frees_space() {
+        wait_a_little(local, &mut patience)?;
     }
     Ok(())
 }

@@ -270,8 +270,6 @@ fn memory_is_registered_as_it_comes_into_use() {
         let device = Memory::new();
         device.refuses.store(refuses, Ordering::SeqCst);
         let options = tiny(1, 10).pool_bytes(10 << 20).log_bytes(4 << 20);
-        // Merges of overlays register what they read ahead, too.
-        let options = options.overlays(false);
         let store = Store::create_on_volume(device.volume(), &options).unwrap();
         let tree = store.create_tree("t").unwrap();
         let insert = |range: std::ops::Range<u64>| {
