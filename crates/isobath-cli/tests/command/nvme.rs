@@ -414,3 +414,39 @@ fn a_drive_that_vfio_does_not_take_is_given_back() {
     machine.nvme(&["bind", DRIVE]).fails(3, "drivers_probe");
     assert_eq!(fs::read_to_string(&only).unwrap(), "nvme");
 }
+
+#[test]
+fn a_drive_is_claimed_until_the_kernels_driver_has_let_it_go() {
+    let machine = FakeMachine::new();
+    let unbind = machine.path("sys/bus/pci/drivers/nvme/unbind");
+    fs::remove_file(&unbind).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&unbind).status();
+    assert!(made.unwrap().success());
+    let disk = fs::canonicalize(machine.path("dev/nvme0n1")).unwrap();
+    let is_open = || {
+        let processes = fs::read_dir("/proc").unwrap().flatten();
+        let files = processes.filter_map(|process| fs::read_dir(process.path().join("fd")).ok());
+        let mut links = files
+            .flatten()
+            .flatten()
+            .filter_map(|file| fs::read_link(file.path()).ok());
+        links.any(|link| link == disk)
+    };
+    assert!(!is_open());
+    let only = machine.path(&format!("sys/bus/pci/devices/{DRIVE}/driver_override"));
+    std::thread::scope(|scope| {
+        let bind = scope.spawn(|| machine.nvme_with_kernel(&["bind", DRIVE]));
+        for _ in 0..10_000 {
+            if fs::read_to_string(&only).unwrap() == "vfio-pci" {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // It waits for a reader of the pipe, and goes on to the probe then.
+        let is_claimed = is_open();
+        assert_eq!(fs::read_to_string(&unbind).unwrap(), DRIVE);
+        bind.join().unwrap().ok();
+        assert!(is_claimed);
+    });
+    assert!(!is_open());
+}
