@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use isobath::{Options, Store, Volume};
 use isobath_io::{AlignedBuf, ChannelOptions, Device, Io};
@@ -49,6 +50,11 @@ fn open(machine: &Machine, address: &str) -> NvmeDevice {
     let (info, namespace) = (kernels.info().unwrap(), kernels.namespace(1).unwrap());
     let kernels_smart = kernels.smart().unwrap();
     drop(kernels);
+    // The kernel may still be looking for namespaces, and a drive without any is refused.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while machine.drive(address).unwrap().blocks.is_empty() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     machine.bind(address, false).unwrap();
     let bus = Arc::new(VfioBus::open(machine, address).unwrap());
     let controller = Controller::open(bus, &ControllerOptions::default()).unwrap();

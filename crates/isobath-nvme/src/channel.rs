@@ -110,15 +110,7 @@ impl NvmeChannel {
         })?;
         let queue = controller.new_queue_pair(options.depth)?;
         let created = controller.create_queues(&queue);
-        let epoch = match created {
-            Ok(epoch) => epoch,
-            Err(error) => {
-                // It may know one of the queues.
-                controller.delete_queues(&queue, controller.epoch());
-                controller.release_queue_pair(&queue);
-                return Err(error);
-            }
-        };
+        let epoch = created.inspect_err(|_| controller.release_queue_pair(&queue))?;
         let limit = controller.info().max_transfer_bytes.unwrap_or(MAX_TRANSFER);
         let by_blocks = MAX_BLOCKS.saturating_mul(namespace.block_bytes());
         Ok(NvmeChannel {
@@ -216,6 +208,7 @@ impl NvmeChannel {
                 request.start = now;
             }
             let refused = match self.controller.state() {
+                State::Running if self.controller.has_lost_its_cache() => Some(Failed::CacheLost),
                 State::Running => request.failed,
                 state => Some(lost(state)),
             };
@@ -432,9 +425,10 @@ impl NvmeChannel {
     fn finish(&mut self, index: u32, now: Duration, out: &mut Vec<Completion>) {
         let request = &mut self.requests[index as usize];
         request.ranges = Vec::new();
-        let (io, bytes, task) = (request.io, request.bytes, request.task);
+        let (io, bytes) = (request.io, request.bytes);
         let mut failed = request.failed;
-        if task == Task::Flush && self.controller.has_lost_its_cache() {
+        // What it read may be older than what was acknowledged.
+        if self.controller.has_lost_its_cache() {
             failed.get_or_insert(Failed::CacheLost);
         }
         let latency = now.saturating_sub(request.start);
@@ -469,9 +463,10 @@ impl NvmeChannel {
             }
         }
         let state = self.controller.state();
+        let may_repeat = state == State::Running && !self.controller.has_lost_its_cache();
         for slot in self.queue.slots_in_flight() {
             let command = &mut self.commands[usize::from(slot)];
-            if state == State::Running && command.retries < RETRIES && !command.is_aborted {
+            if may_repeat && command.retries < RETRIES && !command.is_aborted {
                 command.retries += 1;
                 command.deadline = now.saturating_add(self.controller.timeout());
                 self.stats.resubmitted += 1;
@@ -502,7 +497,10 @@ impl NvmeChannel {
             command.is_aborted = true;
             command.deadline = now.saturating_add(self.controller.abort_timeout());
             let id = self.queue.command_id(slot);
-            self.controller.abort(self.queue.id(), id);
+            if !self.controller.abort(self.queue.id(), id) {
+                // The others would wait as long in vain.
+                self.controller.recover(self.epoch);
+            }
         }
     }
 
@@ -703,8 +701,9 @@ impl Drop for NvmeChannel {
             self.watch(now);
             bus.pause(round);
         }
-        self.controller.delete_queues(&self.queue, self.epoch);
-        self.controller.release_queue_pair(&self.queue);
+        if self.controller.delete_queues(&self.queue, self.epoch) {
+            self.controller.release_queue_pair(&self.queue);
+        }
         self.unregister_all();
     }
 }

@@ -226,6 +226,17 @@ impl Controller {
         }
     }
 
+    /// Refuses a controller that takes no commands any more.
+    fn check_running(&self) -> Result<(), NvmeError> {
+        match self.state() {
+            State::Running => Ok(()),
+            State::Removed => Err(self.removed()),
+            State::Dead => Err(NvmeError::Dead {
+                drive: self.name().to_owned(),
+            }),
+        }
+    }
+
     /// Whether a reset may have lost writes that were not flushed.
     pub(crate) fn has_lost_its_cache(&self) -> bool {
         self.cache_lost.load(Ordering::Acquire)
@@ -345,9 +356,7 @@ impl Controller {
             action,
             seconds,
         };
-        if self.state() == State::Removed {
-            return Err(self.removed());
-        }
+        self.check_running()?;
         // All slots are taken if as many commands were never answered.
         let slot = queue.take_slot().ok_or_else(timeout)?;
         let mut command = command;
@@ -382,6 +391,8 @@ impl Controller {
                 };
             }
             if round % STATUS_ROUNDS == 0 {
+                // A channel may have given it up meanwhile.
+                self.check_running()?;
                 match self.bus.read(register::CSTS) {
                     register::GONE => return Err(self.removed()),
                     status if status & register::FATAL != 0 => {
@@ -458,18 +469,19 @@ impl Controller {
     }
 
     /// Asks the drive to give up a command; whether it did is seen by the command's completion.
-    pub(crate) fn abort(&self, queue: u16, command: u16) {
+    /// Answers whether the drive replied.
+    pub(crate) fn abort(&self, queue: u16, command: u16) -> bool {
         let abort =
             Command::new(admin::ABORT, 0).word(10, u32::from(queue) | u32::from(command) << 16);
         let mut admin = lock(&self.admin);
-        // A drive that does not abort is reset when the command's next deadline has passed.
-        let _ = self.execute(
+        let replied = self.execute(
             &mut admin,
             "abort a command",
             abort,
             false,
             self.abort_timeout(),
         );
+        matches!(replied, Ok(_) | Err(NvmeError::Command { .. }))
     }
 
     // Queue pairs.
@@ -496,7 +508,8 @@ impl Controller {
     }
 
     /// Makes the queues, which are empty, known to the drive; resets it if it has just failed, be
-    /// it by commands of others. Answers the number of resets at which that was done.
+    /// it by commands of others. Answers the number of resets at which that was done. If it fails,
+    /// the drive knows neither queue.
     pub(crate) fn create_queues(&self, queue: &QueuePair) -> Result<u64, NvmeError> {
         let mut resets = 0;
         loop {
@@ -505,9 +518,14 @@ impl Controller {
                 (self.epoch(), self.try_create_queues(&mut admin, queue))
             };
             match created {
-                Err(NvmeError::Fatal { .. } | NvmeError::Timeout { .. }) if resets < RESETS => {
-                    resets += 1;
+                Err(error @ (NvmeError::Fatal { .. } | NvmeError::Timeout { .. })) => {
+                    // It may have created one of them.
                     self.recover(epoch);
+                    self.check_running()?;
+                    resets += 1;
+                    if resets > RESETS {
+                        return Err(error);
+                    }
                 }
                 created => return created.map(|()| epoch),
             }
@@ -533,38 +551,49 @@ impl Controller {
             self.timeout(),
         )?;
         let command = create(admin::CREATE_SQ, submissions, contiguous | id << 16);
-        self.execute(
+        let created = self.execute(
             admin,
             "create a submission queue",
             command,
             false,
             self.timeout(),
-        )?;
-        Ok(())
+        );
+        if let Err(NvmeError::Command { .. }) = created {
+            // Only the other one is there.
+            self.delete_queue(admin, admin::DELETE_CQ, queue)?;
+        }
+        created.map(drop)
     }
 
-    /// Makes the drive forget the queues that it got in `epoch`. Resets it if it does not say that
-    /// it has.
-    pub(crate) fn delete_queues(&self, queue: &QueuePair, epoch: u64) {
-        let delete = |opcode| Command::new(opcode, 0).word(10, u32::from(queue.id()));
-        let is_deleted = {
+    fn delete_queue(
+        &self,
+        admin: &mut QueuePair,
+        opcode: u8,
+        queue: &QueuePair,
+    ) -> Result<(), NvmeError> {
+        let command = Command::new(opcode, 0).word(10, u32::from(queue.id()));
+        let deleted = self.execute(admin, "delete a queue", command, false, self.timeout());
+        deleted.map(drop)
+    }
+
+    /// Makes the drive forget the queues that it got in `epoch`. Resets it if it does not answer.
+    /// Answers whether it has forgotten them: a drive that refuses goes on with the number in use.
+    pub(crate) fn delete_queues(&self, queue: &QueuePair, epoch: u64) -> bool {
+        let deleted = {
             let mut admin = lock(&self.admin);
             if self.epoch() != epoch || self.state() != State::Running {
-                return;
+                return true;
             }
-            let mut execute = |opcode| {
-                self.execute(
-                    &mut admin,
-                    "delete a queue",
-                    delete(opcode),
-                    false,
-                    self.timeout(),
-                )
-            };
-            execute(admin::DELETE_SQ).is_ok() && execute(admin::DELETE_CQ).is_ok()
+            self.delete_queue(&mut admin, admin::DELETE_SQ, queue)
+                .and_then(|()| self.delete_queue(&mut admin, admin::DELETE_CQ, queue))
         };
-        if !is_deleted {
-            self.recover(epoch);
+        match deleted {
+            Ok(()) => true,
+            Err(NvmeError::Command { .. }) => false,
+            Err(_) => {
+                self.recover(epoch);
+                true
+            }
         }
     }
 

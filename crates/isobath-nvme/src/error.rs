@@ -51,6 +51,18 @@ pub enum NvmeError {
         /// The driver that has it.
         driver: String,
     },
+    /// The drive could not be bound to vfio-pci; the driver that had it was asked to take it back.
+    #[error("{cause}; {}{}", match driver { Some(driver) => format!("{driver} has {address} again"), None => format!("no driver has {address} now: `isobath nvme unbind {address}` gives it to the kernel's") }, failed.as_ref().map_or(String::new(), |failed| format!(" ({failed})")))]
+    BindUndone {
+        /// Its address.
+        address: String,
+        /// Why it could not be bound.
+        cause: Box<NvmeError>,
+        /// Why it could not be given back as it was.
+        failed: Option<Box<NvmeError>>,
+        /// The driver that has it.
+        driver: Option<String>,
+    },
     /// The machine has no IOMMU, or none that is on.
     #[error(
         "{address} has no IOMMU group: switch the IOMMU on (firmware, and intel_iommu=on or amd_iommu=on); without one the drive could write anywhere in memory, so the noiommu mode of VFIO is not used"
@@ -132,6 +144,12 @@ pub enum NvmeError {
         "the controller of {drive} reports a fatal error: power the drive off and on; replace it if that happens again"
     )]
     Fatal {
+        /// Its name.
+        drive: String,
+    },
+    /// The controller could not be restarted after a failure.
+    #[error("the controller of {drive} could not be restarted: power the drive off and on")]
+    Dead {
         /// Its name.
         drive: String,
     },

@@ -27,11 +27,11 @@
 //!
 //! Every I/O ends with a result, and its memory is not accessed by the drive afterwards:
 //!
-//! - A command that takes longer than [`ControllerOptions::timeout`] is aborted. If that does not
-//!   end it, the controller is reset.
+//! - A command that takes longer than [`ControllerOptions::timeout`] is aborted. If the drive does
+//!   not answer the abort, or the command does not end, the controller is reset.
 //! - After a reset, commands that the drive has forgotten are given again, twice at most.
-//! - A drive with a volatile write cache may have lost acknowledged writes in a reset: flushes fail
-//!   from then on, until the drive is opened again.
+//! - A drive with a volatile write cache may have lost acknowledged writes in a reset: every I/O
+//!   fails from then on, until the drive is opened again.
 //! - A drive that cannot be restarted, or is gone, is cut off from memory; every I/O fails.
 //! - A completion that belongs to nothing in flight is ignored. Ids carry a generation, so that one
 //!   which comes twice is not taken for the next command's.
@@ -57,6 +57,7 @@ mod queue;
 mod sysfs;
 #[cfg(test)]
 mod tests;
+mod users;
 mod vfio;
 
 pub use bus::Bus;
@@ -69,4 +70,5 @@ pub use identify::{ControllerInfo, NamespaceInfo, SmartLog};
 pub use model::{ModelController, ModelFault, ModelOptions};
 pub use passthrough::KernelController;
 pub use sysfs::{BlockDevice, Drive, Machine};
+pub use users::Process;
 pub use vfio::VfioBus;

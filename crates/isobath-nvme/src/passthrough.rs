@@ -12,7 +12,9 @@ use crate::identify::{ControllerInfo, NamespaceInfo, PAGE, SmartLog};
 
 /// `NVME_IOCTL_ADMIN_CMD`.
 const ADMIN_COMMAND: libc::Ioctl = 0xc048_4e41_u32 as libc::Ioctl;
-const TIMEOUT_MS: u32 = 10_000;
+/// The kernel's own timeout. After a shorter one the kernel resets the controller, under whatever
+/// is mounted.
+const TIMEOUT_MS: u32 = 0;
 
 /// `struct nvme_admin_cmd`.
 #[repr(C)]

@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::error::NvmeError;
+use crate::users::{Node, Process};
 
 /// PCI class of NVMe controllers, and of bridges without the last byte.
 const CLASS_NVME: u32 = 0x01_08_02;
@@ -40,8 +42,13 @@ pub struct Drive {
     pub controller: Option<PathBuf>,
     /// Its block devices.
     pub blocks: Vec<BlockDevice>,
-    /// Processes that use it through VFIO.
-    pub processes: Vec<u32>,
+    /// Loop devices and NVMe targets of the kernel that use its device files.
+    pub kernel_users: Vec<String>,
+    /// Processes that have its device files open, those of VFIO among them, as far as this process
+    /// may see.
+    pub processes: Vec<Process>,
+    /// The open files of a process which this one may not see.
+    hidden: Option<PathBuf>,
 }
 
 /// A namespace as a block device.
@@ -62,16 +69,17 @@ pub struct BlockDevice {
 impl Drive {
     /// What uses it, in words.
     pub fn users(&self) -> Vec<String> {
-        let processes = self.processes.iter().map(|pid| format!("process {pid}"));
+        let kernel = self.kernel_users.iter().cloned();
+        let processes = self.processes.iter().map(Process::to_string);
         let blocks = self
             .blocks
             .iter()
             .flat_map(|block| block.users.iter().cloned());
-        blocks.chain(processes).collect()
+        blocks.chain(kernel).chain(processes).collect()
     }
 }
 
-fn read(path: &Path) -> Option<String> {
+pub(crate) fn read(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.trim().to_owned())
 }
@@ -83,7 +91,7 @@ fn link(path: &Path) -> Option<String> {
 }
 
 /// Names in a directory, sorted; none if it cannot be read.
-fn names(path: &Path) -> Vec<String> {
+pub(crate) fn names(path: &Path) -> Vec<String> {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
@@ -139,6 +147,11 @@ impl Machine {
     /// # Errors
     /// [`NvmeError::BadAddress`], [`NvmeError::NoSuchDevice`], [`NvmeError::NotNvme`].
     pub fn drive(&self, address: &str) -> Result<Drive, NvmeError> {
+        self.look(address, &[])
+    }
+
+    /// The drive of that address; `ours` are descriptors by which this process claims it.
+    fn look(&self, address: &str, ours: &[RawFd]) -> Result<Drive, NvmeError> {
         let address = address.to_owned();
         if !is_address(&address) {
             return Err(NvmeError::BadAddress { address });
@@ -155,6 +168,11 @@ impl Machine {
         // The kernel's driver gives each controller one directory.
         let controller = names(&path.join("nvme")).into_iter().next();
         let directory = controller.as_ref().map(|name| path.join("nvme").join(name));
+        let blocks = directory
+            .as_ref()
+            .map_or(Vec::new(), |path| self.blocks(path));
+        let nodes = self.nodes(&path, directory.as_deref(), &blocks, iommu_group);
+        let (processes, hidden) = self.openers(&nodes, ours);
         Ok(Drive {
             model: directory
                 .as_ref()
@@ -163,8 +181,10 @@ impl Machine {
             group_others: iommu_group
                 .map_or(Vec::new(), |group| self.group_others(&address, group)),
             controller: controller.map(|name| self.path("dev").join(name)),
-            blocks: directory.map_or(Vec::new(), |path| self.blocks(&path)),
-            processes: iommu_group.map_or(Vec::new(), |group| self.processes(group)),
+            blocks,
+            kernel_users: self.kernel_users(&nodes),
+            processes,
+            hidden,
             iommu_group,
             address,
         })
@@ -199,21 +219,46 @@ impl Machine {
             || self.path(&format!("dev/vfio/noiommu-{group}")).exists()
     }
 
-    /// Processes that have the group open, as far as this process may see.
-    fn processes(&self, group: u32) -> Vec<u32> {
-        let wanted = format!("/dev/vfio/{group}");
-        let numbers = names(&self.path("proc"))
-            .into_iter()
-            .filter_map(|name| name.parse().ok());
-        let uses = |pid: &u32| {
-            let files = self.path(&format!("proc/{pid}/fd"));
-            let leads = |name: &String| fs::read_link(files.join(name)).ok();
-            names(&files)
-                .iter()
-                .filter_map(leads)
-                .any(|file| file.as_os_str() == wanted.as_str())
-        };
-        numbers.filter(uses).collect()
+    /// The device files by which a drive is used: through the kernel's driver, and through VFIO.
+    fn nodes(
+        &self,
+        device: &Path,
+        controller: Option<&Path>,
+        blocks: &[BlockDevice],
+        group: Option<u32>,
+    ) -> Vec<Node> {
+        let mut nodes = Vec::new();
+        let generic = self.path("sys/class/nvme-generic");
+        for block in blocks {
+            let directory = self.path("sys/class/block").join(&block.name);
+            nodes.push(Node::block(&block.name, &directory));
+            for part in partitions(&directory) {
+                nodes.push(Node::block(&part, &directory.join(&part)));
+            }
+            let name = generic_name(&block.name);
+            let directory = generic.join(&name);
+            nodes.push(Node::character(name, &directory));
+        }
+        if let Some(directory) = controller {
+            nodes.extend(directory.file_name().map(|name| {
+                let name = name.to_string_lossy().into_owned();
+                Node::character(name, directory)
+            }));
+            for name in generics(directory) {
+                let directory = directory.join(&name);
+                nodes.push(Node::character(name, &directory));
+            }
+        }
+        if let Some(group) = group {
+            let directory = self.path(&format!("sys/class/vfio/{group}"));
+            nodes.push(Node::character(format!("vfio/{group}"), &directory));
+        }
+        let devices = device.join("vfio-dev");
+        for name in names(&devices) {
+            let directory = devices.join(&name);
+            nodes.push(Node::character(format!("vfio/devices/{name}"), &directory));
+        }
+        nodes
     }
 
     fn blocks(&self, controller: &Path) -> Vec<BlockDevice> {
@@ -236,8 +281,7 @@ impl Machine {
         let sectors: u64 = read(&directory.join("size"))
             .and_then(|text| text.parse().ok())
             .unwrap_or(0);
-        let mut partitions = names(&directory);
-        partitions.retain(|part| directory.join(part).join("partition").exists());
+        let partitions = partitions(&directory);
         let mut users = Vec::new();
         let mut contents = Vec::new();
         for part in std::iter::once(&name).chain(&partitions) {
@@ -263,12 +307,6 @@ impl Machine {
         let device = self.path("dev").join(&name);
         let mut is_store = false;
         match start_of(&device) {
-            // Opening it alone finds users that nothing else tells of.
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-                if users.is_empty() {
-                    users.push(format!("{name} is in use"));
-                }
-            }
             Err(error) => contents.push(format!("{name} cannot be read: {error}")),
             Ok(start) => match signature(&start) {
                 Some(STORE) => is_store = contents.is_empty(),
@@ -317,30 +355,36 @@ impl Machine {
 
     /// Takes a drive from the kernel and gives it to vfio-pci. Nothing is written to it.
     ///
+    /// Its block devices are claimed from before they are looked at until the kernel's driver has
+    /// let it go, so that nothing can mount them in between.
+    ///
     /// # Errors
     /// [`NvmeError::InUse`] if anything uses it, or lies on it and `force` is not set (a store of
     /// Isobath may lie on it); [`NvmeError::NoIommu`], [`NvmeError::GroupShared`],
-    /// [`NvmeError::NoModule`], or a failure of the system.
+    /// [`NvmeError::NoModule`], or a failure of the system; [`NvmeError::BindUndone`] if vfio-pci
+    /// does not take it.
     pub fn bind(&self, address: &str, force: bool) -> Result<(), NvmeError> {
         let drive = self.drive(address)?;
         if drive.driver.as_deref() == Some("vfio-pci") {
             return Ok(());
         }
-        let address = drive.address.clone();
-        let users = drive.users();
-        if !users.is_empty() {
-            return Err(NvmeError::InUse {
-                address,
-                reasons: users,
-                forcible: false,
-            });
+        if let Some(other) = drive.driver.as_deref().filter(|name| *name != "nvme") {
+            return Err(in_use(&drive, format!("{other} holds it")));
+        }
+        refuse_if_used(&drive)?;
+        let claims = self.claim(&drive)?;
+        let ours: Vec<RawFd> = claims.iter().map(AsRawFd::as_raw_fd).collect();
+        let claimed: Vec<String> = drive.blocks.into_iter().map(|block| block.name).collect();
+        // What it holds is looked at again, now that nobody else can claim it.
+        let drive = self.look(address, &ours)?;
+        refuse_if_used(&drive)?;
+        if !drive.blocks.iter().map(|block| &block.name).eq(&claimed) {
+            return Err(in_use(&drive, "its namespaces are changing".to_owned()));
         }
         let blocks = drive.blocks.iter();
         let mut contents: Vec<String> = blocks.flat_map(|b| b.contents.iter().cloned()).collect();
-        if drive.driver.as_deref() != Some("nvme") {
-            let holder = drive.driver.as_deref().unwrap_or("no driver");
-            contents.push(format!("{holder} holds it, so what lies on it is unknown"));
-        }
+        contents.extend(self.unknown_contents(&drive));
+        let address = drive.address.clone();
         if !contents.is_empty() && !force {
             return Err(NvmeError::InUse {
                 address,
@@ -370,59 +414,105 @@ impl Machine {
                 module: "vfio-pci",
             });
         }
-        self.change_driver(&address, "vfio-pci", Some("vfio-pci"))
+        let preference = self.device(&address).join("driver_override");
+        let before = read(&preference).filter(|name| !name.is_empty() && name != "(null)");
+        write(preference, "vfio-pci")?;
+        let detached = self.detach(&address);
+        // The kernel frees the names of its devices when they are closed.
+        drop(claims);
+        let bound = detached.and_then(|()| self.attach(&address, "vfio-pci"));
+        bound.map_err(|cause| self.undo_bind(address, before, drive.driver, cause))
+    }
+
+    /// Opens the block devices of a drive for this process alone. A claim of a whole device
+    /// excludes those of its partitions.
+    fn claim(&self, drive: &Drive) -> Result<Vec<fs::File>, NvmeError> {
+        let claim = |block: &BlockDevice| {
+            let path = self.path("dev").join(&block.name);
+            let opened = fs::OpenOptions::new()
+                .read(true)
+                .custom_flags(libc::O_EXCL)
+                .open(&path);
+            opened.map_err(|source| match source.raw_os_error() {
+                Some(libc::EBUSY) => in_use(drive, format!("{} is in use", block.name)),
+                Some(libc::EACCES | libc::EPERM) => NvmeError::PermissionDenied { path },
+                _ => NvmeError::Os {
+                    path,
+                    action: "open",
+                    source,
+                },
+            })
+        };
+        drive.blocks.iter().map(claim).collect()
+    }
+
+    /// Why the block devices of a drive may not be all that it holds.
+    fn unknown_contents(&self, drive: &Drive) -> Vec<String> {
+        let mut reasons = Vec::new();
+        if drive.driver.is_none() {
+            reasons.push("no driver holds it, so what lies on it is unknown".to_owned());
+            return reasons;
+        }
+        if drive.blocks.is_empty() {
+            reasons.push(
+                "the kernel shows no namespace of it (yet), so what lies on it is unknown"
+                    .to_owned(),
+            );
+        }
+        let name = drive.controller.as_deref().and_then(Path::file_name);
+        let Some(name) = name else { return reasons };
+        let directory = self.device(&drive.address).join("nvme").join(name);
+        let state = read(&directory.join("state")).filter(|state| state != "live");
+        reasons.extend(state.map(|state| format!("its controller is not live, but {state}")));
+        for generic in generics(&directory) {
+            let has_block = |block: &BlockDevice| generic_name(&block.name) == generic;
+            if !drive.blocks.iter().any(has_block) {
+                reasons.push(format!(
+                    "{generic} has no block device, so what lies on it is unknown"
+                ));
+            }
+        }
+        reasons
     }
 
     /// Gives a drive back to the kernel's driver.
     ///
     /// # Errors
-    /// [`NvmeError::InUse`] while a process uses it, or a failure of the system.
+    /// [`NvmeError::InUse`] while a process uses it, or if a driver other than vfio-pci holds it;
+    /// a failure of the system.
     pub fn unbind(&self, address: &str) -> Result<(), NvmeError> {
         let drive = self.drive(address)?;
-        if drive.driver.as_deref() == Some("nvme") {
-            return Ok(());
+        match drive.driver.as_deref() {
+            Some("nvme") => return Ok(()),
+            Some("vfio-pci") | None => {}
+            Some(other) => return Err(in_use(&drive, format!("{other} holds it"))),
         }
-        let users = drive.users();
-        if !users.is_empty() {
-            return Err(NvmeError::InUse {
-                address: drive.address,
-                reasons: users,
-                forcible: false,
-            });
-        }
-        self.change_driver(&drive.address, "nvme", None)
+        refuse_if_used(&drive)?;
+        let address = &drive.address;
+        // A new line takes the preference away.
+        write(self.device(address).join("driver_override"), "\n")?;
+        self.detach(address)?;
+        self.attach(address, "nvme")
     }
 
-    /// Has the kernel bind the driver `wanted`; `only` is the one that it may bind from now on.
-    fn change_driver(
-        &self,
-        address: &str,
-        wanted: &str,
-        only: Option<&str>,
-    ) -> Result<(), NvmeError> {
-        let device = self.device(address);
-        let write = |path: PathBuf, text: &str| match fs::write(&path, text) {
-            Ok(()) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                Err(NvmeError::PermissionDenied { path })
-            }
-            Err(source) => Err(NvmeError::Os {
-                path,
-                action: "write to",
-                source,
-            }),
-        };
-        // A new line takes the preference away.
-        write(device.join("driver_override"), only.unwrap_or("\n"))?;
-        if device.join("driver").exists() {
-            write(device.join("driver/unbind"), address)?;
+    /// Takes a device from its driver.
+    fn detach(&self, address: &str) -> Result<(), NvmeError> {
+        let driver = self.device(address).join("driver");
+        match driver.exists() {
+            true => write(driver.join("unbind"), address),
+            false => Ok(()),
         }
+    }
+
+    /// Has the kernel look for a driver, which must be `wanted`.
+    fn attach(&self, address: &str, wanted: &str) -> Result<(), NvmeError> {
+        let driver = self.device(address).join("driver");
         write(self.path("sys/bus/pci/drivers_probe"), address)?;
         let deadline = Instant::now() + BIND_TIME;
-        while link(&device.join("driver")).as_deref() != Some(wanted) {
+        while link(&driver).as_deref() != Some(wanted) {
             if Instant::now() > deadline {
                 return Err(NvmeError::Os {
-                    path: device.join("driver"),
+                    path: driver,
                     action: "change",
                     source: io::ErrorKind::TimedOut.into(),
                 });
@@ -431,14 +521,93 @@ impl Machine {
         }
         Ok(())
     }
+
+    /// Gives a drive that could not be bound back to the driver that had it.
+    fn undo_bind(
+        &self,
+        address: String,
+        preference: Option<String>,
+        driver: Option<String>,
+        cause: NvmeError,
+    ) -> NvmeError {
+        let device = self.device(&address);
+        let undone = write(
+            device.join("driver_override"),
+            preference.as_deref().unwrap_or("\n"),
+        );
+        let holder = || link(&device.join("driver"));
+        let undone = match driver {
+            Some(driver) if holder().as_ref() != Some(&driver) => undone
+                .and_then(|()| self.detach(&address))
+                .and_then(|()| self.attach(&address, &driver)),
+            _ => undone,
+        };
+        NvmeError::BindUndone {
+            cause: Box::new(cause),
+            failed: undone.err().map(Box::new),
+            driver: holder(),
+            address,
+        }
+    }
 }
 
-/// How a block device begins, read while nobody else uses it.
+fn in_use(drive: &Drive, reason: String) -> NvmeError {
+    NvmeError::InUse {
+        address: drive.address.clone(),
+        reasons: vec![reason],
+        forcible: false,
+    }
+}
+
+/// Refuses a drive that anything uses, or that a process may use unseen.
+fn refuse_if_used(drive: &Drive) -> Result<(), NvmeError> {
+    let reasons = drive.users();
+    if !reasons.is_empty() {
+        return Err(NvmeError::InUse {
+            address: drive.address.clone(),
+            reasons,
+            forcible: false,
+        });
+    }
+    match drive.hidden.clone() {
+        Some(path) => Err(NvmeError::PermissionDenied { path }),
+        None => Ok(()),
+    }
+}
+
+/// Names of a block device's partitions.
+fn partitions(block: &Path) -> Vec<String> {
+    let mut parts = names(block);
+    parts.retain(|part| block.join(part).join("partition").exists());
+    parts
+}
+
+/// The character device of a namespace: `ng0n1` for the block device `nvme0n1`.
+fn generic_name(block: &str) -> String {
+    format!("ng{}", block.trim_start_matches("nvme"))
+}
+
+/// Character devices of a controller's namespaces.
+fn generics(controller: &Path) -> Vec<String> {
+    let mut found = names(controller);
+    found.retain(|name| name.starts_with("ng"));
+    found
+}
+
+fn write(path: PathBuf, text: &str) -> Result<(), NvmeError> {
+    fs::write(&path, text).map_err(|source| match source.kind() {
+        io::ErrorKind::PermissionDenied => NvmeError::PermissionDenied { path },
+        _ => NvmeError::Os {
+            path,
+            action: "write to",
+            source,
+        },
+    })
+}
+
+/// How a block device begins. It is not claimed: a look must not get in the way of a mount.
 fn start_of(path: &Path) -> io::Result<Vec<u8>> {
-    let file = fs::OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_EXCL)
-        .open(path)?;
+    let file = fs::File::open(path)?;
     let mut start = vec![0; SIGNATURE_AREA];
     let mut done = 0;
     while done < start.len() {

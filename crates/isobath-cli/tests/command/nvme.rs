@@ -296,3 +296,157 @@ fn what_keeps_a_drive_from_a_program_is_named() {
         .nvme(&["identify", DRIVE])
         .fails(3, "cannot use root/dev/vfio/vfio");
 }
+
+/// A process that has a file open, to the machine of files.
+fn process(machine: &FakeMachine, pid: u32, target: &str) {
+    let files = machine.path(&format!("proc/{pid}/fd"));
+    // Of the process before it, if there was one.
+    fs::remove_dir_all(&files).ok();
+    fs::create_dir_all(&files).unwrap();
+    symlink(target, files.join("9")).unwrap();
+    machine.write(&format!("proc/{pid}/comm"), "reader\n");
+}
+
+#[test]
+fn a_drive_with_open_files_is_not_taken() {
+    let machine = FakeMachine::new();
+    let part = "sys/class/block/nvme0n1/nvme0n1p1";
+    machine.write(&format!("{part}/partition"), "1\n");
+    let mut store = vec![0; 2 << 20];
+    store[..8].copy_from_slice(b"ISOBATH\0");
+    machine.write("dev/nvme0n1", store);
+    let controller = format!("sys/bus/pci/devices/{DRIVE}/nvme/nvme0");
+    // `/dev/null` has the number of a namespace's character device here.
+    fs::create_dir_all(machine.path(&controller).join("ng0n1")).unwrap();
+    machine.write("sys/class/nvme-generic/ng0n1/dev", "1:3\n");
+    for file in [
+        "/dev/nvme0n1",
+        "/dev/nvme0n1p1",
+        "/dev/nvme0",
+        "/dev/ng0n1",
+        "/dev/null",
+    ] {
+        process(&machine, 4711, file);
+        machine
+            .nvme(&["bind", DRIVE, "--force"])
+            .fails(3, "in use: process 4711 (reader); stop using it first");
+    }
+    let list = machine.nvme(&["list", "--json"]).ok().json();
+    assert_eq!(list[0]["users"][0], "process 4711 (reader)");
+    // Other files are nobody's business.
+    for file in ["/dev/nvme1n1", "/dev/zero", "/dev/nvme0n10", "socket:[1]"] {
+        process(&machine, 4711, file);
+        let list = machine.nvme(&["list", "--json"]).ok().json();
+        assert_eq!(list[0]["users"].as_array().unwrap().len(), 0, "{file}");
+    }
+    // The kernel's own users have no process.
+    let loops = "sys/block/loop3/loop/backing_file";
+    machine.write(loops, "/dev/nvme0n1p1\n");
+    machine
+        .nvme(&["bind", DRIVE, "--force"])
+        .fails(3, "in use: nvme0n1p1 is used by loop3; stop");
+    machine.write(loops, "/srv/image\n");
+    let target = "sys/kernel/config/nvmet/subsystems/there/namespaces/1";
+    machine.write(&format!("{target}/device_path"), "/dev/nvme0n1\n");
+    machine.write(&format!("{target}/enable"), "1\n");
+    machine
+        .nvme(&["bind", DRIVE, "--force"])
+        .fails(3, "nvme0n1 is used by the NVMe target there; stop");
+    machine.write(&format!("{target}/enable"), "0\n");
+    machine.nvme_with_kernel(&["bind", DRIVE, "--force"]).ok();
+    // Users by way of iommufd.
+    let device = format!("sys/bus/pci/devices/{DRIVE}/vfio-dev/vfio0");
+    machine.write(&format!("{device}/dev"), "511:0\n");
+    process(&machine, 4711, "/dev/vfio/devices/vfio0");
+    machine
+        .nvme(&["unbind", DRIVE])
+        .fails(3, "in use: process 4711 (reader)");
+}
+
+#[test]
+fn only_the_kernels_driver_and_vfio_give_a_drive_away() {
+    let machine = FakeMachine::new();
+    let link = machine.path(&format!("sys/bus/pci/devices/{DRIVE}/driver"));
+    fs::remove_file(&link).unwrap();
+    symlink("../../drivers/uio_pci_generic", &link).unwrap();
+    machine
+        .nvme(&["unbind", DRIVE])
+        .fails(3, "in use: uio_pci_generic holds it; stop");
+    machine
+        .nvme(&["bind", DRIVE, "--force"])
+        .fails(3, "in use: uio_pci_generic holds it; stop");
+    assert!(fs::read_link(&link).unwrap().ends_with("uio_pci_generic"));
+}
+
+#[test]
+fn a_drive_whose_namespaces_are_not_seen_is_taken_only_by_force() {
+    let machine = FakeMachine::new();
+    let controller = format!("sys/bus/pci/devices/{DRIVE}/nvme/nvme0");
+    machine.write(&format!("{controller}/state"), "resetting\n");
+    machine
+        .nvme(&["bind", DRIVE])
+        .fails(3, "its controller is not live, but resetting");
+    machine.write(&format!("{controller}/state"), "live\n");
+    fs::create_dir_all(machine.path(&controller).join("ng0n2")).unwrap();
+    machine
+        .nvme(&["bind", DRIVE])
+        .fails(3, "ng0n2 has no block device");
+    fs::remove_dir(machine.path(&controller).join("ng0n2")).unwrap();
+    fs::remove_dir_all(machine.path("sys/class/block/nvme0n1")).unwrap();
+    machine
+        .nvme(&["bind", DRIVE])
+        .fails(3, "the kernel shows no namespace of it");
+    machine.nvme_with_kernel(&["bind", DRIVE, "--force"]).ok();
+}
+
+#[test]
+fn a_drive_that_vfio_does_not_take_is_given_back() {
+    let machine = FakeMachine::new();
+    let probe = machine.path("sys/bus/pci/drivers_probe");
+    fs::remove_file(&probe).unwrap();
+    fs::create_dir(&probe).unwrap();
+    let refused = machine.nvme(&["bind", DRIVE]);
+    refused.fails(3, &format!("nvme has {DRIVE} again"));
+    let only = machine.path(&format!("sys/bus/pci/devices/{DRIVE}/driver_override"));
+    assert_eq!(fs::read_to_string(&only).unwrap(), "\n");
+    // What was preferred before is preferred again.
+    fs::write(&only, "nvme\n").unwrap();
+    machine.nvme(&["bind", DRIVE]).fails(3, "drivers_probe");
+    assert_eq!(fs::read_to_string(&only).unwrap(), "nvme");
+}
+
+#[test]
+fn a_drive_is_claimed_until_the_kernels_driver_has_let_it_go() {
+    let machine = FakeMachine::new();
+    let unbind = machine.path("sys/bus/pci/drivers/nvme/unbind");
+    fs::remove_file(&unbind).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&unbind).status();
+    assert!(made.unwrap().success());
+    let disk = fs::canonicalize(machine.path("dev/nvme0n1")).unwrap();
+    let is_open = || {
+        let processes = fs::read_dir("/proc").unwrap().flatten();
+        let files = processes.filter_map(|process| fs::read_dir(process.path().join("fd")).ok());
+        let mut links = files
+            .flatten()
+            .flatten()
+            .filter_map(|file| fs::read_link(file.path()).ok());
+        links.any(|link| link == disk)
+    };
+    assert!(!is_open());
+    let only = machine.path(&format!("sys/bus/pci/devices/{DRIVE}/driver_override"));
+    std::thread::scope(|scope| {
+        let bind = scope.spawn(|| machine.nvme_with_kernel(&["bind", DRIVE]));
+        for _ in 0..10_000 {
+            if fs::read_to_string(&only).unwrap() == "vfio-pci" {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // It waits for a reader of the pipe, and goes on to the probe then.
+        let is_claimed = is_open();
+        assert_eq!(fs::read_to_string(&unbind).unwrap(), DRIVE);
+        bind.join().unwrap().ok();
+        assert!(is_claimed);
+    });
+    assert!(!is_open());
+}

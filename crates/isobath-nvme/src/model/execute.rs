@@ -28,6 +28,10 @@ impl State {
                 self.is_fatal = true;
                 return;
             }
+            Some(ModelFault::Hang) => {
+                self.is_hung = true;
+                return;
+            }
             _ => None,
         };
         let (status, result) = match (failed, queue) {
@@ -62,7 +66,12 @@ impl State {
         let id = w10 as u16;
         let entries = (w10 >> 16) + 1;
         let address = words(command, 6);
-        let status = match command.0[0] as u8 {
+        let opcode = command.0[0] as u8;
+        let status = match opcode {
+            refused if self.refused == Some(refused) => {
+                self.refused = None;
+                INVALID_QUEUE
+            }
             admin::IDENTIFY => self.answer(command, w10 & 0xff),
             admin::GET_LOG_PAGE if w10 & 0xff == admin::LOG_SMART => {
                 let mut page = [0; PAGE];

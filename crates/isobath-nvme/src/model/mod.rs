@@ -93,6 +93,8 @@ pub enum ModelFault {
     Garbage,
     /// The controller reports a fatal status, and does nothing until it is reset.
     Fatal,
+    /// The controller does nothing until it is reset, and does not say so.
+    Hang,
 }
 
 /// Splitmix64.
@@ -120,6 +122,7 @@ struct State {
     is_removed: bool,
     is_cut_off: bool,
     is_fatal: bool,
+    is_hung: bool,
     is_ready: bool,
     is_shut_down: bool,
     /// The step at which an enabled controller becomes ready.
@@ -136,6 +139,8 @@ struct State {
     lost: Vec<(u16, u16)>,
     fetched: u64,
     injected: VecDeque<ModelFault>,
+    /// Opcode of the next administration command that is refused.
+    refused: Option<u8>,
     identify: BTreeMap<u32, Box<[u8; PAGE]>>,
     disk: Disk,
     reads: u64,
@@ -166,6 +171,7 @@ impl ModelController {
             is_removed: false,
             is_cut_off: false,
             is_fatal: false,
+            is_hung: false,
             is_ready: false,
             is_shut_down: false,
             ready_at: 0,
@@ -179,6 +185,7 @@ impl ModelController {
             lost: Vec::new(),
             fetched: 0,
             injected: VecDeque::new(),
+            refused: None,
             identify: BTreeMap::new(),
             disk,
             reads: 0,
@@ -194,6 +201,20 @@ impl ModelController {
     /// Gives the next command of an I/O queue a fault.
     pub fn inject(&self, fault: ModelFault) {
         self.lock().injected.push_back(fault);
+    }
+
+    /// Refuses the next administration command of that opcode.
+    #[cfg(test)]
+    pub(crate) fn refuse(&self, opcode: u8) {
+        self.lock().refused = Some(opcode);
+    }
+
+    /// Makes it do nothing more, whatever is reset.
+    #[cfg(test)]
+    pub(crate) fn break_down(&self) {
+        let mut state = self.lock();
+        state.is_hung = true;
+        state.options.becomes_ready = false;
     }
 
     /// Pulls the drive out.
@@ -309,6 +330,7 @@ impl State {
     fn reset(&mut self) {
         self.is_ready = false;
         self.is_fatal = false;
+        self.is_hung = false;
         self.is_shut_down = false;
         self.submissions.clear();
         self.completions.clear();
@@ -319,7 +341,7 @@ impl State {
     /// Lets a step of time pass.
     fn step(&mut self) {
         self.now += 1;
-        if self.is_removed || self.is_cut_off || self.is_fatal {
+        if self.is_removed || self.is_cut_off || self.is_fatal || self.is_hung {
             return;
         }
         if !self.is_ready {
@@ -337,7 +359,7 @@ impl State {
             }
             let running = entry.remove();
             self.end(running);
-            if self.is_fatal {
+            if self.is_fatal || self.is_hung {
                 return;
             }
         }

@@ -1,6 +1,8 @@
 //! Each fault alone.
 
 use super::*;
+use crate::command::admin;
+use crate::controller::State;
 use crate::model::ModelFault;
 
 fn plain() -> ModelOptions {
@@ -111,15 +113,109 @@ fn a_fatal_status_is_reset_and_commands_are_given_again() {
     assert_eq!(device.controller().resets(), 1);
     device.sync().unwrap();
     finish(&model, device);
-    // Whoever trusted the volatile cache is told.
-    let (results, model, device, _) = write_with(ModelFault::Fatal, ModelOptions::default());
-    assert_eq!(results, [Ok(()), Ok(()), Ok(())]);
+}
+
+#[test]
+fn after_a_lost_cache_everything_fails_until_the_drive_is_opened_again() {
+    let (model, device) = new(ModelOptions::default());
+    let mut channel = channel_of(&device, 8);
+    let mut buf = pattern(4096, 5);
+    let write = Io::write(0, buf.as_ptr(), 4096, 0);
+    let read = Io::read(0, buf.as_mut_ptr(), 4096, 0);
+    assert_eq!(run(&mut channel, &[write]), [Ok(())]);
+    model.inject(ModelFault::Fatal);
+    // Not even the read during which it happens: it may see old data.
+    assert_eq!(run(&mut channel, &[read]), [Err(IoErrorKind::Media)]);
+    let ios = [read, write, write.durable(), Io::flush(0)];
     for _ in 0..2 {
-        assert_eq!(device.sync().unwrap_err().kind(), IoErrorKind::Media);
+        assert_eq!(run(&mut channel, &ios), [Err(IoErrorKind::Media); 4]);
     }
+    let error = device.read_at(0, &mut buf).unwrap_err();
+    assert_eq!(error.kind(), IoErrorKind::Media);
+    assert_eq!(device.controller().resets(), 1);
+    drop(channel);
     finish(&model, device);
     let device = device_of(&model);
-    device.sync().unwrap();
+    let mut channel = channel_of(&device, 8);
+    assert_eq!(run(&mut channel, &ios), [Ok(()); 4]);
+    drop(channel);
+    finish(&model, device);
+}
+
+#[test]
+fn a_refused_queue_leaves_the_drive_as_it_was() {
+    for opcode in [admin::CREATE_CQ, admin::CREATE_SQ] {
+        let (model, device) = new(ModelOptions::default());
+        let open = || {
+            let options = ChannelOptions::with_depth(4);
+            NvmeChannel::open(device.controller(), *device.namespace(), &options)
+        };
+        model.refuse(opcode);
+        let error = open().err().unwrap();
+        assert!(matches!(error, NvmeError::Command { .. }), "{error}");
+        assert_eq!(device.controller().resets(), 0);
+        // The number can be used again, and no flush fails.
+        let channel = open().unwrap();
+        device.write_at(0, &[1; 4096]).unwrap();
+        device.sync().unwrap();
+        drop(channel);
+        finish(&model, device);
+    }
+}
+
+#[test]
+fn a_queue_that_is_not_deleted_keeps_its_number() {
+    for opcode in [admin::DELETE_SQ, admin::DELETE_CQ] {
+        let (model, device) = new(ModelOptions::default());
+        let channel = channel_of(&device, 4);
+        model.refuse(opcode);
+        drop(channel);
+        assert_eq!(device.controller().resets(), 0);
+        device.sync().unwrap();
+        finish(&model, device);
+    }
+}
+
+#[test]
+fn a_hung_drive_is_reset_after_the_first_abort_in_vain() {
+    let (model, device) = new(plain());
+    let mut channel = channel_of(&device, 32);
+    let data = pattern(4096, 5);
+    let ios: Vec<Io> = (0..31)
+        .map(|n| Io::write(n * 4096, data.as_ptr(), 4096, 0))
+        .collect();
+    let before = model.now();
+    model.inject(ModelFault::Hang);
+    let results = run(&mut channel, &ios);
+    assert!(model.now() - before < 3 * TIMEOUT);
+    assert_eq!(device.controller().resets(), 1);
+    let failed = results.iter().filter(|result| result.is_err()).count();
+    assert_eq!(failed, 1, "only what was aborted fails");
+    drop(channel);
+    finish(&model, device);
+}
+
+#[test]
+fn a_dead_controller_refuses_at_once() {
+    let (model, device) = new(plain());
+    device.controller().give_up(State::Dead);
+    let before = model.now();
+    let options = ChannelOptions::with_depth(4);
+    let opened = NvmeChannel::open(device.controller(), *device.namespace(), &options);
+    let error = opened.err().unwrap();
+    assert!(matches!(error, NvmeError::Dead { .. }), "{error}");
+    assert!(device.controller().smart().is_err());
+    assert_eq!(model.now(), before);
+    finish(&model, device);
+    // Nor does it wait for one that cannot be restarted.
+    let (model, device) = new(plain());
+    let controller = device.controller();
+    let never = model.now();
+    model.break_down();
+    let opened = NvmeChannel::open(controller, *device.namespace(), &options);
+    assert!(matches!(opened.err(), Some(NvmeError::Dead { .. })));
+    // One command, and the ten seconds that the controller names.
+    assert!(model.now() - never < Duration::from_secs(11));
     finish(&model, device);
 }
 
