@@ -413,7 +413,7 @@ pub(super) const ROWS: &[Row] = &[
     row(Canary::LargeUnsaid, "0105", "A blind change frees no large value, for there is none.",
         campaign(&[]).shape(Shape::Overlaid)),
     row(Canary::TrimNewestFirst, "0105", "Of runs the oldest one is trimmed first.",
-        campaign(POWER).shape(Shape::Overlaid).from(60_050)),
+        campaign(POWER).shape(Shape::Overlaid).from(20_200)),
     row(Canary::CombineOlderFirst, "0105", "Where two runs become one the newer one counts.",
         campaign(&[]).shape(Shape::Overlaid)),
     row(Canary::CombineBesideTrim, "0105", "Runs become one while none of them is trimmed.",
