@@ -46,7 +46,7 @@ mod sync;
 mod latch;
 #[path = "$engine/log/in_flight.rs"]
 mod in_flight;
-#[path = "$engine/buffer/words.rs"]
+#[path = "$engine/node/words.rs"]
 mod words;
 mod page {
     pub const PAGE_SIZE: usize = 4096;
