@@ -22,7 +22,7 @@ pub struct EventWake {
 }
 
 impl EventWake {
-    /// A sleeper that is awake, and that nobody has woken.
+    /// A sleeper that is awake, and that has not been woken.
     ///
     /// # Errors
     /// The system's, if it gives no eventfd.

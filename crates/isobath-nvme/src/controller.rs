@@ -536,7 +536,7 @@ impl Controller {
         let (submissions, completions) = queue.addresses();
         let id = u32::from(queue.id());
         let sized = id | u32::from(queue.entries() - 1) << 16;
-        // Both lie in one piece; completions interrupt nobody.
+        // Both lie in one piece; completions raise no interrupt.
         let contiguous = 1;
         let create = |opcode, address, flags| {
             let command = Command::new(opcode, 0).data(address, 0);

@@ -375,7 +375,7 @@ impl Machine {
         let claims = self.claim(&drive)?;
         let ours: Vec<RawFd> = claims.iter().map(AsRawFd::as_raw_fd).collect();
         let claimed: Vec<String> = drive.blocks.into_iter().map(|block| block.name).collect();
-        // What it holds is looked at again, now that nobody else can claim it.
+        // What it holds is looked at again, now that no other process can claim it.
         let drive = self.look(address, &ours)?;
         refuse_if_used(&drive)?;
         if !drive.blocks.iter().map(|block| &block.name).eq(&claimed) {

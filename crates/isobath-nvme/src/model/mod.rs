@@ -79,7 +79,7 @@ impl Default for ModelOptions {
 pub enum ModelFault {
     /// It fails with an error of the medium.
     Media,
-    /// It ends as aborted, though nobody has asked for that.
+    /// It ends as aborted, though the driver has not asked for that.
     Aborted,
     /// It takes so many steps more.
     Late(u64),

@@ -319,12 +319,13 @@ impl Options {
     /// merged into the tree later, range by range. By default off. These maps take frames of the
     /// pool, up to half of them, while there are such trees.
     ///
-    /// **Experimental.** Updates spread over a large tree write a fraction of what they write otherwise; lookups may
-    /// look into several places, and scans read all of them. Where the volume lacks space for these
-    /// maps and cannot grow, all is merged, and changes go to the leaves. [`Store::compact`](crate::Store::compact), large transactions that remove whole ranges, drops
+    /// **Experimental.** Updates spread over a large tree write a fraction of what they write
+    /// otherwise; lookups may look into several places, and scans read all of them. If the volume
+    /// lacks space for these maps and cannot grow, all is merged, and changes go to the leaves.
+    /// [`Store::compact`](crate::Store::compact), large transactions that remove whole ranges, drops
     /// of trees with large values, and loads of these or beside newer keys first merge all that the
-    /// overlays have, for which changes of the tree wait. Estimates of a tree are of its merged part.
-    /// A recovery keeps the log's changes of such trees in memory that no run has.
+    /// overlays have, for which changes of the tree wait. Estimates of a tree are of its merged
+    /// part. A recovery keeps the log's changes of such trees in memory that no run has.
     ///
     /// Opened without this, trees that have overlays keep them, and others get none.
     #[must_use]
@@ -684,7 +685,6 @@ impl Options {
             read_only: self.read_only,
             publish_stats: self.publish_stats,
             overlays: self.overlays,
-            overlay_bytes: u64::from(lent / 2) * PAGE_SIZE as u64,
             lent_frames: lent,
             version_bytes: self.version_bytes(),
             durability: self.durability,

@@ -88,7 +88,7 @@ impl Drop for Region {
     }
 }
 
-/// The bytes of all frames; whoever shares them keeps them mapped.
+/// The bytes of all frames, mapped until the last owner drops them.
 pub(super) struct Pages(Region);
 
 // SAFETY: as for `Frames`.

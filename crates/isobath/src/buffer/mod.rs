@@ -231,8 +231,8 @@ impl Buffer {
         }
     }
 
-    /// Gives the memory back, once the store is closed, whatever handles remain: readers that do not
-    /// know that yet find every latch taken and every page id free.
+    /// Gives the memory back, once the store is closed, whatever handles remain: readers that do
+    /// not know that yet find every latch taken and every page id free.
     pub(crate) fn release(&self) {
         let BufferPool {
             frames,

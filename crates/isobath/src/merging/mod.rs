@@ -31,7 +31,7 @@ use crate::buffer::PagePlace;
 use crate::context::{TaskContext, TaskWorker};
 use crate::error::StorageError as Error;
 use crate::overlay::{Filter, Initial, MAX_TREE_RUNS, Overlaid};
-use crate::page::Lsn;
+use crate::page::{Lsn, PAGE_SIZE};
 use crate::pagestore::LowerParts;
 use crate::runtime::{Patience, PerWorker, TaskId, Worker};
 use crate::sync::Mutex;
@@ -155,7 +155,8 @@ impl Merging {
         let config = &lower.shared.config;
         let overlays = &lower.buffer.pool.overlays;
         let begins = config.overlays && !config.read_only;
-        overlays.configure(begins, config.overlay_bytes);
+        let memory_bytes = u64::from(config.lent_frames / 2) * PAGE_SIZE as u64;
+        overlays.configure(begins, memory_bytes);
         Merging {
             runs: SystemTask::new(&lower),
             merges: SystemTask::new(&lower),

@@ -6,7 +6,7 @@ use super::Words;
 
 /// Lends the frames of a pool.
 pub(crate) trait Lend: Send + Sync {
-    /// The bytes of a lent frame, which nobody else reaches.
+    /// The bytes of a lent frame, which no other task reaches.
     fn words(&self, frame: u32) -> &Words;
 
     /// Takes a lent frame back; called by any thread.

@@ -76,8 +76,8 @@ impl Memory {
         self.records.lock().records()
     }
 
-    /// Gives `key` this value, or a tombstone, as the record at `lsn` says, in blocks of `lend`. The
-    /// caller has the key's lock, and is in its slot.
+    /// Gives `key` this value, or a tombstone, as the record at `lsn` says, in blocks of `lend`.
+    /// The caller has the key's lock, and is in its slot.
     ///
     /// # Errors
     ///

@@ -20,9 +20,8 @@ pub(crate) struct Config {
     pub(crate) publish_stats: bool,
     /// Large trees get overlays.
     pub(crate) overlays: bool,
-    /// Bytes that one memory of overlays may take.
-    pub(crate) overlay_bytes: u64,
-    /// Frames that memories of overlays may have at most.
+    /// Frames that memories of overlays may have at most: half of them for each of two, while one
+    /// is sealed.
     pub(crate) lent_frames: u32,
     /// Bytes that the version store may take.
     pub(crate) version_bytes: u64,

@@ -203,9 +203,9 @@ impl Simulation {
         rests
     }
 
-    /// Frames of the pool that are where they belong: free, in a replacement
-    /// queue, lent, or holding a page that was never written. With no task running it is all of them; a
-    /// frame that is missing was leaked.
+    /// Frames of the pool that are where they belong: free, in a replacement queue, lent, or
+    /// holding a page that was never written. With no task running it is all of them; a frame that
+    /// is missing was leaked.
     #[must_use]
     pub fn accounted_frames(&self) -> usize {
         self.driver.finish_steps();
