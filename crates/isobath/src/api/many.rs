@@ -25,35 +25,33 @@ pub(crate) fn get_each(
     let engine = tree.runtime.engine()?;
     let mut batch = Batch::default();
     let mut missing: Vec<(usize, PageId)> = Vec::new();
-    let mut in_base: Vec<(usize, &[u8])> = Vec::new();
     let mut first = 0;
     for part in keys.chunks(BATCH_KEYS) {
         tree.runtime.count_records(part.len());
         let pool = tree.runtime.pool()?;
         missing.clear();
-        let levels = pool.overlays.of(tree.state.tree.id);
         // Taken before the base is read, and gone before the caller's code runs.
+        let levels = pool.overlays.of(tree.state.tree.id);
         let levels = levels.map(|overlaid| overlaid.levels());
-        in_base.clear();
-        for (at, key) in part.iter().enumerate().filter(|_| levels.is_some()) {
-            let is_above = levels.as_ref().map(|levels| levels.may_have(key));
-            match is_above.transpose()? {
-                // It is looked for in several parts, on its own.
-                Some(true) => missing.push((first + at, PageId(0))),
-                _ => in_base.push((at, *key)),
+        tree.state.tree.get_many_resident(pool, part, &mut batch);
+        let is_above = match levels {
+            None => Vec::new(),
+            Some(levels) => {
+                let above = part.iter().map(|key| levels.may_have(key));
+                above.collect::<Result<Vec<bool>, _>>()?
             }
-        }
-        let of_base: Vec<&[u8]> = in_base.iter().map(|(_, key)| *key).collect();
-        let asked = levels.as_ref().map_or(part, |_| &of_base);
-        tree.state.tree.get_many_resident(pool, asked, &mut batch);
-        drop(levels);
+        };
         let reader = engine.transactions.reader(tree.state.tree.id, None);
-        for (n, lookup) in batch.lookups().iter().enumerate() {
-            let (at, key) = in_base.get(n).copied().unwrap_or((n, part[n]));
+        for (at, lookup) in batch.lookups().iter().enumerate() {
+            if is_above.get(at) == Some(&true) {
+                // It is looked for in several parts, on its own.
+                missing.push((first + at, PageId(0)));
+                continue;
+            }
             let page = match lookup {
                 Lookup::Absent | Lookup::Found(ValueKind::Inline, _) => {
-                    match reader.judge(key) {
-                        Seen::Leaf => each(first + at, batch.value(n).map(|value| value.bytes)),
+                    match reader.judge(part[at]) {
+                        Seen::Leaf => each(first + at, batch.value(at).map(|value| value.bytes)),
                         Seen::Older(OldValue::Absent) => each(first + at, None),
                         Seen::Older(OldValue::Inline(old)) => each(first + at, Some(&old)),
                         _ => missing.push((first + at, PageId(0))),

@@ -232,7 +232,11 @@ impl Work<'_> {
         self.merging.left_at.store(segments, Ordering::SeqCst);
         overlaid.forget_failures();
         let left = self.leave_and_free(overlaid);
-        left.inspect_err(|error| overlaid.note_not_left(error))
+        left.inspect_err(|error| {
+            // What has led to it is not tried again by itself, either.
+            overlaid.note_failure(&overlaid.upkeep_failed, error, overlays);
+            overlaid.note_not_left(error);
+        })
     }
 
     fn leave_and_free(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
