@@ -107,6 +107,16 @@ pub(crate) fn frames_at_once(full: u32) -> u32 {
     full
 }
 
+/// Pages that a load lists before it looks which of them are on the drive, if they are `full`
+/// elsewhere.
+#[inline(always)]
+pub(crate) fn listed_pages(full: usize) -> usize {
+    match cfg!(any(test, feature = "simulation")) {
+        true => 16,
+        false => full,
+    }
+}
+
 /// Bytes of log after which a simulation requests a checkpoint.
 #[inline(always)]
 pub(crate) fn checkpoint_bytes() -> Option<u64> {

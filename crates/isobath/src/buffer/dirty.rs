@@ -14,15 +14,18 @@ const SHARDS: usize = 8;
 /// read together.
 const RUN: u64 = 64;
 
-/// A sharded queue of dirty frames. A frame is in it at most once: its
-/// `QUEUED` flag says so.
+/// A sharded queue of dirty frames. A frame whose `QUEUED` flag is set is in it. One that a writer
+/// has taken out of turn stays listed without the flag.
 pub(crate) struct DirtyQueue {
     shards: [Mutex<VecDeque<FrameId>>; SHARDS],
+    /// Frames that are to be written before all others, and how many.
+    first: Mutex<Vec<FrameId>>,
+    first_count: AtomicUsize,
     /// Frames that are dirty or being written; what the limit counts.
     unwritten: AtomicUsize,
     /// Frames that have turned clean, since the store was opened.
     cleaned: AtomicUsize,
-    /// Frames in the queue.
+    /// Frames that are listed.
     queued: AtomicUsize,
 }
 
@@ -30,6 +33,8 @@ impl DirtyQueue {
     pub(crate) fn new() -> DirtyQueue {
         DirtyQueue {
             shards: std::array::from_fn(|_| Mutex::new(VecDeque::new())),
+            first: Mutex::default(),
+            first_count: AtomicUsize::new(0),
             unwritten: AtomicUsize::new(0),
             cleaned: AtomicUsize::new(0),
             queued: AtomicUsize::new(0),
@@ -57,7 +62,7 @@ impl DirtyQueue {
         self.unwritten.load(Ordering::Relaxed)
     }
 
-    /// Frames in the queue now.
+    /// Frames that are listed now, queued or not.
     pub(crate) fn queued(&self) -> usize {
         self.queued.load(Ordering::Relaxed)
     }
@@ -69,9 +74,31 @@ impl DirtyQueue {
         self.shards[shard].lock().push_back(frame);
     }
 
-    /// Takes up to `most` frames of the shard `start` or, if it is empty, of
-    /// the next one that is not.
+    /// Has writers write these frames before all others, unless some are to be written so already:
+    /// then the caller asks again later.
+    pub(crate) fn write_first(&self, frames: impl Iterator<Item = FrameId>) {
+        let mut first = self.first.lock();
+        if first.is_empty() {
+            first.extend(frames);
+            self.first_count.store(first.len(), Ordering::Release);
+        }
+    }
+
+    /// Whether frames are to be written before all others.
+    pub(crate) fn has_first(&self) -> bool {
+        self.first_count.load(Ordering::Acquire) > 0
+    }
+
+    /// Takes up to `most` frames that are to be written first. If there are none, takes frames of
+    /// the shard `start` or, if that is empty, of the next one that is not.
     pub(crate) fn take(&self, start: usize, most: usize, into: &mut Vec<FrameId>) {
+        if self.has_first() {
+            let mut first = self.first.lock();
+            let left = first.len().saturating_sub(most);
+            into.extend(first.drain(left..));
+            self.first_count.store(left, Ordering::Release);
+            return;
+        }
         for step in 0..SHARDS {
             let mut shard = self.shards[(start + step) % SHARDS].lock();
             let count = shard.len().min(most - into.len());

@@ -28,7 +28,8 @@
 //! - `give_up`: a task that takes the latch exclusively and finds the frame clean.
 //!
 //! Beside its state a frame may be in two queues. `QUEUED` says that it is in the
-//! [`super::DirtyQueue`], perhaps for a page that it held before; so it is there at most once.
+//! [`super::DirtyQueue`], perhaps for a page that it held before, and that no writer has taken it.
+//! One that was written out of turn is still listed there; without `QUEUED` writers pass it.
 //! `UNLISTED` says that no replacement queue holds it, as that of a new page before its first
 //! write. The task that takes `UNLISTED` away owns what follows: to list the frame, or to give it
 //! back where the page was freed.
@@ -281,6 +282,11 @@ impl FrameHeader {
     /// there.
     pub(super) fn enter_queue(&self) -> bool {
         self.flags.fetch_or(QUEUED, AcqRel) & QUEUED == 0
+    }
+
+    /// Whether the frame is in the queue of frames to write, and no writer has taken it.
+    pub(crate) fn is_queued(&self) -> bool {
+        self.flags.load(Acquire) & QUEUED != 0
     }
 
     /// Notes that the frame has left the queue of frames to write; whether there is something to

@@ -11,7 +11,7 @@ mod changed_pages;
 mod changes;
 mod dirty;
 mod dirty_limits;
-mod flush_older;
+mod flush;
 mod frame_state;
 #[cfg(all(test, loom))]
 mod frame_state_loom;

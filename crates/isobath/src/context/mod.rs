@@ -102,6 +102,10 @@ pub(crate) trait WriteContext: ReadContext<Error = StorageError> {
         false
     }
 
-    /// Waits until all changes before `lsn` are durable on the volume.
-    fn flush_older_than(&self, lsn: Lsn) -> Result<(), StorageError>;
+    /// Waits until these pages, which no other task changes, are in copies on the volume, so that a
+    /// record can name them.
+    fn flush_pages(&self, pages: Vec<PageId>) -> Result<(), StorageError>;
+
+    /// Forgets those of `pages` for which [`WriteContext::flush_pages`] would not wait.
+    fn forget_flushed(&self, pages: &mut Vec<PageId>);
 }

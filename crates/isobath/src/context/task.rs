@@ -194,16 +194,33 @@ impl WriteContext for TaskContext<'_> {
         pagestore.confirm_allocations(tokens, ended);
     }
 
-    fn flush_older_than(&self, lsn: Lsn) -> Result<(), StorageError> {
+    fn flush_pages(&self, pages: Vec<PageId>) -> Result<(), StorageError> {
+        let TaskWorker { worker, parts, .. } = self.local;
+        match parts.log.is_on() {
+            true => parts.buffer.flush_pages(worker, pages),
+            false => Ok(()),
+        }
+    }
+
+    fn forget_flushed(&self, pages: &mut Vec<PageId>) {
+        let parts = &self.local.parts;
+        match parts.log.is_on() {
+            true => parts.buffer.forget_flushed(pages),
+            false => pages.clear(),
+        }
+    }
+}
+
+impl TaskContext<'_> {
+    /// Waits until all changes before `lsn` are durable on the volume, if there is a log.
+    pub(crate) fn flush_older_than(&self, lsn: Lsn) -> Result<(), StorageError> {
         let TaskWorker { worker, parts, .. } = self.local;
         match parts.log.is_on() {
             true => parts.buffer.flush_older_than(worker, lsn),
             false => Ok(()),
         }
     }
-}
 
-impl TaskContext<'_> {
     /// [`WriteContext::reserve`] for pages whose space the caller has reserved,
     /// and keeps if this fails.
     pub(crate) fn take_reserved(&self, pages: u32) -> Result<Reservation, StorageError> {

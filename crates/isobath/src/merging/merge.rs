@@ -1,7 +1,7 @@
 //! Merging: the records of runs move into the base, in key order, round and round.
 //!
 //! A merge takes the next records of all runs, and of each key the newest. It writes new leaves
-//! beside the base ([`Rewrite`]), waits until they are durable, and gives the root its new content
+//! beside the base ([`Rewrite`]), waits until they are on the drive, and gives the root its new content
 //! as one record says. That record does not say that commits before it are not to be repeated: the
 //! memory's are.
 //!
@@ -23,7 +23,7 @@ use crate::levels::Parts;
 use crate::log::ReservationClass;
 use crate::log::record::Kind;
 use crate::overlay::{Busy, Levels, Overlaid, Position, Run};
-use crate::page::PAGE_SIZE;
+use crate::page::{PAGE_SIZE, PageId};
 use crate::shared::Counters;
 use crate::txn::catalog_change;
 use crate::txn::reserved_task::ReservedTask;
@@ -186,15 +186,20 @@ impl Work<'_> {
         let (built, stopped) = (rewrite.built(), rewrite.stopped());
         drop(rewrite);
         let rewritten = rewritten.map_err(TransactionError::of_own_work);
-        let installed = rewritten.and_then(|rewritten| self.install(&rewritten, token));
+        let installed = rewritten.and_then(|rewritten| self.install(&rewritten, &built, token));
         if installed.is_err() && parts.shared.writable().is_ok() {
             parts.pagestore.discard_pages(&local.worker, token, built);
         }
         installed.map(|()| stopped)
     }
 
-    /// Gives the root its new content.
-    fn install(&self, rewritten: &btree::Rewritten, token: u64) -> Result<(), Error> {
+    /// Gives the root its new content, for which the pages `built` were.
+    fn install(
+        &self,
+        rewritten: &btree::Rewritten,
+        built: &[PageId],
+        token: u64,
+    ) -> Result<(), Error> {
         let (local, parts) = (self.local, &self.local.parts);
         let ctx = TaskContext { local };
         let worker = &local.worker;
@@ -206,7 +211,7 @@ impl Work<'_> {
             let held = parts.log_tasks.wait_to_hold(worker, bytes);
             held.map_err(TransactionError::of_own_work)?;
             if !canary::is_on(Canary::MergeBeforeLeaves) {
-                ctx.flush_older_than(parts.log.next())?;
+                ctx.flush_pages(built.to_vec())?;
             }
         }
         let class = ReservationClass::Structure;

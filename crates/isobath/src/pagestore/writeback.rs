@@ -60,8 +60,10 @@ impl PageStore {
     /// also if the limit has risen since: the end of a write wakes it.
     pub(super) fn writes_wanted(&self) -> bool {
         let unwritten = self.lower.buffer.pool.dirty.unwritten();
-        self.lower.buffer.pool.dirty.queued() > 0
-            && (unwritten > self.lower.buffer.dirty_target(self.stored())
+        let dirty = &self.lower.buffer.pool.dirty;
+        (dirty.has_first() || dirty.queued() > 0)
+            && (dirty.has_first()
+                || unwritten > self.lower.buffer.dirty_target(self.stored())
                 || self.lower.buffer.awaits_fewer_dirty()
                 || self.flush_all.load(Relaxed)
                 || self.lower.buffer.changes.wants_pages_written())
@@ -160,7 +162,9 @@ impl PageStore {
         batch.clear();
         for &frame in frames {
             let header = self.lower.buffer.pool.frames.header(frame);
-            if !header.leave_queue() {
+            // One that another writer has taken out of turn is that writer's.
+            let is_others = cause == Cause::User && !header.is_queued();
+            if is_others || !header.leave_queue() {
                 continue;
             }
             batch.requests.push(Request {

@@ -147,7 +147,11 @@ impl WriteContext for ReservedTask<'_> {
         self.changes >= MANY
     }
 
-    fn flush_older_than(&self, lsn: Lsn) -> Result<(), Error> {
-        self.task.flush_older_than(lsn)
+    fn flush_pages(&self, pages: Vec<PageId>) -> Result<(), Error> {
+        self.task.flush_pages(pages)
+    }
+
+    fn forget_flushed(&self, pages: &mut Vec<PageId>) {
+        self.task.forget_flushed(pages);
     }
 }

@@ -67,6 +67,7 @@ pub(crate) struct Paused {
     records: u64,
     edge: Option<Vec<u8>>,
     orphans: Vec<PageId>,
+    unflushed: Vec<PageId>,
     token: Token,
     has_large: bool,
 }
@@ -80,7 +81,7 @@ impl Paused {
             limit: self.limit,
             leaf: self.leaf,
             inner: self.inner,
-            pages: Pages::new(ctx, self.tree, self.token),
+            pages: Pages::new(ctx, self.tree, self.token).with_unflushed(self.unflushed),
             records: self.records,
             edge: self.edge,
             orphans: self.orphans,
@@ -150,6 +151,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
             records: self.records,
             edge: self.edge.take(),
             orphans: std::mem::take(&mut self.orphans),
+            unflushed: self.pages.take_unflushed(),
             token: self.token,
             has_large: self.has_large,
         }
@@ -311,13 +313,13 @@ impl<'c, C: WriteContext> Loader<'c, C> {
         }))
     }
 
-    /// Finishes all pages, and waits until they are durable, so that linking them is
+    /// Finishes all pages, and waits until they are on the drive, so that linking them is
     /// short. After an error the load can only be aborted.
     pub(crate) fn complete(&mut self) -> Result<(), StorageError> {
         self.built = self.finish_nodes()?;
         if self.built.is_some() {
             // The record that links the pages does not hold them.
-            self.ctx.flush_older_than(self.ctx.log().next())?;
+            self.ctx.flush_pages(self.pages.take_unflushed())?;
         }
         Ok(())
     }

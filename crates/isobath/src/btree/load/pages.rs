@@ -10,9 +10,12 @@ use crate::log::LogReservation;
 use crate::log::record::Token;
 use crate::node::Image;
 use crate::page::PageId;
+use crate::small;
 
 /// Pages reserved at a time.
 const RESERVED: u32 = 16;
+/// Pages that are listed before it is looked which of them are on the drive.
+const LISTED: usize = 1 << 14;
 
 /// A reserved page, and log space for it.
 pub(super) struct Page<'c> {
@@ -26,6 +29,10 @@ pub(super) struct Pages<'c, C: WriteContext> {
     tree: Tree,
     token: Token,
     reservation: Option<Reservation>,
+    /// Pages that were written, which may be in memory alone.
+    unflushed: Vec<PageId>,
+    /// How many of them there may be before it is looked which are.
+    listed: usize,
 }
 
 impl<'c, C: WriteContext> Pages<'c, C> {
@@ -36,7 +43,20 @@ impl<'c, C: WriteContext> Pages<'c, C> {
             tree,
             token,
             reservation: None,
+            unflushed: Vec::new(),
+            listed: small::listed_pages(LISTED),
         }
+    }
+
+    /// Those that were written and may be in memory alone.
+    pub(super) fn take_unflushed(&mut self) -> Vec<PageId> {
+        std::mem::take(&mut self.unflushed)
+    }
+
+    /// The same, with such pages of an earlier supply.
+    pub(super) fn with_unflushed(mut self, pages: Vec<PageId>) -> Self {
+        self.unflushed = pages;
+        self
     }
 
     /// Makes sure that a page can be taken.
@@ -77,6 +97,12 @@ impl<'c, C: WriteContext> Pages<'c, C> {
         Modification::new(self.tree)
             .page(page, image)
             .apply_private(self.ctx);
+        // Only now it is dirty: before, it would look as if it were on the drive.
+        self.unflushed.push(id);
+        if self.unflushed.len() > self.listed {
+            self.ctx.forget_flushed(&mut self.unflushed);
+            self.listed = self.listed.max(2 * self.unflushed.len());
+        }
         id
     }
 }

@@ -243,7 +243,11 @@ impl WriteContext for TestContext {
 
     fn confirmed(&self, _tokens: &[Token], _ended: &[PageId]) {}
 
-    fn flush_older_than(&self, _lsn: Lsn) -> Result<(), crate::error::StorageError> {
+    fn flush_pages(&self, _pages: Vec<PageId>) -> Result<(), crate::error::StorageError> {
         Ok(())
+    }
+
+    fn forget_flushed(&self, pages: &mut Vec<PageId>) {
+        pages.clear();
     }
 }

@@ -1,10 +1,11 @@
-//! Tasks that wait until old changes are on the drive: checkpoints, bulk loads, backups.
+//! Tasks that wait until changes are on the drive: checkpoints and backups for old ones, loads and
+//! merges for their own pages.
 
-use super::Buffer;
+use super::{Buffer, FrameId, PagePlace};
 use crate::canary::{self, Canary};
 use crate::error::StorageError;
-use crate::page::Lsn;
-use crate::runtime::Worker;
+use crate::page::{Lsn, PageId};
+use crate::runtime::{Patience, Worker};
 
 /// How long a task waits for old changes to be written.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,6 +45,50 @@ impl Buffer {
         before: Lsn,
     ) -> Result<bool, StorageError> {
         self.flush_older_until(worker, before, Until::LogIsShort)
+    }
+
+    /// Waits until these pages, which no other task changes, are in copies on the drive that
+    /// records of the log name, whatever else is dirty. A record that is logged then is durable no
+    /// earlier than those.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::Poisoned`].
+    pub(crate) fn flush_pages(
+        &self,
+        worker: &Worker,
+        mut pages: Vec<PageId>,
+    ) -> Result<(), StorageError> {
+        let mut patience = Patience::default();
+        loop {
+            self.shared.writable()?;
+            self.forget_flushed(&mut pages);
+            if pages.is_empty() {
+                return Ok(());
+            }
+            // The others are in writers' hands already.
+            let is_queued = |frame: &FrameId| self.pool.frames.header(*frame).is_queued();
+            let frames = pages.iter().filter_map(|&page| self.resident(page));
+            self.pool.dirty.write_first(frames.filter(is_queued));
+            self.workers.notify_all();
+            patience.wait(worker);
+        }
+    }
+
+    /// Forgets those of `pages` that are in copies on the drive which records of the log name.
+    pub(crate) fn forget_flushed(&self, pages: &mut Vec<PageId>) {
+        // The record of a copy is logged before its frame says that it is clean. A frame that has
+        // another page by now is looked at for nothing.
+        let is_dirty = |frame| !self.pool.frames.header(frame).is_clean();
+        pages.retain(|&page| self.resident(page).is_some_and(is_dirty));
+    }
+
+    /// The frame that has `page`, if one has.
+    fn resident(&self, page: PageId) -> Option<FrameId> {
+        match self.pool.mapping.place(page) {
+            PagePlace::Resident(frame) => Some(frame),
+            _ => None,
+        }
     }
 
     fn flush_older_until(
