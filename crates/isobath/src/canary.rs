@@ -249,6 +249,9 @@ canaries! {
     CombineBesideTrim,
     /// A run is said to have all changes, also those that went to the next memory meanwhile.
     SealBeyondMemory,
+    /// A recovery does not repeat what was changed in leaves before the tree had overlays, for a
+    /// memory was sealed.
+    SealBeforeLeaves,
     /// A recovery does not repeat what a backup has not copied, for a memory was sealed meanwhile.
     SealBesideBackup,
     /// A memory becomes a run while a merge is under way that does not have it.

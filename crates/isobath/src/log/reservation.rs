@@ -147,6 +147,16 @@ impl ReservationRequest {
         self
     }
 
+    /// The same, as one of `class`.
+    pub(crate) fn of_class(self, class: ReservationClass) -> ReservationRequest {
+        ReservationRequest { class, ..self }
+    }
+
+    /// Whether the task is delayed where the log is short.
+    pub(super) fn is_delayed(&self) -> bool {
+        self.class == ReservationClass::Commit
+    }
+
     /// Releases what changes that are applied have reserved for the leaves that they may have split: that is logged by now, and counts
     /// as used. `left` may still be split. Would both count, the log would be full for the mapping records of the
     /// pages that this commit waits for.

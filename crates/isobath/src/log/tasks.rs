@@ -193,10 +193,11 @@ impl LogTasks {
         bytes: u64,
         class: ReservationClass,
     ) -> Result<LogReservation<'_>, Error> {
-        self.reserve_records(worker, bytes, class, 0)
+        self.reserve_records(worker, ReservationRequest::records(bytes, class))
     }
 
-    /// As [`LogTasks::reserve`], for a commit that may split so many leaves.
+    /// As [`LogTasks::reserve`], for a commit that may split so many leaves. One that frees log
+    /// neither is delayed nor waits where others do, for which that may be.
     ///
     /// # Errors
     ///
@@ -206,30 +207,33 @@ impl LogTasks {
         worker: &Worker,
         bytes: u64,
         splits: u64,
+        frees_log: bool,
     ) -> Result<LogReservation<'_>, TransactionError> {
         if self.log.is_on() && bytes > self.log.transaction_limit_now() {
             self.wait_for_larger(worker, bytes)?;
         }
-        Ok(self.reserve_records(worker, bytes, ReservationClass::Commit, splits)?)
+        let request = ReservationRequest::records(bytes, ReservationClass::Commit);
+        let request = request.with_splits(splits);
+        Ok(match frees_log {
+            true => self.reserve_records(worker, request.of_class(ReservationClass::Structure)),
+            false => self.reserve_records(worker, request),
+        }?)
     }
 
     fn reserve_records(
         &self,
         worker: &Worker,
-        bytes: u64,
-        class: ReservationClass,
-        splits: u64,
+        request: ReservationRequest,
     ) -> Result<LogReservation<'_>, Error> {
         if !self.log.is_on() {
             return Ok(LogReservation::none());
         }
-        if class == ReservationClass::Commit
+        if request.is_delayed()
             && let Some(delay) = self.log.commit_delay()
         {
             worker.sleep_until(clock::now() + delay);
             self.shared.counters.stalled(delay);
         }
-        let request = ReservationRequest::records(bytes, class).with_splits(splits);
         self.wait_for_reservation(worker, request)
     }
 

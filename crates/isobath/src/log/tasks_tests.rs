@@ -41,7 +41,7 @@ fn commit(engine: &Engine, body: &[u8], durability: Durability) -> Result<Lsn, E
         let local = local.expect("in a task");
         let room = engine
             .log_tasks
-            .reserve_commit(&local.worker, body.len() as u64, 0)?;
+            .reserve_commit(&local.worker, body.len() as u64, 0, false)?;
         let log = &engine.log;
         let lsn = log.append(local.worker.index, Kind::Commit, &[body], |_| {});
         drop(room);

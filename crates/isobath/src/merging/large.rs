@@ -5,8 +5,8 @@
 //!    so that little is left for step 2.
 //! 2. Close the trees; wait for the commits in flight; work on these overlays alone; seal the rest.
 //! 3. Validate each change, and build a run of them. Readers see the trees as they were.
-//! 4. Wait until all that is durable, and what earlier commits have changed in leaves before the
-//!    trees had overlays.
+//! 4. Wait until all that is on the drive, and what earlier commits have changed in leaves before
+//!    the trees had overlays.
 //! 5. One commit lists the runs. It says of each tree, as sealing does, that no record before 4 is
 //!    to be repeated: recovery would put that into memory, above the run.
 //! 6. Once that is durable, and every commit before it, readers find the runs
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use super::leave::Alone;
 use super::{Merging, Work, listing};
 use crate::btree::{Change, Loader, NotLoaded, Tree, TreeId, ValueKind, ValueRef};
-use crate::context::{TaskContext, TaskWorker, WriteContext};
+use crate::context::{TaskContext, TaskWorker};
 use crate::error::{StorageError, TransactionError};
 use crate::extent::{self, Extent};
 use crate::levels;
@@ -246,7 +246,8 @@ impl Work<'_> {
     fn list_runs(&self, commit: &LargeCommit<'_>, runs: &Runs<'_>) -> Result<(), TransactionError> {
         let (local, log) = (self.local, &self.local.parts.log);
         let sealed_before = log.next();
-        if log.is_on() {
+        let are_durable = |own: &Arc<Overlaid>| own.leaves_are_durable(log.start());
+        if log.is_on() && !runs.overlaid.iter().all(are_durable) {
             // The log does not repeat what was changed in leaves before they had overlays.
             TaskContext { local }.flush_older_than(sealed_before)?;
         }

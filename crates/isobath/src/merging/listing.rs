@@ -154,5 +154,7 @@ pub(super) fn initial(listed: &Listed) -> Initial {
         runs: listed.runs.iter().map(run).map(Arc::new).collect(),
         has_large: !listed.has_none_large,
         sealed_before: listed.sealed_before,
+        // Recoveries repeat commits in memory.
+        from: Lsn(0),
     }
 }

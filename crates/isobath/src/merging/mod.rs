@@ -40,8 +40,10 @@ use crate::trace;
 use crate::txn::{Transactions, catalog_change};
 use crate::types::{CATALOG, OVERLAID};
 
-/// How often the worker of the task looks at least.
+/// How often the worker of a task looks for work at least.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How often if nothing was logged since it slept last.
+const LOOK_IF_IDLE: Duration = Duration::from_millis(100);
 /// Part of a volume's limit that a memory may take at most: one in this many.
 const LIMIT_SHARE: u64 = 64;
 /// Pages that are read to estimate the size of a tree.
@@ -65,6 +67,8 @@ pub(crate) struct Merging {
     merges: SystemTask,
     /// Others that have the tasks begin nothing: opening, checks, and closing.
     pauses: AtomicUsize,
+    /// Where the log ended when the worker slept last.
+    slept_at: PerWorker<Cell<Lsn>>,
     /// What is freed once no reader has it, from old to new.
     retired: Mutex<Vec<trim::Retired>>,
     /// A task frees.
@@ -162,6 +166,7 @@ impl Merging {
             merges: SystemTask::new(&lower),
             // Until the store is open: a run that is built then is none that a crash has left.
             pauses: AtomicUsize::new(1),
+            slept_at: PerWorker::new(&lower.workers, |_| Cell::new(Lsn(0))),
             retired: Mutex::default(),
             freeing: AtomicBool::new(false),
             looked: Mutex::default(),
@@ -289,11 +294,15 @@ impl Merging {
         }
     }
 
-    /// How long the worker of a task may sleep: what is due is not told to it.
+    /// How long the worker of a task may sleep: what is due is not told to it, but if writers wait.
     pub(crate) fn max_wait(&self, worker: &Worker) -> Option<Duration> {
         let may_be_due = self.lower.buffer.pool.overlays.may_have_some();
         let is_idle = self.runs.is_idle(worker) || self.merges.is_idle(worker);
-        (may_be_due && is_idle).then_some(LOOK_EVERY)
+        let next = self.lower.log.next();
+        (may_be_due && is_idle).then(|| match self.slept_at.of(worker).replace(next) == next {
+            true => LOOK_IF_IDLE,
+            false => LOOK_EVERY,
+        })
     }
 
     /// Wakes the tasks for which there is work; part of each step.
@@ -579,7 +588,7 @@ impl Work<'_> {
             let has_grown = pagestore.segments() > self.merging.left_at.load(Ordering::SeqCst);
             pagestore.has_room_for(bytes) || has_grown && pagestore.may_have_room_for(bytes)
         };
-        if overlays.of(tree.id).is_some() || !has_room() {
+        if overlays.of(tree.id).is_some() || !overlays.may_begin() || !has_room() {
             return Ok(());
         }
         let sample = tree.sample(&TaskContext { local: self.local }, SAMPLED)?;
@@ -613,10 +622,12 @@ impl Work<'_> {
             runs: Vec::new(),
             has_large: true,
             sealed_before: Lsn(0),
+            from: Lsn(u64::MAX),
         };
         overlays.insert(tree, initial);
         self.transactions.tracker.drain(false, || self.wait())?;
         if let Some(overlaid) = overlays.of(tree.id) {
+            overlaid.are_from(self.local.parts.log.next());
             overlaid.measured(sample.records, sample.leaf_pages);
             *self.merging.looked.lock() = Some((overlaid.serial, Vec::new()));
         }

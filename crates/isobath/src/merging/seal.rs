@@ -6,10 +6,10 @@
 //!    it.
 //! 4. Between two merges one commit makes it the newest run of the tree: merges pass it from there.
 //!    It says from where on a recovery repeats changes: from the first one in the new memory, and
-//!    at the latest from the first commit after 1. Runs have those before, and leaves those from
-//!    before the tree had overlays, which are durable by then. A backup may have older copies of
-//!    leaves, for which the log repeats what has changed in them: beside one the commit says what
-//!    the last one said.
+//!    at the latest from the first commit after 1. Runs have those before. Leaves have those from
+//!    before the tree had overlays, once a checkpoint has passed them: until then the commit says
+//!    what the last one said. So it does beside a backup, which may have older copies of leaves,
+//!    for which the log repeats what has changed in them.
 //! 5. Readers find it in place of the memory, which lets go of the log.
 
 use std::ops::Bound;
@@ -65,7 +65,6 @@ impl Work<'_> {
         self.transactions.tracker.drain(false, || self.wait())?;
         let (tree, filter) = self.build(memory)?;
         let sealed_before = self.sealed_before(overlaid, &levels, begins);
-        let sealed_before = sealed_before.inspect_err(|_| self.give_up(tree))?;
         let merging = match canary::is_on(Canary::SealBesideMerge) {
             true => Ok(None),
             false => self.wait_to_merge(overlaid).map(Some),
@@ -107,24 +106,16 @@ impl Work<'_> {
 
     /// From where on a recovery repeats changes once the memory is a run whose sealing began at
     /// `begins`; the commits in flight then have ended.
-    fn sealed_before(
-        &self,
-        overlaid: &Overlaid,
-        levels: &Levels,
-        begins: Lsn,
-    ) -> Result<Lsn, Error> {
+    fn sealed_before(&self, overlaid: &Overlaid, levels: &Levels, begins: Lsn) -> Lsn {
         let log = &self.local.parts.log;
-        if !log.is_on() {
-            return Ok(overlaid.sealed_before());
-        }
-        // What was changed in leaves before the tree had overlays.
-        TaskContext { local: self.local }.flush_older_than(begins)?;
-        if self.transactions.copies.is_copying() && !canary::is_on(Canary::SealBesideBackup) {
-            return Ok(overlaid.sealed_before());
+        let is_copying =
+            self.transactions.copies.is_copying() && !canary::is_on(Canary::SealBesideBackup);
+        if !log.is_on() || is_copying || !overlaid.leaves_are_durable(log.start()) {
+            return overlaid.sealed_before();
         }
         match canary::is_on(Canary::SealBeyondMemory) {
-            true => Ok(log.next()),
-            false => Ok(begins.min(Lsn(levels.memory.first()))),
+            true => log.next(),
+            false => begins.min(Lsn(levels.memory.first())),
         }
     }
 
@@ -264,6 +255,7 @@ impl Work<'_> {
     ) -> Result<(), Error> {
         let context = CommitContext {
             frees_space: true,
+            frees_log: true,
             ends,
             ..CommitContext::default()
         };

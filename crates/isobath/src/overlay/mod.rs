@@ -50,6 +50,9 @@ use crate::types::{Tree, TreeId};
 /// Share of its bytes from which on a memory is to be sealed, in sixteenths: the rest is for
 /// writers beside that.
 const SEALED_AT: u64 = 11;
+/// Bytes that the memory of each tree may take at least where one more gets overlays: each that is
+/// sealed costs some commits and flushes, however little it has.
+const MIN_TO_BEGIN: u64 = 1 << 20;
 /// Bytes that each tree's may take at least, whatever the others have.
 const MIN_MEMORY: u64 = 64 << 10;
 /// Share of the log's area behind a memory's first record from which on it is to be sealed: one
@@ -111,6 +114,8 @@ pub(crate) struct Overlaid {
     pub(crate) combining: Mutex<Option<Combining>>,
     /// The LSN before which runs have all changes, as the catalog says.
     sealed_before: AtomicU64,
+    /// The LSN from which on no commit changes a leaf.
+    from: AtomicU64,
     /// How fast commits may come.
     pub(crate) pace: Pace,
     /// About how many records the base has; 0 where that is not known.
@@ -133,6 +138,8 @@ pub(crate) struct Initial {
     pub(crate) has_large: bool,
     /// Runs have all changes of the tree before it.
     pub(crate) sealed_before: Lsn,
+    /// No commit from this LSN on changes a leaf of the tree: the largest one while some may.
+    pub(crate) from: Lsn,
 }
 
 /// Until this is dropped no other task does what its maker says.
@@ -158,6 +165,7 @@ impl Overlaid {
             runs,
             has_large,
             sealed_before,
+            from,
         } = initial;
         let levels = Levels {
             number: 0,
@@ -173,6 +181,7 @@ impl Overlaid {
             trims: Mutex::default(),
             combining: Mutex::default(),
             sealed_before: AtomicU64::new(sealed_before.0),
+            from: AtomicU64::new(from.0),
             pace: Pace::default(),
             has_large: AtomicBool::new(has_large),
             puts_large: AtomicBool::new(false),
@@ -371,6 +380,17 @@ impl Overlaid {
         self.sealed_before.store(lsn.0, Ordering::SeqCst);
     }
 
+    /// No commit from `lsn` on changes a leaf: those that did not know of the overlays have ended.
+    pub(crate) fn are_from(&self, lsn: Lsn) {
+        self.from.store(lsn.0, Ordering::SeqCst);
+    }
+
+    /// Whether all that commits have changed in leaves is in copies on the drive, since a recovery
+    /// would begin at `log_start`.
+    pub(crate) fn leaves_are_durable(&self, log_start: Lsn) -> bool {
+        log_start.0 >= self.from.load(Ordering::SeqCst) || canary::is_on(Canary::SealBeforeLeaves)
+    }
+
     /// Whether some record may have a large value.
     pub(crate) fn has_large(&self) -> bool {
         self.has_large.load(Ordering::SeqCst) || self.puts_large.load(Ordering::SeqCst)
@@ -493,6 +513,12 @@ impl Overlays {
     /// All memories take no more than this.
     pub(crate) fn limit_memory(&self, bytes: u64) {
         self.memory_bytes.fetch_min(bytes, Ordering::SeqCst);
+    }
+
+    /// Whether the memories may take enough that one more pays.
+    pub(crate) fn may_begin(&self) -> bool {
+        let trees = 1 + self.any.load(Ordering::Relaxed);
+        self.is_small() || self.memory_bytes.load(Ordering::Relaxed) / trees >= MIN_TO_BEGIN
     }
 
     /// Whether everything is small, for simulations.

@@ -51,6 +51,8 @@ pub(crate) struct CommitContext<'a> {
     pub(crate) reads: Option<&'a ReadSet>,
     /// It frees space, and may take the little that it needs from the reserve.
     pub(crate) frees_space: bool,
+    /// It lets go of log: other commits wait while the log is full, and may wait for this one.
+    pub(crate) frees_log: bool,
     /// A tree that ends with this; nothing but its empty root is left of it.
     pub(crate) ends: Option<Tree>,
     /// Its precondition holds whatever the keys have: where overlays take the changes, and nothing
@@ -482,7 +484,8 @@ impl<'a> Commit<'a, '_> {
         let bytes = record.body.bytes().len() as u64;
         let log_tasks = &local.parts.log_tasks;
         let splits = self.splits(&peeked, bytes)?;
-        let mut reservation = log_tasks.reserve_commit(&local.worker, bytes, splits.count)?;
+        let mut reservation =
+            log_tasks.reserve_commit(&local.worker, bytes, splits.count, self.context.frees_log)?;
         self.advance(validation.as_deref_mut())?;
         parts.shared.writable()?;
         let own = self.context.snapshot;

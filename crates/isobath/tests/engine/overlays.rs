@@ -4,6 +4,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod backups;
+mod crashes;
 
 use super::common;
 
