@@ -86,7 +86,7 @@ class Options(TypedDict, total=False):
     fill_factor: float
     log_bytes: int
     log_path: PathLike
-    #: Large trees take updates like an LSM tree; experimental.
+    #: Trees that are larger than the pool take updates like an LSM tree; on by default.
     overlays: bool
     publish_stats: bool
     #: Opens the store as it is now, beside any writer.

@@ -118,9 +118,9 @@ pub(crate) struct ChangeArgs {
     /// Size of Isobath's log [default: a quarter of the pool]
     #[arg(long, value_name = "SIZE", conflicts_with = "log_off")]
     pub(crate) log: Option<Size>,
-    /// Let Isobath's large trees have overlays (experimental)
+    /// Have Isobath change large trees in their leaves, without overlays
     #[arg(long)]
-    pub(crate) overlays: bool,
+    pub(crate) in_place: bool,
     /// File (made and removed again) or empty block device for Isobath's log [default: in the
     /// store's file]
     #[arg(

@@ -124,7 +124,7 @@ pub(super) fn plan(
                 None => simulated.and_then(|drive| drive.segment_bytes()),
             },
             buffered_ms,
-            overlays: changes.overlays,
+            in_place: changes.in_place,
             trace: args.trace.clone().filter(|_| kind == EngineKind::Isobath),
         },
         simulated,

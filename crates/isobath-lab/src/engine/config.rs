@@ -373,9 +373,9 @@ pub struct SpaceConfig {
     /// Milliseconds that commits may reach the drive late; `None` waits for each,
     /// `u32::MAX` guarantees nothing.
     pub buffered_ms: Option<u32>,
-    /// Large trees get overlays.
+    /// Large trees get no overlays.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub overlays: bool,
+    pub in_place: bool,
     /// The file in which page writes are recorded, once the data is loaded.
     #[serde(skip)]
     pub trace: Option<PathBuf>,

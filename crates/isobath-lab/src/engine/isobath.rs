@@ -55,7 +55,7 @@ impl IsobathEngine {
         if let Some(path) = &space.log_path {
             options = options.log_path(path);
         }
-        options = options.overlays(space.overlays);
+        options = options.overlays(!space.in_place);
         options = options.durability(match space.buffered_ms {
             None => Durability::Synced,
             Some(u32::MAX) => Durability::None,

@@ -150,7 +150,7 @@ impl Options {
             log_path: None,
             on_recovery: RecoveryListener::default(),
             publish_stats: true,
-            overlays: false,
+            overlays: true,
         }
     }
 
@@ -316,12 +316,14 @@ impl Options {
 
     /// Whether trees that are larger than the pool get *overlays*, so that they take changes like
     /// an LSM tree: a change goes to an ordered map in memory, which is written as a whole, and
-    /// merged into the tree later, range by range. By default off. These maps take frames of the
-    /// pool, up to half of them, while there are such trees.
+    /// merged into the tree later, range by range. By default on. These maps take frames of the
+    /// pool, up to half of them, while there are such trees. A tree gets some if its map may have a
+    /// MiB: that takes 4 MiB of the pool for each such tree, about 3 MiB and 1.5 MiB for each worker
+    /// for one, and 64 MiB if the volume is limited.
     ///
-    /// **Experimental.** Updates spread over a large tree write a fraction of what they write
-    /// otherwise; lookups may look into several places, and scans read all of them. If the volume
-    /// lacks space for these maps and cannot grow, all is merged, and changes go to the leaves.
+    /// Updates spread over a large tree write a fraction of what they write otherwise; lookups may
+    /// look into several places, and scans read all of them. If the volume lacks space for these
+    /// maps and cannot grow, all is merged, and changes go to the leaves.
     /// [`Store::compact`](crate::Store::compact), large transactions that remove whole ranges, drops
     /// of trees with large values, and loads of these or beside newer keys first merge all that the
     /// overlays have, for which changes of the tree wait. Estimates of a tree are of its merged
