@@ -49,9 +49,11 @@ fn compare(is_rewritten: bool) {
     let profile = read_profile(&profile).unwrap();
     let advisor = Advisor::new(&profile).unwrap();
     let pool_bytes = advice(&advisor, "loaded", 100).isobath.settings.pool_bytes;
-    // As a large store has them; without it a store begins with small ones.
+    // As a large store has them; without it a store begins with small ones. What is predicted is of
+    // trees that change in their leaves.
     let options = Options::new()
         .segment_bytes(2 << 20)
+        .overlays(false)
         .pool_bytes(pool_bytes as u64)
         .workers(1)
         .tasks_per_worker(8)
