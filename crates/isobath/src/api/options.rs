@@ -318,16 +318,16 @@ impl Options {
     /// an LSM tree: a change goes to an ordered map in memory, which is written as a whole, and
     /// merged into the tree later, range by range. By default on. These maps take frames of the
     /// pool, up to half of them, while there are such trees. A tree gets some if its map may have a
-    /// MiB: that takes 4 MiB of the pool for each such tree, about 3 MiB and 1.5 MiB for each worker
-    /// for one, and 64 MiB if the volume is limited.
+    /// MiB: that takes 4 MiB of the pool for each such tree, about 3 MiB and 1.5 MiB per worker for
+    /// the first one, and 64 MiB if the volume is limited.
     ///
     /// Updates spread over a large tree write a fraction of what they write otherwise; lookups may
     /// look into several places, and scans read all of them. If the volume lacks space for these
     /// maps and cannot grow, all is merged, and changes go to the leaves.
-    /// [`Store::compact`](crate::Store::compact), large transactions that remove whole ranges, drops
-    /// of trees with large values, and loads of these or beside newer keys first merge all that the
-    /// overlays have, for which changes of the tree wait. Estimates of a tree are of its merged
-    /// part. A recovery keeps the log's changes of such trees in memory that no run has.
+    /// [`Store::compact`](crate::Store::compact), large transactions that remove whole ranges,
+    /// drops of trees with large values, and loads of these or beside newer keys first merge all
+    /// that the overlays have, for which changes of the tree wait. Estimates of a tree are of its
+    /// merged part. A recovery keeps the log's changes of such trees in memory that no run has.
     ///
     /// Opened without this, trees that have overlays keep them, and others get none.
     #[must_use]

@@ -1,7 +1,7 @@
 //! Frames that the pool lends, for records that are in no page yet.
 //!
-//! No other task reaches a lent frame: its latch stays held exclusively, as a free frame's is, and no
-//! replacement queue has it. It becomes free when its block is dropped, by any thread.
+//! No other task reaches a lent frame: its latch stays held exclusively, as a free frame's is, and
+//! no replacement queue has it. It becomes free when its block is dropped, by any thread.
 
 use std::sync::Arc;
 

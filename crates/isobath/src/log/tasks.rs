@@ -212,12 +212,12 @@ impl LogTasks {
         if self.log.is_on() && bytes > self.log.transaction_limit_now() {
             self.wait_for_larger(worker, bytes)?;
         }
+        let class = match frees_log {
+            true => ReservationClass::Structure,
+            false => ReservationClass::Commit,
+        };
         let request = ReservationRequest::records(bytes, ReservationClass::Commit);
-        let request = request.with_splits(splits);
-        Ok(match frees_log {
-            true => self.reserve_records(worker, request.of_class(ReservationClass::Structure)),
-            false => self.reserve_records(worker, request),
-        }?)
+        Ok(self.reserve_records(worker, request.with_splits(splits).of_class(class))?)
     }
 
     fn reserve_records(

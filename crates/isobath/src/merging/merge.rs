@@ -1,9 +1,9 @@
 //! Merging: the records of runs move into the base, in key order, round and round.
 //!
 //! A merge takes the next records of all runs, and of each key the newest. It writes new leaves
-//! beside the base ([`Rewrite`]), waits until they are on the drive, and gives the root its new content
-//! as one record says. That record does not say that commits before it are not to be repeated: the
-//! memory's are.
+//! beside the base ([`Rewrite`]), waits until they are on the drive, and gives the root its new
+//! content as one record says. That record does not say that commits before it are not to be
+//! repeated: the memory's are.
 //!
 //! A run is merged as a whole once merges have come round to where they were when it was sealed.
 //! Then the catalog lists it as one that is being freed, new `Levels` come without it, and once no
@@ -184,20 +184,21 @@ impl Work<'_> {
             on_replaced: &mut |_| Ok(()),
         });
         let (built, stopped) = (rewrite.built(), rewrite.stopped());
+        let unflushed = rewrite.take_unflushed();
         drop(rewrite);
         let rewritten = rewritten.map_err(TransactionError::of_own_work);
-        let installed = rewritten.and_then(|rewritten| self.install(&rewritten, &built, token));
+        let installed = rewritten.and_then(|rewritten| self.install(&rewritten, unflushed, token));
         if installed.is_err() && parts.shared.writable().is_ok() {
             parts.pagestore.discard_pages(&local.worker, token, built);
         }
         installed.map(|()| stopped)
     }
 
-    /// Gives the root its new content, for which the pages `built` were.
+    /// Gives the root its new content, of whose pages `unflushed` may be in memory alone.
     fn install(
         &self,
         rewritten: &btree::Rewritten,
-        built: &[PageId],
+        unflushed: Vec<PageId>,
         token: u64,
     ) -> Result<(), Error> {
         let (local, parts) = (self.local, &self.local.parts);
@@ -211,7 +212,7 @@ impl Work<'_> {
             let held = parts.log_tasks.wait_to_hold(worker, bytes);
             held.map_err(TransactionError::of_own_work)?;
             if !canary::is_on(Canary::MergeBeforeLeaves) {
-                ctx.flush_pages(built.to_vec())?;
+                ctx.flush_pages(unflushed)?;
             }
         }
         let class = ReservationClass::Structure;

@@ -19,6 +19,7 @@
 //!
 //! This part has the state alone. `levels` reads and changes it, `merging` seals and merges.
 
+mod candidates;
 mod filter;
 mod levels;
 mod memory;
@@ -26,6 +27,7 @@ mod pace;
 mod run;
 mod trim;
 
+pub(crate) use candidates::KeptOut;
 pub(crate) use filter::Filter;
 pub(crate) use levels::Levels;
 pub(crate) use memory::{Memory, Put};
@@ -37,6 +39,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use candidates::{Candidates, NEVER, NOW, ONCE_FULL};
 use levels::Versions;
 
 use crate::canary::{self, Canary};
@@ -50,9 +53,6 @@ use crate::types::{Tree, TreeId};
 /// Share of its bytes from which on a memory is to be sealed, in sixteenths: the rest is for
 /// writers beside that.
 const SEALED_AT: u64 = 11;
-/// Bytes that the memory of each tree may take at least where one more gets overlays: each that is
-/// sealed costs some commits and flushes, however little it has.
-const MIN_TO_BEGIN: u64 = 1 << 20;
 /// Bytes that each tree's may take at least, whatever the others have.
 const MIN_MEMORY: u64 = 64 << 10;
 /// Share of the log's area behind a memory's first record from which on it is to be sealed: one
@@ -78,15 +78,6 @@ const MERGED_AT: u64 = 12;
 const MERGE_LIMIT: u64 = 18;
 /// Part of a memory's bytes that filters may take beside it: one in this many.
 const FILTER_SHARE: u64 = 4;
-/// Changes of a tree after which it is asked whether it is to have overlays.
-const LOOK_EVERY: u64 = 1024;
-const SMALL_LOOK_EVERY: u64 = 8;
-
-/// When trees get overlays.
-const NEVER: u64 = 0;
-const ONCE_FULL: u64 = 1;
-const NOW: u64 = 2;
-
 /// A tree with overlays.
 pub(crate) struct Overlaid {
     pub(crate) tree: Tree,
@@ -449,44 +440,6 @@ pub(crate) struct Overlays {
     candidates: Arc<Mutex<Candidates>>,
 }
 
-/// Trees that may get overlays.
-#[derive(Default)]
-struct Candidates {
-    /// Changes of each since it was last looked at.
-    changes: BTreeMap<TreeId, (Tree, u64)>,
-    /// Trees that get none now, and how many tasks say so.
-    kept_out: BTreeMap<TreeId, usize>,
-    /// The tree that gets some right now.
-    beginning: Option<TreeId>,
-}
-
-/// Until this is dropped the tree gets no overlays.
-pub(crate) struct KeptOut {
-    candidates: Arc<Mutex<Candidates>>,
-    tree: TreeId,
-}
-
-impl Drop for KeptOut {
-    fn drop(&mut self) {
-        let mut candidates = self.candidates.lock();
-        if let Some(count) = candidates.kept_out.get_mut(&self.tree) {
-            *count -= 1;
-            if *count == 0 {
-                candidates.kept_out.remove(&self.tree);
-            }
-        }
-    }
-}
-
-/// While this exists, those that keep the tree without overlays wait.
-pub(crate) struct Beginning<'o>(&'o Overlays);
-
-impl Drop for Beginning<'_> {
-    fn drop(&mut self) {
-        self.0.candidates.lock().beginning = None;
-    }
-}
-
 /// Whether a commit may go on.
 pub(crate) enum Admission {
     Granted,
@@ -515,12 +468,6 @@ impl Overlays {
         self.memory_bytes.fetch_min(bytes, Ordering::SeqCst);
     }
 
-    /// Whether the memories may take enough that one more pays.
-    pub(crate) fn may_begin(&self) -> bool {
-        let trees = 1 + self.any.load(Ordering::Relaxed);
-        self.is_small() || self.memory_bytes.load(Ordering::Relaxed) / trees >= MIN_TO_BEGIN
-    }
-
     /// Whether everything is small, for simulations.
     pub(crate) fn is_small(&self) -> bool {
         self.is_small.load(Ordering::Relaxed)
@@ -547,14 +494,6 @@ impl Overlays {
         LIMIT_SHARE * self.max_runs()
     }
 
-    /// Changes of a tree after which it is asked whether it is to have overlays.
-    fn look_every(&self) -> u64 {
-        match self.is_small() {
-            true => SMALL_LOOK_EVERY,
-            false => LOOK_EVERY,
-        }
-    }
-
     /// The overlays of `tree`, if it has some.
     #[inline]
     pub(crate) fn of(&self, tree: TreeId) -> Option<Arc<Overlaid>> {
@@ -579,20 +518,6 @@ impl Overlays {
     #[inline]
     pub(crate) fn may_have_some(&self) -> bool {
         self.is_any() || self.do_begin()
-    }
-
-    /// A page had to leave the pool for another one.
-    #[inline]
-    pub(crate) fn note_full_pool(&self) {
-        if self.begins.load(Ordering::Relaxed) == ONCE_FULL {
-            self.begins.store(NOW, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether trees get overlays.
-    #[inline]
-    fn do_begin(&self) -> bool {
-        self.begins.load(Ordering::Relaxed) == NOW
     }
 
     /// All trees that have overlays.
@@ -749,75 +674,5 @@ impl Overlays {
             overlaid.forget_failures();
             Admission::Refused(error)
         })
-    }
-
-    /// A commit has changed `tree`, which has no overlays.
-    #[inline]
-    pub(crate) fn note_change(&self, tree: Tree) {
-        if self.do_begin() {
-            let mut candidates = self.candidates.lock();
-            candidates.changes.entry(tree.id).or_insert((tree, 0)).1 += 1;
-        }
-    }
-
-    /// Whether [`Overlays::next_candidate`] would find one.
-    pub(crate) fn has_candidate(&self) -> bool {
-        let every = self.look_every();
-        let is_one = |(_, changes): &(Tree, u64)| *changes >= every;
-        self.do_begin() && self.candidates.lock().changes.values().any(is_one)
-    }
-
-    /// A tree that was changed often since it was last looked at. It stays without overlays for
-    /// those that [`Overlays::keep_out`] until the answer is dropped, who wait.
-    pub(crate) fn next_candidate(&self) -> Option<(Tree, Beginning<'_>)> {
-        let every = self.look_every();
-        let mut candidates = self.candidates.lock();
-        let Candidates {
-            changes,
-            kept_out,
-            beginning,
-        } = &mut *candidates;
-        let mut found = None;
-        for (tree, count) in changes.values_mut().filter(|(_, count)| *count >= every) {
-            *count = 0;
-            if !kept_out.contains_key(&tree.id) && beginning.is_none() {
-                found = Some(*tree);
-                break;
-            }
-        }
-        let tree = found?;
-        *beginning = Some(tree.id);
-        Some((tree, Beginning(self)))
-    }
-
-    /// Keeps others from giving `tree` overlays, or from keeping it without some, until what this
-    /// returns is dropped; `None` if someone does that already.
-    pub(crate) fn begin_with(&self, tree: TreeId) -> Option<Beginning<'_>> {
-        let mut candidates = self.candidates.lock();
-        let is_free = candidates.beginning.is_none() && !candidates.kept_out.contains_key(&tree);
-        is_free.then(|| {
-            candidates.beginning = Some(tree);
-            Beginning(self)
-        })
-    }
-
-    /// Keeps `tree` from getting overlays; the caller waits while [`Overlays::is_beginning`].
-    pub(crate) fn keep_out(&self, tree: TreeId) -> KeptOut {
-        let mut candidates = self.candidates.lock();
-        *candidates.kept_out.entry(tree).or_insert(0) += 1;
-        KeptOut {
-            candidates: Arc::clone(&self.candidates),
-            tree,
-        }
-    }
-
-    /// Whether a task is about to give `tree` overlays.
-    pub(crate) fn is_beginning(&self, tree: TreeId) -> bool {
-        self.candidates.lock().beginning == Some(tree)
-    }
-
-    /// The tree is gone.
-    pub(crate) fn forget(&self, tree: TreeId) {
-        self.candidates.lock().changes.remove(&tree);
     }
 }

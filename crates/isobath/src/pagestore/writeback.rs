@@ -59,14 +59,15 @@ impl PageStore {
     /// Whether writers have something to do. While a task waits for fewer dirty pages they have,
     /// also if the limit has risen since: the end of a write wakes it.
     pub(super) fn writes_wanted(&self) -> bool {
-        let unwritten = self.lower.buffer.pool.dirty.unwritten();
         let dirty = &self.lower.buffer.pool.dirty;
-        (dirty.has_first() || dirty.queued() > 0)
-            && (dirty.has_first()
-                || unwritten > self.lower.buffer.dirty_target(self.stored())
+        let unwritten = dirty.unwritten();
+        let are_too_many = || {
+            unwritten > self.lower.buffer.dirty_target(self.stored())
                 || self.lower.buffer.awaits_fewer_dirty()
                 || self.flush_all.load(Relaxed)
-                || self.lower.buffer.changes.wants_pages_written())
+                || self.lower.buffer.changes.wants_pages_written()
+        };
+        (dirty.has_first() || dirty.queued() > 0 && are_too_many())
             && !self.lower.shared.is_poisoned()
     }
 }

@@ -191,6 +191,11 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
         }
     }
 
+    /// Those of the pages that were built which may be in memory alone.
+    pub(crate) fn take_unflushed(&mut self) -> Vec<PageId> {
+        self.pages.take_unflushed()
+    }
+
     /// The pages that were built, to be freed where the new content is not wanted.
     pub(crate) fn built(&mut self) -> Vec<PageId> {
         std::mem::take(&mut self.built)
