@@ -317,9 +317,9 @@ impl Options {
     /// Whether trees that are larger than the pool get *overlays*, so that they take changes like
     /// an LSM tree: a change goes to an ordered map in memory, which is written as a whole, and
     /// merged into the tree later, range by range. By default on. These maps take frames of the
-    /// pool, up to half of them, while there are such trees. A tree gets some if its map may have a
-    /// MiB: that takes 4 MiB of the pool for each such tree, about 3 MiB and 1.5 MiB per worker for
-    /// the first one, and 64 MiB if the volume is limited.
+    /// pool, up to half of them, while there are such trees. A tree gets overlays only if its map may
+    /// have a MiB. So a pool has to have 4 MiB for each such tree, and at least 3 MiB and 1.5 MiB
+    /// per worker; a volume of limited size has to have 64 MiB.
     ///
     /// Updates spread over a large tree write a fraction of what they write otherwise; lookups may
     /// look into several places, and scans read all of them. If the volume lacks space for these

@@ -23,7 +23,7 @@ use crate::levels::Parts;
 use crate::log::ReservationClass;
 use crate::log::record::Kind;
 use crate::overlay::{Busy, Levels, Overlaid, Position, Run};
-use crate::page::{PAGE_SIZE, PageId};
+use crate::page::PAGE_SIZE;
 use crate::shared::Counters;
 use crate::txn::catalog_change;
 use crate::txn::reserved_task::ReservedTask;
@@ -184,27 +184,22 @@ impl Work<'_> {
             on_replaced: &mut |_| Ok(()),
         });
         let (built, stopped) = (rewrite.built(), rewrite.stopped());
-        let unflushed = rewrite.take_unflushed();
         drop(rewrite);
         let rewritten = rewritten.map_err(TransactionError::of_own_work);
-        let installed = rewritten.and_then(|rewritten| self.install(&rewritten, unflushed, token));
+        let installed = rewritten.and_then(|rewritten| self.install(rewritten, token));
         if installed.is_err() && parts.shared.writable().is_ok() {
             parts.pagestore.discard_pages(&local.worker, token, built);
         }
         installed.map(|()| stopped)
     }
 
-    /// Gives the root its new content, of whose pages `unflushed` may be in memory alone.
-    fn install(
-        &self,
-        rewritten: &btree::Rewritten,
-        unflushed: Vec<PageId>,
-        token: u64,
-    ) -> Result<(), Error> {
+    /// Gives the root its new content.
+    fn install(&self, mut rewritten: btree::Rewritten, token: u64) -> Result<(), Error> {
+        let unflushed = std::mem::take(&mut rewritten.unflushed);
         let (local, parts) = (self.local, &self.local.parts);
         let ctx = TaskContext { local };
         let worker = &local.worker;
-        let trees = std::slice::from_ref(rewritten);
+        let trees = std::slice::from_ref(&rewritten);
         let (ended, tokens) = (&rewritten.replaced, [token]);
         let body = btree::roots_body(trees, ended, &tokens, true);
         let bytes = body.len() as u64;

@@ -78,6 +78,7 @@ const MERGED_AT: u64 = 12;
 const MERGE_LIMIT: u64 = 18;
 /// Part of a memory's bytes that filters may take beside it: one in this many.
 const FILTER_SHARE: u64 = 4;
+
 /// A tree with overlays.
 pub(crate) struct Overlaid {
     pub(crate) tree: Tree,

@@ -84,6 +84,8 @@ pub(crate) struct Rewritten {
     root: Box<Image>,
     /// Pages that go once the root has its new content, parents before their children.
     pub(crate) replaced: Vec<PageId>,
+    /// New pages that may be in memory alone.
+    pub(crate) unflushed: Vec<PageId>,
 }
 
 /// A node of the old tree on the way to the one that is looked at.
@@ -189,11 +191,6 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
         if self.steps.0 == 0 {
             self.ctx.next_turn();
         }
-    }
-
-    /// Those of the pages that were built which may be in memory alone.
-    pub(crate) fn take_unflushed(&mut self) -> Vec<PageId> {
-        self.pages.take_unflushed()
     }
 
     /// The pages that were built, to be freed where the new content is not wanted.
@@ -555,6 +552,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
             tree: self.tree,
             root,
             replaced: std::mem::take(&mut self.replaced),
+            unflushed: self.pages.take_unflushed(),
         })
     }
 }
