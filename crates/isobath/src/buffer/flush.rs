@@ -60,27 +60,31 @@ impl Buffer {
         mut pages: Vec<PageId>,
     ) -> Result<(), StorageError> {
         let mut patience = Patience::default();
+        // Bound: writers take what is written first until no page is left.
         loop {
             self.shared.writable()?;
-            self.forget_flushed(&mut pages);
+            self.begin_flush(&mut pages);
             if pages.is_empty() {
                 return Ok(());
             }
+            patience.wait(worker);
+        }
+    }
+
+    /// Forgets those of `pages` that are in copies on the drive which records of the log name, and
+    /// has the others be written before all other pages; waits for nothing.
+    pub(crate) fn begin_flush(&self, pages: &mut Vec<PageId>) {
+        // The record of a copy is logged before its frame says that it is clean. A frame that has
+        // another page by now is looked at for nothing.
+        let is_dirty = |frame| !self.pool.frames.header(frame).is_clean();
+        pages.retain(|&page| self.resident(page).is_some_and(is_dirty));
+        if !pages.is_empty() {
             // The others are in writers' hands already.
             let is_queued = |frame: &FrameId| self.pool.frames.header(*frame).is_queued();
             let frames = pages.iter().filter_map(|&page| self.resident(page));
             self.pool.dirty.write_first(frames.filter(is_queued));
             self.workers.notify_all();
-            patience.wait(worker);
         }
-    }
-
-    /// Forgets those of `pages` that are in copies on the drive which records of the log name.
-    pub(crate) fn forget_flushed(&self, pages: &mut Vec<PageId>) {
-        // The record of a copy is logged before its frame says that it is clean. A frame that has
-        // another page by now is looked at for nothing.
-        let is_dirty = |frame| !self.pool.frames.header(frame).is_clean();
-        pages.retain(|&page| self.resident(page).is_some_and(is_dirty));
     }
 
     /// The frame that has `page`, if one has.

@@ -202,10 +202,10 @@ impl WriteContext for TaskContext<'_> {
         }
     }
 
-    fn forget_flushed(&self, pages: &mut Vec<PageId>) {
+    fn begin_flush(&self, pages: &mut Vec<PageId>) {
         let parts = &self.local.parts;
         match parts.log.is_on() {
-            true => parts.buffer.forget_flushed(pages),
+            true => parts.buffer.begin_flush(pages),
             false => pages.clear(),
         }
     }

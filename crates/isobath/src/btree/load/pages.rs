@@ -14,8 +14,8 @@ use crate::small;
 
 /// Pages reserved at a time.
 const RESERVED: u32 = 16;
-/// Pages that are listed before it is looked which of them are on the drive.
-const LISTED: usize = 1 << 14;
+/// Pages that are listed, at most, before they begin to be written.
+const LISTED: usize = 256;
 
 /// A reserved page, and log space for it.
 pub(super) struct Page<'c> {
@@ -31,7 +31,7 @@ pub(super) struct Pages<'c, C: WriteContext> {
     reservation: Option<Reservation>,
     /// Pages that were written, which may be in memory alone.
     unflushed: Vec<PageId>,
-    /// How many of them there may be before it is looked which are.
+    /// How many of them there may be before they begin to be written.
     listed: usize,
 }
 
@@ -44,7 +44,7 @@ impl<'c, C: WriteContext> Pages<'c, C> {
             token,
             reservation: None,
             unflushed: Vec::new(),
-            listed: small::listed_pages(LISTED),
+            listed: Self::listed_after(0),
         }
     }
 
@@ -99,11 +99,16 @@ impl<'c, C: WriteContext> Pages<'c, C> {
             .apply_private(self.ctx);
         // Only now it is dirty: before, it would look as if it were on the drive.
         self.unflushed.push(id);
-        if self.unflushed.len() > self.listed {
-            self.ctx.forget_flushed(&mut self.unflushed);
-            self.listed = self.listed.max(2 * self.unflushed.len());
+        if self.unflushed.len() >= self.listed {
+            // The end of the load has less to wait for.
+            self.ctx.begin_flush(&mut self.unflushed);
+            self.listed = Self::listed_after(self.unflushed.len());
         }
         id
+    }
+
+    fn listed_after(unflushed: usize) -> usize {
+        unflushed + small::listed_pages(LISTED)
     }
 }
 

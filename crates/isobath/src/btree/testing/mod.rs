@@ -247,7 +247,7 @@ impl WriteContext for TestContext {
         Ok(())
     }
 
-    fn forget_flushed(&self, pages: &mut Vec<PageId>) {
+    fn begin_flush(&self, pages: &mut Vec<PageId>) {
         pages.clear();
     }
 }
