@@ -241,6 +241,10 @@ canaries! {
     ForgetInFilter,
     /// A large value in an overlay is not said: a later change does not free it.
     LargeUnsaid,
+    /// A superblock says that the store has never had a large value.
+    CheckpointForgetsLarge,
+    /// A recovery overlooks that the log has large values.
+    RecoveryForgetsLarge,
     /// Of runs that are trimmed the newest one comes first.
     TrimNewestFirst,
     /// Of two runs that become one the older one's records count.

@@ -83,6 +83,7 @@ impl Engine {
             parts.ids,
             (parts.allocated_bytes, parts.reserved_bytes),
             superblock.limit_segments,
+            !superblock.has_none_large,
             retains,
         ));
         pagestore.begin(parts.volume, superblock.sequence, superblock.clean);

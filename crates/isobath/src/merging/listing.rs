@@ -148,11 +148,11 @@ pub(crate) fn list_unlisted(local: &TaskWorker) -> Result<Vec<Tree>, Error> {
 }
 
 /// What an entry says, as a store begins with it: merges begin at the first key.
-pub(super) fn initial(listed: &Listed) -> Initial {
+pub(super) fn initial(listed: &Listed, may_have_large: bool) -> Initial {
     let run = |(tree, records): &(Tree, u64)| Run::new(*tree, *records, Position::default());
     Initial {
         runs: listed.runs.iter().map(run).map(Arc::new).collect(),
-        has_large: !listed.has_none_large,
+        has_large: may_have_large && !listed.has_none_large,
         sealed_before: listed.sealed_before,
         // Recoveries repeat commits in memory.
         from: Lsn(0),

@@ -73,8 +73,6 @@ pub(crate) struct Merging {
     retired: Mutex<Vec<trim::Retired>>,
     /// A task frees.
     freeing: AtomicBool,
-    /// A tree of which no record may have a large value, as far as was looked, and how far.
-    looked: Mutex<Option<(u64, Vec<u8>)>>,
     /// Segments that the volume had when a tree had to leave its overlays for want of space.
     left_at: AtomicU32,
     lower: LowerParts,
@@ -169,7 +167,6 @@ impl Merging {
             slept_at: PerWorker::new(&lower.workers, |_| Cell::new(Lsn(0))),
             retired: Mutex::default(),
             freeing: AtomicBool::new(false),
-            looked: Mutex::default(),
             left_at: AtomicU32::new(0),
             lower,
         }
@@ -192,7 +189,8 @@ impl Merging {
         limit_memory(local);
         for entry in &listed {
             let overlays = &local.pool.overlays;
-            overlays.insert(entry.tree, listing::initial(entry));
+            let may_have_large = local.parts.pagestore.may_have_large();
+            overlays.insert(entry.tree, listing::initial(entry, may_have_large));
         }
         Ok(is_any)
     }
@@ -371,7 +369,7 @@ impl Merging {
             || is_to_be_trimmed(overlaid)
             || is_to_be_measured(overlaid)
             || self.lacks_filter(overlaid)
-            || self.is_to_be_looked_at(overlaid)
+            || overlaid.looked.lock().is_some()
     }
 
     /// Whether the tasks have nothing to do, and have left nothing half-way.
@@ -413,14 +411,6 @@ impl Merging {
         let mut runs = levels.runs.iter();
         let lacks_one = runs.any(|run| overlays.is_to_be_filtered(run));
         lacks_one && !overlaid.upkeep_failed.load(Ordering::SeqCst)
-    }
-
-    /// Whether it may turn out that no record of the tree has a large value.
-    fn is_to_be_looked_at(&self, overlaid: &Overlaid) -> bool {
-        let looked = self.looked.lock();
-        looked
-            .as_ref()
-            .is_some_and(|(serial, _)| *serial == overlaid.serial)
     }
 
     /// The life of the task that changes which runs there are.
@@ -629,7 +619,11 @@ impl Work<'_> {
         if let Some(overlaid) = overlays.of(tree.id) {
             overlaid.are_from(self.local.parts.log.next());
             overlaid.measured(sample.records, sample.leaf_pages);
-            *self.merging.looked.lock() = Some((overlaid.serial, Vec::new()));
+            // The values that those commits put had space before.
+            match self.local.parts.pagestore.may_have_large() {
+                true => *overlaid.looked.lock() = Some(Vec::new()),
+                false => overlaid.found_none_large(),
+            }
         }
         Ok(())
     }
@@ -691,10 +685,7 @@ impl Work<'_> {
     /// got overlays says whether it has one. Until that has ended changes read what they replace,
     /// which costs more than merges.
     fn look_for_large(&self, overlaid: &Overlaid) -> Result<(), Error> {
-        if !self.merging.is_to_be_looked_at(overlaid) {
-            return Ok(());
-        }
-        let Some((_, from)) = self.merging.looked.lock().take() else {
+        let Some(from) = overlaid.looked.lock().take() else {
             return Ok(());
         };
         let ctx = TaskContext { local: self.local };
@@ -717,9 +708,7 @@ impl Work<'_> {
             }
         }
         match cursor.boundary() {
-            Some(boundary) => {
-                *self.merging.looked.lock() = Some((overlaid.serial, boundary.to_vec()));
-            }
+            Some(boundary) => *overlaid.looked.lock() = Some(boundary.to_vec()),
             None => overlaid.found_none_large(),
         }
         Ok(())

@@ -88,6 +88,8 @@ pub(crate) struct Overlaid {
     /// A record of the base or of a run may have a large value, which commits have to find before
     /// they replace it.
     has_large: AtomicBool,
+    /// If none of the base may have one, as far as was looked: how far.
+    pub(crate) looked: Mutex<Option<Vec<u8>>>,
     /// A change since the tree got overlays had one.
     puts_large: AtomicBool,
     /// Commits wait, for the tree is about to have no overlays.
@@ -176,6 +178,7 @@ impl Overlaid {
             from: AtomicU64::new(from.0),
             pace: Pace::default(),
             has_large: AtomicBool::new(has_large),
+            looked: Mutex::default(),
             puts_large: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
             leaves: AtomicBool::new(false),

@@ -315,6 +315,7 @@ impl PageStore {
         worker: &Worker,
         length: u32,
     ) -> Result<(), StorageError> {
+        self.may_have_large.store(true, Ordering::SeqCst);
         self.reserve_bytes(worker, u64::from(length), worst_case_bytes(length))
     }
 

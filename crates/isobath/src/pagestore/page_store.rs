@@ -34,6 +34,8 @@ pub(crate) struct PageStore {
     pub(super) reserved_bytes: AtomicU64,
     /// Bytes that they may take; grows with the volume.
     pub(super) capacity_bytes: AtomicU64,
+    /// The store may have, or have had, a large value. Said before it gets space.
+    pub(super) may_have_large: AtomicBool,
     pub(super) pending_frees: PendingFrees,
     /// Allocations of work that is not committed yet.
     pub(super) provisional: Provisional,
@@ -71,6 +73,7 @@ impl PageStore {
         ids: PageIds,
         (allocated, reserved): (u64, u64),
         limit: u32,
+        may_have_large: bool,
         retains: bool,
     ) -> PageStore {
         let resizing = Resizing::new();
@@ -81,6 +84,7 @@ impl PageStore {
             allocated_bytes: AtomicU64::new(allocated),
             reserved_bytes: AtomicU64::new(reserved),
             capacity_bytes: AtomicU64::new(0),
+            may_have_large: AtomicBool::new(may_have_large),
             pending_frees: PendingFrees::default(),
             provisional: Provisional::default(),
             chunk_frees: Mutex::default(),
@@ -131,6 +135,11 @@ impl PageStore {
     /// Bytes that pages and chunks may take.
     pub(crate) fn capacity_bytes(&self) -> u64 {
         self.capacity_bytes.load(Ordering::Acquire)
+    }
+
+    /// Whether the store may have, or have had, a large value.
+    pub(crate) fn may_have_large(&self) -> bool {
+        self.may_have_large.load(Ordering::SeqCst)
     }
 
     // ---- reservations --------------------------------------------------------

@@ -75,6 +75,8 @@ pub(crate) struct Scan {
     dropped: HashSet<TreeId>,
     loads: Loads,
     changes_overlays: bool,
+    /// It says where a part of a large value is.
+    pub(crate) has_chunks: bool,
     commits: u64,
     /// Records of copies that are older than what the log says of their pages before: what that is,
     /// and the record.
@@ -169,6 +171,7 @@ impl Scan {
             dropped: HashSet::default(),
             loads: Loads::default(),
             changes_overlays: false,
+            has_chunks: false,
             commits: 0,
             late: Vec::new(),
             unflushed: UnflushedChunks::default(),
@@ -312,6 +315,7 @@ impl Scan {
             Body::Mapping { token, copies } => {
                 for copy in copies {
                     self.note_segment(copy);
+                    self.has_chunks |= !matches!(copy.what, Copied::Page | Copied::Provisional);
                     if !self.is_of_dead(copy, base) {
                         self.copied(*token, copy, lsn);
                     }

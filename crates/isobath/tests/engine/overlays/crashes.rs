@@ -66,3 +66,49 @@ fn a_crash_after_a_load_keeps_all_of_its_pages() {
         }
     }
 }
+
+/// A store's first large values are in the log alone when the power goes; then their tree gets
+/// overlays, and changes replace them.
+#[test]
+fn a_crash_before_the_first_checkpoint_forgets_no_large_value() {
+    Small {
+        words_per_page: None,
+        // No checkpoint comes between.
+        checkpoint_bytes: Some(8 << 20),
+        spill_bytes: None,
+        overlay_bytes: Some(4 << 10),
+    }
+    .switch_on();
+    let options = options(16 << 20).durability(Durability::Synced);
+    let (device, simulation) = create(&options.clone().overlays(false), 1);
+    let tree = simulation.store().create_tree("t").unwrap();
+    let mut model = fill(&tree);
+    for number in 0..4 {
+        tree.insert(&key(number), value(number, 5000)).unwrap();
+        model.insert(key(number), value(number, 5000));
+    }
+    let image = device.crash_image(Survivors::None, 1);
+    simulation.close().unwrap();
+    // Readers need no older value until a change is durable, so it need not be read.
+    let blind = options.durability(Durability::Buffered { window_ms: 10 });
+    for device in [&image, &device] {
+        let mut model = model.clone();
+        let opened = open(device, &blind, 2);
+        let tree = opened.store().tree("t").unwrap();
+        assert!(contents(&tree) == model);
+        let mut changed = 4;
+        while opened.store().stats().sealed_runs == 0 {
+            assert!(changed < KEYS, "nothing is sealed");
+            tree.insert(&key(changed), value_of(changed)).unwrap();
+            model.insert(key(changed), value_of(changed));
+            changed += 1;
+        }
+        for number in 0..4 {
+            tree.insert(&key(number), value_of(number)).unwrap();
+            model.insert(key(number), value_of(number));
+        }
+        assert!(contents(&tree) == model);
+        assert_sound(opened.store(), Some(KEYS));
+        opened.close().unwrap();
+    }
+}
