@@ -63,28 +63,31 @@ impl Buffer {
         // Bound: writers take what is written first until no page is left.
         loop {
             self.shared.writable()?;
-            self.begin_flush(&mut pages);
+            self.forget_flushed(&mut pages);
             if pages.is_empty() {
                 return Ok(());
             }
+            self.begin_flush(&pages);
             patience.wait(worker);
         }
     }
 
-    /// Forgets those of `pages` that are in copies on the drive which records of the log name, and
-    /// has the others be written before all other pages; waits for nothing.
-    pub(crate) fn begin_flush(&self, pages: &mut Vec<PageId>) {
+    /// Has these pages be written before all others, and waits for nothing. If others are to be
+    /// written so already, the caller asks again later.
+    pub(crate) fn begin_flush(&self, pages: &[PageId]) {
+        // The others are in writers' hands already.
+        let is_queued = |frame: &FrameId| self.pool.frames.header(*frame).is_queued();
+        let frames = pages.iter().filter_map(|&page| self.resident(page));
+        self.pool.dirty.write_first(frames.filter(is_queued));
+        self.workers.notify_all();
+    }
+
+    /// Forgets those of `pages` that are in copies on the drive which records of the log name.
+    pub(crate) fn forget_flushed(&self, pages: &mut Vec<PageId>) {
         // The record of a copy is logged before its frame says that it is clean. A frame that has
         // another page by now is looked at for nothing.
         let is_dirty = |frame| !self.pool.frames.header(frame).is_clean();
         pages.retain(|&page| self.resident(page).is_some_and(is_dirty));
-        if !pages.is_empty() {
-            // The others are in writers' hands already.
-            let is_queued = |frame: &FrameId| self.pool.frames.header(*frame).is_queued();
-            let frames = pages.iter().filter_map(|&page| self.resident(page));
-            self.pool.dirty.write_first(frames.filter(is_queued));
-            self.workers.notify_all();
-        }
     }
 
     /// The frame that has `page`, if one has.

@@ -106,7 +106,9 @@ pub(crate) trait WriteContext: ReadContext<Error = StorageError> {
     /// record can name them.
     fn flush_pages(&self, pages: Vec<PageId>) -> Result<(), StorageError>;
 
-    /// Has these pages be written soon, as [`WriteContext::flush_pages`] does, and waits for nothing;
-    /// forgets those for which that would not wait.
-    fn begin_flush(&self, pages: &mut Vec<PageId>);
+    /// Has these pages begin to be written, before all others, and waits for nothing.
+    fn begin_flush(&self, pages: &[PageId]);
+
+    /// Forgets those of `pages` for which [`WriteContext::flush_pages`] would not wait.
+    fn forget_flushed(&self, pages: &mut Vec<PageId>);
 }

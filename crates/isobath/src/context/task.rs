@@ -202,10 +202,17 @@ impl WriteContext for TaskContext<'_> {
         }
     }
 
-    fn begin_flush(&self, pages: &mut Vec<PageId>) {
+    fn begin_flush(&self, pages: &[PageId]) {
+        let parts = &self.local.parts;
+        if parts.log.is_on() {
+            parts.buffer.begin_flush(pages);
+        }
+    }
+
+    fn forget_flushed(&self, pages: &mut Vec<PageId>) {
         let parts = &self.local.parts;
         match parts.log.is_on() {
-            true => parts.buffer.begin_flush(pages),
+            true => parts.buffer.forget_flushed(pages),
             false => pages.clear(),
         }
     }

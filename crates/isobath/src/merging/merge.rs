@@ -35,7 +35,7 @@ const RECORDS_IF_FULL: usize = 512;
 /// Part of the pages that a volume has room for, with which a merge that finds it nearly full goes
 /// beyond that at most: one in this many.
 const MERGED_IF_FULL: u64 = 128;
-const SMALL_RECORDS: usize = 24;
+const SMALL_RECORDS: usize = 6;
 /// Pages that a merge passes between two looks at other tasks.
 const PAGES_PER_TURN: u32 = 16;
 /// Of a page, what merges fill, in percent: no change comes to a leaf but by the next merge.
@@ -174,6 +174,7 @@ impl Work<'_> {
         let most = self.max_replaced();
         let mut rewrite = Rewrite::new(ctx, tree, FILL_PERCENT, token, most);
         rewrite.seldom_waits(PAGES_PER_TURN);
+        rewrite.begin_early();
         rewrite.stops_at(most / 2);
         let mut changes = changes.into_iter();
         let rewritten = rewrite.run(&mut Edits {

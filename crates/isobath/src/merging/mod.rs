@@ -702,7 +702,9 @@ impl Work<'_> {
             }
             if leaf % LEAVES_PER_TURN == 0 {
                 self.local.worker.yield_now();
-                if self.merging.is_to_be_sealed(overlaid) {
+                let merging = self.merging;
+                if merging.is_to_be_sealed(overlaid) || merging.awaits_seal() || merging.is_paused()
+                {
                     break;
                 }
             }

@@ -151,7 +151,11 @@ impl WriteContext for ReservedTask<'_> {
         self.task.flush_pages(pages)
     }
 
-    fn begin_flush(&self, pages: &mut Vec<PageId>) {
+    fn begin_flush(&self, pages: &[PageId]) {
         self.task.begin_flush(pages);
+    }
+
+    fn forget_flushed(&self, pages: &mut Vec<PageId>) {
+        self.task.forget_flushed(pages);
     }
 }

@@ -14,8 +14,10 @@ use crate::small;
 
 /// Pages reserved at a time.
 const RESERVED: u32 = 16;
-/// Pages that are listed, at most, before they begin to be written.
-const LISTED: usize = 256;
+/// Pages that are listed before it is looked which of them are on the drive.
+const LISTED: usize = 1 << 14;
+/// Pages that begin to be written together.
+const BEGUN: usize = 256;
 
 /// A reserved page, and log space for it.
 pub(super) struct Page<'c> {
@@ -31,8 +33,10 @@ pub(super) struct Pages<'c, C: WriteContext> {
     reservation: Option<Reservation>,
     /// Pages that were written, which may be in memory alone.
     unflushed: Vec<PageId>,
-    /// How many of them there may be before they begin to be written.
+    /// How many of them there may be before it is looked which are.
     listed: usize,
+    /// They begin to be written at once.
+    begins_early: bool,
 }
 
 impl<'c, C: WriteContext> Pages<'c, C> {
@@ -44,13 +48,20 @@ impl<'c, C: WriteContext> Pages<'c, C> {
             token,
             reservation: None,
             unflushed: Vec::new(),
-            listed: Self::listed_after(0),
+            listed: small::listed_pages(LISTED),
+            begins_early: false,
         }
     }
 
     /// Those that were written and may be in memory alone.
     pub(super) fn take_unflushed(&mut self) -> Vec<PageId> {
         std::mem::take(&mut self.unflushed)
+    }
+
+    /// Has pages begin to be written as they are built, before all others, so that the end has less
+    /// to wait for: for few of them.
+    pub(super) fn begin_early(&mut self) {
+        self.begins_early = true;
     }
 
     /// The same, with such pages of an earlier supply.
@@ -99,16 +110,16 @@ impl<'c, C: WriteContext> Pages<'c, C> {
             .apply_private(self.ctx);
         // Only now it is dirty: before, it would look as if it were on the drive.
         self.unflushed.push(id);
-        if self.unflushed.len() >= self.listed {
-            // The end of the load has less to wait for.
-            self.ctx.begin_flush(&mut self.unflushed);
-            self.listed = Self::listed_after(self.unflushed.len());
+        let listed = self.unflushed.len();
+        let begun = small::listed_pages(BEGUN);
+        if self.begins_early && listed.is_multiple_of(begun) {
+            self.ctx.begin_flush(&self.unflushed[listed - begun..]);
+        }
+        if listed > self.listed {
+            self.ctx.forget_flushed(&mut self.unflushed);
+            self.listed = self.listed.max(2 * self.unflushed.len());
         }
         id
-    }
-
-    fn listed_after(unflushed: usize) -> usize {
-        unflushed + small::listed_pages(LISTED)
     }
 }
 

@@ -174,6 +174,11 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
         self.steps = (0, steps);
     }
 
+    /// Has the new pages begin to be written at once.
+    pub(crate) fn begin_early(&mut self) {
+        self.pages.begin_early();
+    }
+
     /// Once so many pages are replaced the other keys stay that are to be removed.
     pub(crate) fn stops_at(&mut self, pages: usize) {
         self.stops_at = pages;

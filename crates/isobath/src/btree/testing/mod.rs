@@ -247,7 +247,9 @@ impl WriteContext for TestContext {
         Ok(())
     }
 
-    fn begin_flush(&self, pages: &mut Vec<PageId>) {
+    fn begin_flush(&self, _pages: &[PageId]) {}
+
+    fn forget_flushed(&self, pages: &mut Vec<PageId>) {
         pages.clear();
     }
 }
