@@ -8,18 +8,22 @@ use isobath_io::Survivors;
 use super::common::{assert_sound, contents, key, value};
 use super::{KEYS, create, fill, open, options, value_of};
 
-/// Leaves are changed, then their tree gets overlays, whose memory is sealed, then the power goes
-/// before any of these leaves was written: the log has what was changed in them.
-#[test]
-fn a_crash_after_sealing_keeps_what_was_changed_before_the_tree_had_overlays() {
+/// Small memories of overlays, and no checkpoint before a store is closed.
+fn small_without_checkpoints() {
     Small {
         words_per_page: None,
-        // No checkpoint comes between.
         checkpoint_bytes: Some(8 << 20),
         spill_bytes: None,
         overlay_bytes: Some(4 << 10),
     }
     .switch_on();
+}
+
+/// Leaves are changed, then their tree gets overlays, whose memory is sealed, then the power goes
+/// before any of these leaves was written: the log has what was changed in them.
+#[test]
+fn a_crash_after_sealing_keeps_what_was_changed_before_the_tree_had_overlays() {
+    small_without_checkpoints();
     for seed in 0..4 {
         let options = options(16 << 20);
         let (device, simulation) = create(&options, seed);
@@ -71,14 +75,7 @@ fn a_crash_after_a_load_keeps_all_of_its_pages() {
 /// overlays, and changes replace them.
 #[test]
 fn a_crash_before_the_first_checkpoint_forgets_no_large_value() {
-    Small {
-        words_per_page: None,
-        // No checkpoint comes between.
-        checkpoint_bytes: Some(8 << 20),
-        spill_bytes: None,
-        overlay_bytes: Some(4 << 10),
-    }
-    .switch_on();
+    small_without_checkpoints();
     let options = options(16 << 20).durability(Durability::Synced);
     let (device, simulation) = create(&options.clone().overlays(false), 1);
     let tree = simulation.store().create_tree("t").unwrap();
