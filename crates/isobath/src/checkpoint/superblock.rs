@@ -87,9 +87,9 @@ pub(crate) struct Superblock {
     pub(crate) log_path: PathBuf,
     /// Segments that the volume may grow to; 0 without a limit.
     pub(crate) limit_segments: u32,
-    /// The store has never had a large value, but for those that the log says of from
+    /// The store may have, or have had, large values beside those in the log from
     /// [`Superblock::log_start`] on.
-    pub(crate) has_none_large: bool,
+    pub(crate) may_have_large: bool,
 }
 
 /// Why four KiB are no superblock of ours; the later ones say more of the store.
@@ -148,7 +148,7 @@ impl Superblock {
             log_device_bytes: 0,
             log_path: PathBuf::new(),
             limit_segments: 0,
-            has_none_large: false,
+            may_have_large: true,
         }
     }
 
@@ -194,7 +194,7 @@ impl Superblock {
         put_u64(&mut bytes, 120, self.checkpoint);
         put_u64(&mut bytes, 128, self.provisional.length);
         put_u64(&mut bytes, 136, self.provisional.root.to_raw());
-        put_u32(&mut bytes, 144, u32::from(self.has_none_large));
+        put_u32(&mut bytes, 144, u32::from(!self.may_have_large));
         put_u32(&mut bytes, 148, self.open_epoch);
         put_u64(&mut bytes, 152, self.log_start);
         put_u32(&mut bytes, 160, self.log_epoch);
@@ -293,7 +293,7 @@ impl Superblock {
             log_device_bytes: get_u64(bytes, 176),
             log_path: PathBuf::from(OsStr::from_bytes(path)),
             limit_segments: get_u32(bytes, 188),
-            has_none_large: get_u32(bytes, 144) == 1,
+            may_have_large: get_u32(bytes, 144) != 1,
         })
     }
 }
@@ -358,7 +358,7 @@ mod tests {
             log_device_bytes: 15,
             log_path: PathBuf::from("logs/a.log"),
             limit_segments: 16,
-            has_none_large: true,
+            may_have_large: false,
         };
         let on_the_volume = Superblock {
             log: LogArea::new(8192, [(8 << 20, 4096), (2 << 20, 4 << 20)]),

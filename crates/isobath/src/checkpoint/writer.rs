@@ -432,8 +432,8 @@ impl Checkpoints {
         let high_water = pagestore.high_water();
         next.page_high_water = high_water.min(begun_at.next_multiple_of(words_per_page()));
         // Of the values that the records before `start` are of, this has been said.
-        next.has_none_large =
-            !pagestore.may_have_large() || canary::is_on(Canary::CheckpointForgetsLarge);
+        next.may_have_large =
+            pagestore.may_have_large() && !canary::is_on(Canary::CheckpointForgetsLarge);
         via.superblock(&next)?;
         if clean && !canary::is_on(Canary::CloseOneSuperblock) {
             // Either of them is enough to open the store.

@@ -83,7 +83,7 @@ impl Engine {
             parts.ids,
             (parts.allocated_bytes, parts.reserved_bytes),
             superblock.limit_segments,
-            !superblock.has_none_large,
+            superblock.may_have_large,
             retains,
         ));
         pagestore.begin(parts.volume, superblock.sequence, superblock.clean);

@@ -133,7 +133,7 @@ pub(crate) fn create(
     superblock.log_device_bytes = log_device_bytes;
     superblock.log_path.clone_from(&config.log_path);
     superblock.limit_segments = limit_segments(config.limit_bytes.flatten(), sizes);
-    superblock.has_none_large = true;
+    superblock.may_have_large = false;
     let log = log_of(&config, &superblock, FIRST_LSN);
     if let Some(area) = log.area() {
         area.fill_with_zeros(&volume).map_err(StorageError::Io)?;
@@ -369,7 +369,7 @@ pub(crate) fn open(
     space.next_seq = superblock.next_segment_seq.max(newest_seq + 1) + u64::from(segments);
     list_unsummarized(&mut space, high_water, &pool);
     let mut current = loaded.current;
-    current.superblock.has_none_large &= !has_chunks;
+    current.superblock.may_have_large |= has_chunks;
     current.superblock.open_epoch = next_epoch(superblock.open_epoch.max(end.open_epoch));
     if let Some(limit) = config.limit_bytes {
         current.superblock.limit_segments = limit_segments(limit, sizes);
