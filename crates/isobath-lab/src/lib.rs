@@ -44,6 +44,7 @@ pub mod load;
 mod machine;
 pub mod model_report;
 mod monitor;
+mod names;
 pub mod overlay;
 mod page_trace;
 pub mod paper;

@@ -154,7 +154,7 @@ impl Workload {
         Schema {
             data_bytes: records.saturating_mul(self.record_bytes()),
             tables: match self.tpcc {
-                Some(_) => &tpcc::TABLES,
+                Some(_) => &tpcc::Table::NAMES,
                 None => Schema::default().tables,
             },
         }

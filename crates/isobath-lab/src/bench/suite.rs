@@ -15,6 +15,7 @@ use crate::LabError;
 use crate::engine::{
     DriveProfile, DriveState, EngineConfig, EngineKind, SimulatedDrive, SpaceConfig,
 };
+use crate::names::named;
 
 /// The campaign that the repository holds.
 const FIRST: &str = include_str!("../../campaigns/first.toml");
@@ -71,32 +72,23 @@ pub struct SuiteSizes {
     pub drive_s: f64,
 }
 
-/// The place of a row's data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SuiteData {
-    /// On a drive and in the cache, which holds everything.
-    InMemory,
-    /// On a drive; the cache holds a share.
-    OutOfMemory,
-    /// On a simulated drive whose blocks were all discarded.
-    SimulatedTrimmed,
-    /// On a simulated drive that was written in full, and twice at random.
-    SimulatedPreconditioned,
+named! {
+    /// The place of a row's data.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum SuiteData {
+        /// On a drive and in the cache, which holds everything.
+        InMemory = "in memory",
+        /// On a drive; the cache holds a share.
+        OutOfMemory = "out of memory",
+        /// On a simulated drive whose blocks were all discarded.
+        SimulatedTrimmed = "simulated SSD, trimmed",
+        /// On a simulated drive that was written in full, and twice at random.
+        SimulatedPreconditioned = "simulated SSD, preconditioned",
+    }
 }
 
 impl SuiteData {
-    /// Its name in tables.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            SuiteData::InMemory => "in memory",
-            SuiteData::OutOfMemory => "out of memory",
-            SuiteData::SimulatedTrimmed => "simulated SSD, trimmed",
-            SuiteData::SimulatedPreconditioned => "simulated SSD, preconditioned",
-        }
-    }
-
     fn drive_state(self) -> Option<DriveState> {
         match self {
             SuiteData::InMemory | SuiteData::OutOfMemory => None,
@@ -106,25 +98,16 @@ impl SuiteData {
     }
 }
 
-/// Whether a row's engines log.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SuiteLog {
-    /// A commit is on the drive before it is acknowledged.
-    #[default]
-    On,
-    /// Nothing is logged; a crash loses the store.
-    Off,
-}
-
-impl SuiteLog {
-    /// Its name in tables.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            SuiteLog::On => "on",
-            SuiteLog::Off => "off",
-        }
+named! {
+    /// Whether a row's engines log.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum SuiteLog {
+        /// A commit is on the drive before it is acknowledged.
+        #[default]
+        On = "on",
+        /// Nothing is logged; a crash loses the store.
+        Off = "off",
     }
 }
 

@@ -5,58 +5,36 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::medium::DriveKind;
+use crate::names::named;
 
-/// One of the paper's pitfalls, in its order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Pitfall {
-    /// 1: the run ends before throughput and write amplification have stopped changing.
-    ShortRun,
-    /// 2: the drive's own write amplification is left out.
-    DeviceWrites,
-    /// 3: the drive's state before the run is unknown or not the declared one.
-    DriveState,
-    /// 4: one dataset size stands for all.
-    DatasetSize,
-    /// 5: the space that the engine takes is left out.
-    Space,
-    /// 6: one amount of over-provisioning stands for all.
-    OverProvisioning,
-    /// 7: one drive stands for all.
-    DriveType,
+named! {
+    /// One of the paper's pitfalls, in its order.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Pitfall {
+        /// 1: the run ends before throughput and write amplification have stopped changing.
+        ShortRun = "short run",
+        /// 2: the drive's own write amplification is left out.
+        DeviceWrites = "device writes",
+        /// 3: the drive's state before the run is unknown or not the declared one.
+        DriveState = "drive state",
+        /// 4: one dataset size stands for all.
+        DatasetSize = "dataset size",
+        /// 5: the space that the engine takes is left out.
+        Space = "space",
+        /// 6: one amount of over-provisioning stands for all.
+        OverProvisioning = "over-provisioning",
+        /// 7: one drive stands for all.
+        DriveType = "drive type",
+    }
 }
 
 impl Pitfall {
-    /// All seven.
-    pub const ALL: [Pitfall; 7] = [
-        Pitfall::ShortRun,
-        Pitfall::DeviceWrites,
-        Pitfall::DriveState,
-        Pitfall::DatasetSize,
-        Pitfall::Space,
-        Pitfall::OverProvisioning,
-        Pitfall::DriveType,
-    ];
-
     /// The names of several, for a person.
     #[must_use]
     pub fn names(pitfalls: &[Pitfall]) -> String {
         let names: Vec<&str> = pitfalls.iter().map(|pitfall| pitfall.name()).collect();
         names.join(", ")
-    }
-
-    /// Its name in reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Pitfall::ShortRun => "short run",
-            Pitfall::DeviceWrites => "device writes",
-            Pitfall::DriveState => "drive state",
-            Pitfall::DatasetSize => "dataset size",
-            Pitfall::Space => "space",
-            Pitfall::OverProvisioning => "over-provisioning",
-            Pitfall::DriveType => "drive type",
-        }
     }
 }
 

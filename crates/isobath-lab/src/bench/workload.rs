@@ -2,64 +2,37 @@
 
 use std::str::FromStr;
 
+use crate::names::named;
 use serde::{Deserialize, Serialize};
 
 /// Number of operations.
-pub(crate) const OPERATIONS: usize = 11;
+pub(crate) const OPERATIONS: usize = Operation::ALL.len();
 
-/// An operation of the mix.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Operation {
-    Get,
-    GetMany,
-    Scan,
-    Update,
-    Insert,
-    /// Reads a record and replaces it.
-    ReadModifyWrite,
-    /// The five transactions of the TPC-C-derived workload.
-    NewOrder,
-    Payment,
-    OrderStatus,
-    Delivery,
-    StockLevel,
+named! {
+    /// An operation of the mix.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub(crate) enum Operation {
+        Get = "get",
+        GetMany = "get-many",
+        Scan = "scan",
+        Update = "update",
+        Insert = "insert",
+        /// Reads a record and replaces it.
+        ReadModifyWrite = "rmw",
+        /// The five transactions of the TPC-C-derived workload.
+        NewOrder = "new-order",
+        Payment = "payment",
+        OrderStatus = "order-status",
+        Delivery = "delivery",
+        StockLevel = "stock-level",
+    }
 }
 
 impl Operation {
-    pub(crate) const ALL: [Operation; OPERATIONS] = [
-        Operation::Get,
-        Operation::GetMany,
-        Operation::Scan,
-        Operation::Update,
-        Operation::Insert,
-        Operation::ReadModifyWrite,
-        Operation::NewOrder,
-        Operation::Payment,
-        Operation::OrderStatus,
-        Operation::Delivery,
-        Operation::StockLevel,
-    ];
-
     /// Whether it is a transaction over the tables of the TPC-C-derived workload.
     pub(crate) fn is_transaction(self) -> bool {
         self as usize >= Operation::NewOrder as usize
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Operation::Get => "get",
-            Operation::GetMany => "get-many",
-            Operation::Scan => "scan",
-            Operation::Update => "update",
-            Operation::Insert => "insert",
-            Operation::ReadModifyWrite => "rmw",
-            Operation::NewOrder => "new-order",
-            Operation::Payment => "payment",
-            Operation::OrderStatus => "order-status",
-            Operation::Delivery => "delivery",
-            Operation::StockLevel => "stock-level",
-        }
     }
 
     pub(crate) fn writes(self) -> bool {

@@ -6,58 +6,34 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::LabError;
+use crate::names::named;
 
-/// Which engine is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-#[value(rename_all = "lower")]
-pub enum EngineKind {
-    /// This engine.
-    Isobath,
-    /// The distribution's RocksDB; needs a build with --features rocksdb.
-    RocksDb,
-    /// The distribution's WiredTiger (GPL); needs a build with --features wiredtiger.
-    WiredTiger,
-    /// LMDB; needs a build with --features lmdb.
-    Lmdb,
-    /// The crate redb; needs a build with --features redb.
-    Redb,
-    /// The crate fjall; needs a build with --features fjall.
-    Fjall,
-    /// No engine: what the benchmark itself costs.
-    Null,
-    /// No engine: one read or write of 4 KiB in a file for each operation.
-    Drive,
-}
-
-impl DriveState {
-    /// Its name in files and reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            DriveState::Trimmed => "trimmed",
-            DriveState::Preconditioned => "preconditioned",
-            DriveState::Used => "used by others",
-        }
+named! {
+    /// Which engine is measured.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+    #[serde(rename_all = "lowercase")]
+    #[value(rename_all = "lower")]
+    pub enum EngineKind {
+        /// This engine.
+        Isobath = "isobath",
+        /// The distribution's RocksDB; needs a build with --features rocksdb.
+        RocksDb = "rocksdb",
+        /// The distribution's WiredTiger (GPL); needs a build with --features wiredtiger.
+        WiredTiger = "wiredtiger",
+        /// LMDB; needs a build with --features lmdb.
+        Lmdb = "lmdb",
+        /// The crate redb; needs a build with --features redb.
+        Redb = "redb",
+        /// The crate fjall; needs a build with --features fjall.
+        Fjall = "fjall",
+        /// No engine: what the benchmark itself costs.
+        Null = "null",
+        /// No engine: one read or write of 4 KiB in a file for each operation.
+        Drive = "drive",
     }
 }
 
 impl EngineKind {
-    /// Its name on the command line and in files.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            EngineKind::Isobath => "isobath",
-            EngineKind::RocksDb => "rocksdb",
-            EngineKind::WiredTiger => "wiredtiger",
-            EngineKind::Lmdb => "lmdb",
-            EngineKind::Redb => "redb",
-            EngineKind::Fjall => "fjall",
-            EngineKind::Null => "null",
-            EngineKind::Drive => "drive",
-        }
-    }
-
     /// Name of the file or directory that it makes if none is named.
     #[must_use]
     pub fn file_name(self) -> String {
@@ -174,26 +150,19 @@ impl SimulatedDrive {
     }
 }
 
-/// Kinds of simulated drives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum DriveProfile {
-    /// Erase units of 1/256 of the drive, cleaned greedily.
-    Tlc,
-    /// Erase units of 1/64 of the drive, cleaned by age.
-    Qlc,
+named! {
+    /// Kinds of simulated drives.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
+    #[serde(rename_all = "lowercase")]
+    pub enum DriveProfile {
+        /// Erase units of 1/256 of the drive, cleaned greedily.
+        Tlc = "tlc",
+        /// Erase units of 1/64 of the drive, cleaned by age.
+        Qlc = "qlc",
+    }
 }
 
 impl DriveProfile {
-    /// Its name on the command line and in files.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            DriveProfile::Tlc => "tlc",
-            DriveProfile::Qlc => "qlc",
-        }
-    }
-
     /// Megabytes per second that its flash takes in order, as the virtual SSD's profiles
     /// `enterprise-tlc` and `consumer-qlc` have.
     #[must_use]
@@ -205,18 +174,20 @@ impl DriveProfile {
     }
 }
 
-/// States of a drive before a run (paper 002, section 3.4).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum DriveState {
-    /// Everything is discarded.
-    Trimmed,
-    /// Written once in order, then twice its capacity at random.
-    Preconditioned,
-    /// As other programs left it: some pages hold data, and which is not known. It is none of the
-    /// paper's states, and a pitfall.
-    #[value(skip)]
-    Used,
+named! {
+    /// States of a drive before a run (paper 002, section 3.4).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+    #[serde(rename_all = "lowercase")]
+    pub enum DriveState {
+        /// Everything is discarded.
+        Trimmed = "trimmed",
+        /// Written once in order, then twice its capacity at random.
+        Preconditioned = "preconditioned",
+        /// As other programs left it: some pages hold data, and which is not known. It is none of
+        /// the paper's states, and a pitfall.
+        #[value(skip)]
+        Used = "used by others",
+    }
 }
 
 /// The callers of Isobath.
@@ -302,26 +273,17 @@ impl Default for Schema {
     }
 }
 
-/// The isolation of transactions.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum IsolationLevel {
-    /// Snapshot isolation, or more if an engine has no less.
-    #[default]
-    Snapshot,
-    // Paper 001, section 4.1.
-    /// The least that the engine has: each operation alone, if it has that.
-    Least,
-}
-
-impl IsolationLevel {
-    /// Its name on the command line and in files.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            IsolationLevel::Snapshot => "snapshot",
-            IsolationLevel::Least => "least",
-        }
+named! {
+    /// The isolation of transactions.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+    #[serde(rename_all = "lowercase")]
+    pub enum IsolationLevel {
+        /// Snapshot isolation, or more if an engine has no less.
+        #[default]
+        Snapshot = "snapshot",
+        // Paper 001, section 4.1.
+        /// The least that the engine has: each operation alone, if it has that.
+        Least = "least",
     }
 }
 

@@ -29,32 +29,24 @@ use serde::{Deserialize, Serialize};
 
 use super::profile::Profile;
 use crate::LabError;
+use crate::names::named;
 
 const MAGIC: &[u8; 8] = b"ISOVSSD1";
 const VERSION: u32 = 1;
 const NONE: u32 = u32::MAX;
 
-/// The state in which a drive begins a run, paper 002 section 3.4.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum DeclaredState {
-    /// All pages erased, as new
-    Trimmed,
-    /// Written in order, then at random for twice the capacity
-    Preconditioned,
-    /// Neither: what it is was not made by this program.
-    #[value(skip)]
-    AsIs,
-}
-
-impl DeclaredState {
-    /// As options and messages write it.
-    pub fn name(self) -> &'static str {
-        match self {
-            DeclaredState::Trimmed => "trimmed",
-            DeclaredState::Preconditioned => "preconditioned",
-            DeclaredState::AsIs => "as is",
-        }
+named! {
+    /// The state in which a drive begins a run, paper 002 section 3.4.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum DeclaredState {
+        /// All pages erased, as new
+        Trimmed = "trimmed",
+        /// Written in order, then at random for twice the capacity
+        Preconditioned = "preconditioned",
+        /// Neither: what it is was not made by this program.
+        #[value(skip)]
+        AsIs = "as is",
     }
 }
 

@@ -33,6 +33,7 @@ use self::random::Constants;
 pub(super) use self::terminal::Terminal;
 use super::workload::Operation;
 use crate::engine::IsolationLevel;
+use crate::names::named;
 
 /// The standard mix (clause 5.2.3).
 pub(super) const MIX: [(Operation, u32); 5] = [
@@ -48,54 +49,25 @@ const DISTRICTS: u32 = 10;
 /// Most warehouses.
 pub(super) const WAREHOUSES_MAX: u64 = 65_535;
 
-/// The tables, by their place in [`TABLES`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Table {
-    Warehouse,
-    District,
-    Customer,
-    History,
-    NewOrder,
-    Orders,
-    OrderLine,
-    Item,
-    Stock,
-    /// Secondary index: warehouse, district, last name, first name, customer.
-    CustomerByName,
-    /// Secondary index: warehouse, district, customer, order; the newest order first.
-    OrdersByCustomer,
+named! {
+    /// The tables, in the order of an engine's schema.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(super) enum Table {
+        Warehouse = "warehouse",
+        District = "district",
+        Customer = "customer",
+        History = "history",
+        NewOrder = "new-order",
+        Orders = "orders",
+        OrderLine = "order-line",
+        Item = "item",
+        Stock = "stock",
+        /// Secondary index: warehouse, district, last name, first name, customer.
+        CustomerByName = "customer-by-name",
+        /// Secondary index: warehouse, district, customer, order; the newest order first.
+        OrdersByCustomer = "orders-by-customer",
+    }
 }
-
-impl Table {
-    pub(super) const ALL: [Table; 11] = [
-        Table::Warehouse,
-        Table::District,
-        Table::Customer,
-        Table::History,
-        Table::NewOrder,
-        Table::Orders,
-        Table::OrderLine,
-        Table::Item,
-        Table::Stock,
-        Table::CustomerByName,
-        Table::OrdersByCustomer,
-    ];
-}
-
-/// Names of the tables, in the order of [`Table`].
-pub(super) const TABLES: [&str; 11] = [
-    "warehouse",
-    "district",
-    "customer",
-    "history",
-    "new-order",
-    "orders",
-    "order-line",
-    "item",
-    "stock",
-    "customer-by-name",
-    "orders-by-customer",
-];
 
 /// How many rows there are of what a warehouse has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

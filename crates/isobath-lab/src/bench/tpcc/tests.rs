@@ -368,7 +368,7 @@ fn config(kind: EngineKind, path: std::path::PathBuf, isolation: IsolationLevel)
             ..Tuning::default()
         },
         schema: Schema {
-            tables: &TABLES,
+            tables: &Table::NAMES,
             data_bytes: 1 << 20,
         },
         ..EngineConfig::new(kind, 16 << 20)
