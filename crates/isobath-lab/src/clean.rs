@@ -346,8 +346,8 @@ fn request(point: &Point, error: &SimError) -> LabError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Silent;
     use crate::parallel::PARTS;
-    use crate::{Silent, Stage};
     use isobath_flash::workload::Op;
     use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -393,11 +393,9 @@ mod tests {
     struct Watcher(AtomicU64, u64);
 
     impl Monitor for Watcher {
-        fn begin(&self, _: Stage) {}
         fn advance(&self, amount: u64) {
             self.0.fetch_add(amount, Ordering::Relaxed);
         }
-        fn say(&self, _: &str) {}
         fn cancelled(&self) -> bool {
             self.0.load(Ordering::Relaxed) >= self.1
         }

@@ -206,15 +206,12 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
-    use crate::{Silent, Stage};
+    use crate::Silent;
 
     /// Asks to stop once it was asked so often.
     struct Button(AtomicU32);
 
     impl Monitor for Button {
-        fn begin(&self, _: Stage) {}
-        fn advance(&self, _: u64) {}
-        fn say(&self, _: &str) {}
         fn cancelled(&self) -> bool {
             let left = self.0.load(Ordering::Relaxed);
             self.0.store(left.saturating_sub(1), Ordering::Relaxed);

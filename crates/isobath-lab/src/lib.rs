@@ -70,8 +70,8 @@ pub use engine::{
 pub use error::LabError;
 pub use isobath_io::{ByteSize, VolumeError, ignore_file_size_signal, is_store_file, partial_path};
 pub use machine::{FreeSpace, Machine, cpu_time, free_space};
+pub(crate) use monitor::Unseen;
 pub use monitor::{Monitor, Silent, Stage, Unit};
 pub use raw_sweep::sweep;
-pub use read_limit::DriveLimit;
 pub use report::{Sheet, SheetColumn};
 pub use write_limit::WriteLimit;

@@ -24,16 +24,18 @@ pub struct Stage {
     pub unit: Unit,
 }
 
-/// Watches long work; called from several threads.
+/// Watches long work; called from several threads. What it does not define shows nothing.
 pub trait Monitor: Sync {
     /// A new stage begins; the one before it has ended.
-    fn begin(&self, stage: Stage);
-    /// The present stage went on by `amount` of its unit.
-    fn advance(&self, amount: u64);
+    fn begin(&self, _: Stage) {}
+    /// The present stage went on by so much of its unit.
+    fn advance(&self, _: u64) {}
     /// One line that the user should read now.
-    fn say(&self, line: &str);
+    fn say(&self, _: &str) {}
     /// Whether the user asked to stop.
-    fn cancelled(&self) -> bool;
+    fn cancelled(&self) -> bool {
+        false
+    }
 
     /// An error once the user asked to stop.
     ///
@@ -51,11 +53,13 @@ pub trait Monitor: Sync {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Silent;
 
-impl Monitor for Silent {
-    fn begin(&self, _: Stage) {}
-    fn advance(&self, _: u64) {}
-    fn say(&self, _: &str) {}
+impl Monitor for Silent {}
+
+/// Shows nothing of work that stands beside other work, and ends it as that is ended.
+pub(crate) struct Unseen<'m>(pub(crate) &'m dyn Monitor);
+
+impl Monitor for Unseen<'_> {
     fn cancelled(&self) -> bool {
-        false
+        self.0.cancelled()
     }
 }

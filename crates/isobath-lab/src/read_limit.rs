@@ -7,28 +7,16 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use isobath_io::AlignedBuf;
-use serde::{Deserialize, Serialize};
 
 use crate::raw::{self, RawPlan, RawTarget};
 use crate::{LabError, Monitor, Stage, Unit};
 
 /// The drive's limit of random 4 KiB reads.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct DriveLimit {
-    /// Reads per second.
-    pub reads_per_s: f64,
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DriveLimit {
+    pub(crate) reads_per_s: f64,
     /// CPU time per read, user and system, in microseconds.
-    pub cpu_us_per_read: f64,
-    /// Median latency, in microseconds.
-    pub latency_us_p50: f64,
-    /// 99th percentile of latencies, in microseconds.
-    pub latency_us_p99: f64,
-    /// Reads in flight, all threads together.
-    pub depth: u32,
-    /// Threads that read.
-    pub threads: u32,
-    /// The I/O backend.
-    pub backend: String,
+    pub(crate) cpu_us_per_read: f64,
 }
 
 /// Random 4 KiB reads of `files`, as they are, `depth` in flight from
@@ -64,11 +52,6 @@ pub(crate) fn random_reads(
     Ok(DriveLimit {
         reads_per_s: result.reads_per_s,
         cpu_us_per_read: result.cpu_us_per_io,
-        latency_us_p50: result.read_latency.p50_us,
-        latency_us_p99: result.read_latency.p99_us,
-        depth: plan.depth * threads,
-        threads,
-        backend: result.backend,
     })
 }
 
@@ -126,12 +109,8 @@ fn read_piece(path: &Path, at: u64, buffer: &mut AlignedBuf) -> Result<(), LabEr
     use std::os::unix::fs::FileExt;
     let direct = rustix::fs::OFlags::DIRECT.bits();
     let open = |flags| OpenOptions::new().read(true).custom_flags(flags).open(path);
-    let failed = LabError::io("read", path);
     let read = open(direct as i32)
         .and_then(|file| file.read_at(buffer.as_mut_slice(), at))
         .or_else(|_| open(0).and_then(|file| file.read_at(buffer.as_mut_slice(), at)));
-    match read {
-        Ok(_) => Ok(()),
-        Err(e) => Err(failed(e)),
-    }
+    read.map(drop).map_err(LabError::io("read", path))
 }

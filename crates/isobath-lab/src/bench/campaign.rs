@@ -135,8 +135,8 @@ impl Campaign {
         let journal = Journal::open(directory)?;
         Ok(Campaign {
             known: journal.records()?,
-            trials: journal.trials()?,
-            failed: journal.failures()?,
+            trials: journal.lines(journal::TRIALS)?,
+            failed: journal.lines(journal::FAILED)?,
             journal: Some(journal),
             ran: false,
             child: None,
@@ -155,8 +155,11 @@ impl Campaign {
     /// # Errors
     /// As for [`Campaign::open`].
     pub fn read_failed(directory: &Path) -> Result<Vec<FailedRun>, LabError> {
-        let known = journal::read_records(directory)?;
-        Ok(still_failed(&journal::read_failures(directory)?, &known))
+        let known: Vec<Line> = journal::read(directory, journal::RECORDS)?;
+        Ok(still_failed(
+            &journal::read(directory, journal::FAILED)?,
+            &known,
+        ))
     }
 
     /// The same of the runs of this session and those before.
@@ -170,7 +173,7 @@ impl Campaign {
     /// # Errors
     /// As for [`Campaign::open`], and that there is none.
     pub fn read(directory: &Path) -> Result<Vec<RunRecord>, LabError> {
-        let lines = journal::read_records(directory)?;
+        let lines: Vec<Line> = journal::read(directory, journal::RECORDS)?;
         if lines.is_empty() {
             return Err(LabError::Request(format!(
                 "{} holds no campaign; make one with `isobath bench campaign --out {}`",
@@ -245,7 +248,7 @@ impl Campaign {
             error: error.to_string(),
         };
         if let Some(journal) = &self.journal {
-            journal.add_failure(&failed)?;
+            journal.add(journal::FAILED, &failed)?;
         }
         self.failed.push(failed);
         Ok(())
@@ -276,7 +279,7 @@ impl Campaign {
                 operations_per_s: report.record.map_or(0.0, |r| r.series.rate_from(0)),
             };
             if let Some(journal) = &self.journal {
-                journal.add_trial(&line)?;
+                journal.add(journal::TRIALS, &line)?;
             }
             let rate = line.operations_per_s;
             self.trials.push(line);

@@ -184,9 +184,6 @@ impl Measured {
 struct Parent(Arc<AtomicBool>);
 
 impl Monitor for Parent {
-    fn begin(&self, _: Stage) {}
-    fn advance(&self, _: u64) {}
-    fn say(&self, _: &str) {}
     fn cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -267,9 +264,6 @@ mod tests {
     fn a_cancelled_child_sees_the_end_of_its_input() {
         struct Cancelled;
         impl Monitor for Cancelled {
-            fn begin(&self, _: Stage) {}
-            fn advance(&self, _: u64) {}
-            fn say(&self, _: &str) {}
             fn cancelled(&self) -> bool {
                 true
             }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::medium::{Medium, MediumClass};
 use super::record::{LeftOut, RunRecord};
 use super::row::Setting;
-use super::verdict::{Evidence, Known, Length, Pitfall, StateEvidence, Verdict, judge};
+use super::verdict::{Evidence, Pitfall, Verdict, judge};
 use crate::engine::{Callers, DriveState, EngineKind, SpaceConfig, Tuning};
 
 /// A setting without what may differ between runs that are pooled; equal in all of them.
@@ -238,71 +238,72 @@ fn evidence(records: &[RunRecord]) -> Evidence {
         .iter()
         .map(|r| Some((r.steady_from?, r.series.samples.len())));
     let steady: Option<Vec<_>> = steady.collect();
+    let unknown = |why: &str| Verdict::Unknown(why.to_owned());
+    let violated = |what: &str| Verdict::Violated(what.to_owned());
     let known = |of: fn(&RunRecord) -> Option<f64>, worse: fn(f64, f64) -> f64, why: &str| {
         let values: Option<Vec<f64>> = records.iter().map(of).collect();
-        match values.and_then(|values| values.into_iter().reduce(worse)) {
-            Some(value) => Known::Is(value),
-            None => Known::Unknown(why.to_owned()),
-        }
+        let worst = values.and_then(|values| values.into_iter().reduce(worse));
+        worst.ok_or_else(|| unknown(why))
     };
-    let wa_d_unknown = records.iter().find_map(|r| r.wa_d_unknown.clone());
+    let wa_d_unknown = records.iter().find_map(|r| r.wa_d_unknown.as_deref());
     let space = records.iter().filter_map(|r| r.space_amplification_max);
     let states = records
         .iter()
         .map(|r| Some(r.setting.medium.modelled()?.state));
     let states: Option<Vec<DriveState>> = states.collect();
     let leaves_out = |of: fn(&LeftOut) -> bool| records.iter().any(|r| of(&r.left_out));
-    let sizes = dataset_sizes(records);
+    let (dataset_shares, dataset_of) = dataset_sizes(records);
+    let kinds = records.iter().map(|r| &r.setting.medium);
     Evidence {
         drive: records.iter().any(|r| r.setting.medium.is_drive()),
         writes: records.iter().any(|r| r.writes),
-        length: Length {
-            steady: steady.and_then(|all| all.into_iter().max()),
-            capacities_written: known(
-                |r| r.capacities_written,
-                f64::min,
-                "the engine may write anywhere on the file system, so its capacity is not known",
-            ),
-        },
+        steady: steady.and_then(|all| all.into_iter().max()),
+        capacities_written: known(
+            |r| r.capacities_written,
+            f64::min,
+            "the engine may write anywhere on the file system, so its capacity is not known",
+        ),
         wa_d: match leaves_out(|left| left.flash_writes) {
-            true => Known::LeftOut,
+            true => Err(violated(
+                "the drive counts flash writes and they were left out",
+            )),
             false => known(
                 |r| r.wa_d,
                 f64::max,
-                &wa_d_unknown.unwrap_or_else(|| "the drive does not count flash writes".to_owned()),
+                wa_d_unknown.unwrap_or("the drive does not count flash writes"),
             ),
         },
         state: match states {
-            Some(states) if states.contains(&DriveState::Used) => StateEvidence::Dirty(
-                "a run found the drive as other programs had left it; trim or precondition it before each".to_owned(),
+            Some(states) if states.contains(&DriveState::Used) => violated(
+                "a run found the drive as other programs had left it; trim or precondition it before each",
             ),
             Some(states) => {
                 let mut names: Vec<&str> = states.into_iter().map(DriveState::name).collect();
                 names.sort_unstable();
                 names.dedup();
-                StateEvidence::Set(names.join(", "))
+                Verdict::Controlled(names.join(", "))
             }
-            None => StateEvidence::Unknown(
-                "the file system's drive cannot be brought into a state from here".to_owned(),
-            ),
+            None => unknown("the file system's drive cannot be brought into a state from here"),
         },
-        dataset_shares: sizes.0,
-        dataset_of: sizes.1,
+        dataset_shares,
+        dataset_of,
         space: match space.fold(0.0, f64::max) {
-            _ if leaves_out(|left| left.space) => Known::LeftOut,
-            most if most > 0.0 => Known::Is(most),
-            _ => Known::Unknown("the engine has no files whose size could be read".to_owned()),
+            _ if leaves_out(|left| left.space) => {
+                Err(violated("the space that the engine takes was left out"))
+            }
+            most if most > 0.0 => Ok(most),
+            _ => Err(unknown("the engine has no files whose size could be read")),
         },
         over_provisioning: match simulated {
-            true => {
-                let shares = records.iter().filter_map(|r| r.setting.medium.over_provisioning());
-                Known::Is(shares.collect())
-            }
-            false => Known::Unknown(
-                "a file system places files where it likes, so no part of the drive can be kept free".to_owned(),
-            ),
+            true => Ok(kinds
+                .clone()
+                .filter_map(Medium::over_provisioning)
+                .collect()),
+            false => Err(unknown(
+                "a file system places files where it likes, so no part of the drive can be kept free",
+            )),
         },
-        drives: records.iter().filter_map(|r| r.setting.medium.drive_kind()).collect(),
+        drives: kinds.filter_map(Medium::drive_kind).collect(),
         drives_available: if simulated { SIMULATED_KINDS } else { 1 },
     }
 }
@@ -465,7 +466,7 @@ mod tests {
             record.capacities_written = Some(4.0 + at as f64);
         }
         let shown = evidence(&records);
-        assert_eq!(shown.wa_d, Known::Is(records.len() as f64));
-        assert_eq!(shown.length.capacities_written, Known::Is(4.0));
+        assert_eq!(shown.wa_d, Ok(records.len() as f64));
+        assert_eq!(shown.capacities_written, Ok(4.0));
     }
 }

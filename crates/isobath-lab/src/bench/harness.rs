@@ -9,7 +9,7 @@ use super::plan::Plan;
 use super::run::run;
 use super::workload::{Mix, Operation};
 use crate::engine::{self, EngineKind, Key};
-use crate::{LabError, Monitor, Stage};
+use crate::{LabError, Monitor, Unseen};
 
 /// How long it is measured.
 const TIME: Duration = Duration::from_millis(200);
@@ -48,18 +48,6 @@ pub(super) fn ns_per_operation(plan: &Plan, monitor: &dyn Monitor) -> Option<f64
     let all = (record.cpu_us_per_operation * 1e3).min(1e9 / rate);
     let answers = ns_per_answer(&alone).ok()? * gets_per_operation(&alone.workload.mix);
     Some((all - answers).max(0.0))
-}
-
-/// Shows nothing of what stands beside a run, and ends it as the run is ended.
-struct Unseen<'m>(&'m dyn Monitor);
-
-impl Monitor for Unseen<'_> {
-    fn begin(&self, _: Stage) {}
-    fn advance(&self, _: u64) {}
-    fn say(&self, _: &str) {}
-    fn cancelled(&self) -> bool {
-        self.0.cancelled()
-    }
 }
 
 /// Single records that an operation of the mix reads.

@@ -64,7 +64,7 @@ pub use run::{RunReport, run};
 pub use search::{Search, SearchPlan, Trial, search};
 pub use self_test::{Caught, self_test};
 pub use series::{Sample, Series};
-pub use smart::{DriveWrites, VendorLog, host_bytes};
+pub use smart::DriveWrites;
 pub use steady::{Steady, SteadyParameters, steady};
 pub use suite::{SUITE_ROWS_MAX, Suite, SuiteChoice, SuiteData, SuiteLog, SuiteRow, SuiteSizes};
 pub use summary::{EngineSummary, RowSummary, summarize, write_summary};

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::plan::Plan;
 use super::row::{Calls, LoadRow, Setting, SpaceRow};
-use super::run::{Beside, Measured, per};
+use super::run::{Measured, per};
 use super::search::Search;
 use super::series::Series;
 use super::smart;
@@ -200,11 +200,11 @@ impl RunRecord {
         ]
     }
 
-    /// The record of a run; the campaign says its place there.
+    /// The record of what the clients did; the run and its campaign say the rest.
     pub(super) fn of(
         plan: &Plan,
+        setting: Setting,
         measured: Measured,
-        beside: Beside,
         components: &[(String, f64)],
         latencies: &Histogram<u64>,
     ) -> RunRecord {
@@ -220,7 +220,6 @@ impl RunRecord {
         let calls = kinds.map(|operation| Calls::of(results, operation, measured.seconds));
         let calls = calls.collect();
         let cpu_us_per_operation = per(measured.cpu, all);
-        let setting = plan.setting(&beside.engine, beside.clients);
         let writes = plan.workload.mix.writes();
         let to_drive = setting.writes_to_drive(writes);
         let simulated = setting.medium.modelled().copied();
@@ -245,15 +244,15 @@ impl RunRecord {
             isobath_version: env!("CARGO_PKG_VERSION").to_owned(),
             records_count: plan.records,
             data_bytes,
-            clients_count: beside.clients,
-            settings: beside.settings,
+            clients_count: setting.clients,
+            settings: Vec::new(),
             search: None,
             duration_s: last.seconds,
-            steal_s: beside.steal_s,
+            steal_s: 0.0,
             operations_per_s: series.rate_from(steady_from.unwrap_or(0)),
-            load: beside.load,
+            load: None,
             calls,
-            tpcc: beside.tpcc,
+            tpcc: None,
             steady_from,
             steady_parameters: Some(SteadyParameters::default()),
             latency_us_p50: at(0.5),
@@ -267,7 +266,7 @@ impl RunRecord {
             device_reads_per_operation: per_operation(device_reads),
             device_bytes_read_per_operation: per_operation(measured.device.0),
             device_bytes_written_per_operation: per_operation(measured.device.1),
-            space_bytes: beside.space_bytes,
+            space_bytes: 0,
             space,
             machine: Some(Machine::here(
                 plan.engine.path.as_deref().unwrap_or("/".as_ref()),
@@ -294,15 +293,9 @@ impl RunRecord {
                     .then(|| drive.profile.sequential_mb_per_s() * 1e6 / per_operation)
             }),
             capacities_written: capacity_bytes.map(|c| last.host_bytes as f64 / c.max(1) as f64),
-            drive_reads_per_s: {
-                let drive = beside.drive.as_ref();
-                drive.map(|(before, after)| (before.reads_per_s, after.reads_per_s))
-            },
-            drive_cpu_us_per_read: {
-                let drive = beside.drive.as_ref();
-                drive.map(|(before, after)| (before.cpu_us_per_read + after.cpu_us_per_read) / 2.0)
-            },
-            drive_writes: beside.drive_writes,
+            drive_reads_per_s: None,
+            drive_cpu_us_per_read: None,
+            drive_writes: None,
             left_out: plan.left_out,
             writes,
             series,

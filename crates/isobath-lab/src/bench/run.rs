@@ -35,20 +35,6 @@ pub struct RunReport {
     pub latency_ns: Option<Histogram<u64>>,
 }
 
-/// What is measured beside the clients.
-pub(super) struct Beside {
-    pub(super) load: Option<LoadRow>,
-    pub(super) drive: Option<(DriveLimit, DriveLimit)>,
-    pub(super) drive_writes: Option<(WriteLimit, WriteLimit)>,
-    pub(super) settings: Vec<(String, String)>,
-    pub(super) steal_s: f64,
-    pub(super) tpcc: Option<tpcc::Report>,
-    /// Name and version of the engine.
-    pub(super) engine: String,
-    pub(super) clients: usize,
-    pub(super) space_bytes: u64,
-}
-
 /// Runs the plan.
 ///
 /// # Errors
@@ -147,33 +133,25 @@ pub(crate) fn run_on(
         (Some(tpcc), true) => Some(check(tpcc, &*engine, monitor)?),
         _ => None,
     };
+    let setting = plan.setting(&engine.version(), engine.clients());
     let settings = engine.settings().into_iter();
     let settings = settings.map(|(name, value)| (name.to_owned(), value));
     let settings = settings.collect();
-    let (version, clients) = (engine.version(), engine.clients());
     engine.close()?;
     let mut measured = measured?;
     let components = measured.components.take().unwrap_or(Ok(Vec::new()))?;
-    let drive = drive_before.zip(limit(plan, &files, monitor)?);
-    let beside = Beside {
-        load: report.load.take(),
-        drive,
-        drive_writes: writes_before.zip(write_limit(plan, monitor)?),
-        settings,
-        steal_s,
-        tpcc,
-        engine: version,
-        clients,
-        space_bytes: total_bytes(&files),
-    };
     let latencies = measured.results.all_latencies();
-    report.record = Some(RunRecord::of(
-        plan,
-        measured,
-        beside,
-        &components,
-        &latencies,
-    ));
+    let mut record = RunRecord::of(plan, setting, measured, &components, &latencies);
+    record.load = report.load.take();
+    (record.settings, record.steal_s, record.tpcc) = (settings, steal_s, tpcc);
+    record.space_bytes = total_bytes(&files);
+    if let Some((before, after)) = drive_before.zip(limit(plan, &files, monitor)?) {
+        record.drive_reads_per_s = Some((before.reads_per_s, after.reads_per_s));
+        let cpu_us = (before.cpu_us_per_read + after.cpu_us_per_read) / 2.0;
+        record.drive_cpu_us_per_read = Some(cpu_us);
+    }
+    record.drive_writes = writes_before.zip(write_limit(plan, monitor)?);
+    report.record = Some(record);
     report.latency_ns = Some(latencies);
     Ok(report)
 }

@@ -22,7 +22,7 @@ pub struct DriveWrites {
 
 /// A vendor's log with a counter of flash writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum VendorLog {
+enum VendorLog {
     /// Open Compute Project, "Datacenter NVMe SSD Specification", SMART / Health Information
     /// Extended (C0h).
     Ocp,
@@ -33,6 +33,9 @@ pub enum VendorLog {
     /// Micron, vendor-specific health (FBh).
     Micron,
 }
+
+/// Bytes of every log.
+const LOG_BYTES: usize = 512;
 
 const LOGS: [VendorLog; 4] = [
     VendorLog::Ocp,
@@ -62,10 +65,6 @@ impl VendorLog {
         }
     }
 
-    fn bytes(self) -> usize {
-        512
-    }
-
     /// The PCI vendor ids whose drives have this log; none for a log of every vendor.
     fn vendors(self) -> &'static [u16] {
         match self {
@@ -77,8 +76,7 @@ impl VendorLog {
     }
 
     /// Bytes programmed into flash, from the log's bytes; `None` if this is not such a log.
-    #[must_use]
-    pub fn nand_bytes(self, log: &[u8]) -> Option<u128> {
+    fn nand_bytes(self, log: &[u8]) -> Option<u128> {
         let counted = match self {
             VendorLog::Ocp => {
                 if log.get(496..512)? != OCP_GUID {
@@ -120,8 +118,7 @@ fn intel(log: &[u8], key: u8) -> Option<u128> {
 }
 
 /// Bytes that the host wrote, from the standard SMART log (02h).
-#[must_use]
-pub fn host_bytes(log: &[u8]) -> Option<u128> {
+fn host_bytes(log: &[u8]) -> Option<u128> {
     number(log, 48, 16)?.checked_mul(512_000)
 }
 
@@ -149,20 +146,20 @@ pub(super) fn read(controller: &Path) -> Result<DriveWrites, String> {
     let vendor = std::fs::read_to_string(format!("/sys/class/nvme/{name}/device/vendor"));
     let vendor = vendor.unwrap_or_default();
     let vendor = u16::from_str_radix(vendor.trim().trim_start_matches("0x"), 16).unwrap_or(0);
-    of_logs(vendor, |id, bytes| fetch(controller, id, bytes))
+    of_logs(vendor, |id| fetch(controller, id))
 }
 
 /// The counters in the logs of a drive of this PCI vendor.
 fn of_logs(
     vendor: u16,
-    fetch: impl Fn(u8, usize) -> Result<Vec<u8>, String>,
+    fetch: impl Fn(u8) -> Result<Vec<u8>, String>,
 ) -> Result<DriveWrites, String> {
-    let standard = fetch(0x02, 512)?;
+    let standard = fetch(0x02)?;
     for log in LOGS {
         if !log.vendors().is_empty() && !log.vendors().contains(&vendor) {
             continue;
         }
-        let Ok(bytes) = fetch(log.id(), log.bytes()) else {
+        let Ok(bytes) = fetch(log.id()) else {
             continue;
         };
         if let Some(nand_bytes) = log.nand_bytes(&bytes) {
@@ -179,18 +176,18 @@ fn of_logs(
     Err("the drive has no log of flash writes that is known here".to_owned())
 }
 
-fn fetch(controller: &Path, id: u8, bytes: usize) -> Result<Vec<u8>, String> {
+fn fetch(controller: &Path, id: u8) -> Result<Vec<u8>, String> {
     let answer = Command::new("nvme")
         .arg("get-log")
         .arg(controller)
         .args([
             format!("--log-id={id}"),
-            format!("--log-len={bytes}"),
+            format!("--log-len={LOG_BYTES}"),
             "--raw-binary".to_owned(),
         ])
         .output()
         .map_err(|error| format!("nvme-cli cannot be run ({error})"))?;
-    match answer.status.success() && answer.stdout.len() >= bytes {
+    match answer.status.success() && answer.stdout.len() >= LOG_BYTES {
         true => Ok(answer.stdout),
         false => Err(format!("{} refuses log {id:#04x}", controller.display())),
     }
@@ -302,7 +299,7 @@ mod tests {
         let mut micron = vec![0u8; 512];
         put(&mut micron, 16, 50, 16);
         let of = |vendor, id, log: &[u8]| {
-            let read = of_logs(vendor, |asked, _| match asked {
+            let read = of_logs(vendor, |asked| match asked {
                 2 => Ok(standard.clone()),
                 _ if asked == id => Ok(log.to_vec()),
                 _ => Err("refused".to_owned()),

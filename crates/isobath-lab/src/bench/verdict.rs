@@ -93,38 +93,8 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Something that is measured, cannot be, or was left out though it could be.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Known<T> {
-    /// It was measured.
-    Is(T),
-    /// It cannot be measured here; why.
-    Unknown(String),
-    /// It could be measured and was not.
-    LeftOut,
-}
-
-/// How long a run went on.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Length {
-    /// Sample from which on all metrics are steady, and how many samples there are; none if not.
-    pub steady: Option<(usize, usize)>,
-    /// Bytes that the host wrote, the load not counted, over the bytes that the engine may write
-    /// to.
-    pub capacities_written: Known<f64>,
-}
-
-/// In which state the drive was.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum StateEvidence {
-    /// The benchmark brought it into this state, and the drive's counters agree.
-    Set(String),
-    /// It was said to be in a state that its counters contradict, or an earlier run left it as it
-    /// is.
-    Dirty(String),
-    /// It cannot be known; why.
-    Unknown(String),
-}
+/// What was measured, or the verdict where it was not: that it cannot be here, or was left out.
+pub(super) type Known<T> = Result<T, Verdict>;
 
 /// The evidence of the runs of one engine in one configuration.
 #[derive(Debug, Clone, PartialEq)]
@@ -133,12 +103,16 @@ pub(super) struct Evidence {
     pub drive: bool,
     /// Whether anything is written.
     pub writes: bool,
-    /// Length of the shortest run.
-    pub length: Length,
+    /// Sample from which on all metrics are steady, and how many samples there are, of the shortest
+    /// run; none if not.
+    pub steady: Option<(usize, usize)>,
+    /// Bytes that the host wrote, the load not counted, over the bytes that the engine may write
+    /// to.
+    pub capacities_written: Known<f64>,
     /// WA-D.
     pub wa_d: Known<f64>,
-    /// State of the drive.
-    pub state: StateEvidence,
+    /// The verdict on the state of the drive.
+    pub state: Verdict,
     /// Dataset sizes that were run, over what `dataset_of` says.
     pub dataset_shares: Vec<f64>,
     /// The total that dataset sizes are shares of: the capacity, or the cache if no capacity is
@@ -175,7 +149,7 @@ pub(super) fn judge(evidence: &Evidence) -> Vec<(Pitfall, Verdict)> {
             Pitfall::Space => space(evidence),
             _ if !evidence.drive => no_drive(),
             Pitfall::DeviceWrites => device_writes(evidence),
-            Pitfall::DriveState => drive_state(evidence),
+            Pitfall::DriveState => evidence.state.clone(),
             Pitfall::OverProvisioning => over_provisioning(evidence),
             Pitfall::DriveType => drive_type(evidence),
         }
@@ -186,7 +160,7 @@ pub(super) fn judge(evidence: &Evidence) -> Vec<(Pitfall, Verdict)> {
 }
 
 fn short_run(evidence: &Evidence) -> Verdict {
-    let Some((from, samples)) = evidence.length.steady else {
+    let Some((from, samples)) = evidence.steady else {
         return Verdict::Violated(
             "the run ended before its metrics were steady; run it longer".to_owned(),
         );
@@ -197,34 +171,22 @@ fn short_run(evidence: &Evidence) -> Verdict {
     }
     // A rate that is steady for seconds may drift for minutes: a drive that cleans settles only
     // once most of it has been rewritten.
-    match &evidence.length.capacities_written {
-        Known::Is(times) if *times >= CAPACITIES_MIN => Verdict::Controlled(format!(
+    match &evidence.capacities_written {
+        Ok(times) if *times >= CAPACITIES_MIN => Verdict::Controlled(format!(
             "{steady}, and {times:.1} times the capacity was written"
         )),
-        Known::Is(times) => Verdict::Violated(format!(
+        Ok(times) => Verdict::Violated(format!(
             "only {times:.1} of {CAPACITIES_MIN} capacities were written; run it longer"
         )),
-        Known::Unknown(why) => Verdict::Unknown(why.clone()),
-        Known::LeftOut => Verdict::Violated("the bytes written were not counted".to_owned()),
+        Err(verdict) => verdict.clone(),
     }
 }
 
 fn device_writes(evidence: &Evidence) -> Verdict {
     match &evidence.wa_d {
         _ if !evidence.writes => Verdict::Controlled("nothing is written".to_owned()),
-        Known::Is(wa_d) => Verdict::Controlled(format!("WA-D at most {wa_d:.2}")),
-        Known::Unknown(why) => Verdict::Unknown(why.clone()),
-        Known::LeftOut => {
-            Verdict::Violated("the drive counts flash writes and they were left out".to_owned())
-        }
-    }
-}
-
-fn drive_state(evidence: &Evidence) -> Verdict {
-    match &evidence.state {
-        StateEvidence::Set(state) => Verdict::Controlled(state.clone()),
-        StateEvidence::Dirty(what) => Verdict::Violated(what.clone()),
-        StateEvidence::Unknown(why) => Verdict::Unknown(why.clone()),
+        Ok(wa_d) => Verdict::Controlled(format!("WA-D at most {wa_d:.2}")),
+        Err(verdict) => verdict.clone(),
     }
 }
 
@@ -251,17 +213,14 @@ fn dataset_size(evidence: &Evidence) -> Verdict {
 
 fn space(evidence: &Evidence) -> Verdict {
     match &evidence.space {
-        Known::Is(times) => Verdict::Controlled(format!("space amplification at most {times:.2}")),
-        Known::Unknown(why) => Verdict::Unknown(why.clone()),
-        Known::LeftOut => {
-            Verdict::Violated("the space that the engine takes was left out".to_owned())
-        }
+        Ok(times) => Verdict::Controlled(format!("space amplification at most {times:.2}")),
+        Err(verdict) => verdict.clone(),
     }
 }
 
 fn over_provisioning(evidence: &Evidence) -> Verdict {
     match &evidence.over_provisioning {
-        Known::Is(shares) => {
+        Ok(shares) => {
             let mut shares = shares.clone();
             shares.sort_by(f64::total_cmp);
             // The first of those that are close stays, so that no chain of them counts as one.
@@ -274,8 +233,7 @@ fn over_provisioning(evidence: &Evidence) -> Verdict {
                 count => Verdict::Controlled(format!("{count} amounts of over-provisioning")),
             }
         }
-        Known::Unknown(why) => Verdict::Unknown(why.clone()),
-        Known::LeftOut => Verdict::Violated("over-provisioning was not set".to_owned()),
+        Err(verdict) => verdict.clone(),
     }
 }
 
@@ -307,21 +265,23 @@ pub(super) mod tests {
         DriveKind::Disk(Some(name.to_owned()))
     }
 
+    fn left_out() -> Verdict {
+        Verdict::Violated("it could be measured and was not".to_owned())
+    }
+
     /// Evidence of a campaign that avoids every pitfall.
     pub(crate) fn controlled() -> Evidence {
         Evidence {
             drive: true,
             writes: true,
-            length: Length {
-                steady: Some((40, 120)),
-                capacities_written: Known::Is(4.0),
-            },
-            wa_d: Known::Is(1.7),
-            state: StateEvidence::Set("preconditioned".to_owned()),
+            steady: Some((40, 120)),
+            capacities_written: Ok(4.0),
+            wa_d: Ok(1.7),
+            state: Verdict::Controlled("preconditioned".to_owned()),
             dataset_shares: vec![0.25, 0.5, 0.75],
             dataset_of: "the capacity",
-            space: Known::Is(1.4),
-            over_provisioning: Known::Is(vec![0.125, 0.25]),
+            space: Ok(1.4),
+            over_provisioning: Ok(vec![0.125, 0.25]),
             drives: vec![disk("a"), disk("b")],
             drives_available: 2,
         }
@@ -338,15 +298,15 @@ pub(super) mod tests {
         assert!(has_headline(&judge(&controlled())));
         type Fault = (Pitfall, fn(&mut Evidence));
         let commit: [Fault; 7] = [
-            (Pitfall::ShortRun, |e| e.length.steady = None),
-            (Pitfall::DeviceWrites, |e| e.wa_d = Known::LeftOut),
+            (Pitfall::ShortRun, |e| e.steady = None),
+            (Pitfall::DeviceWrites, |e| e.wa_d = Err(left_out())),
             (Pitfall::DriveState, |e| {
-                e.state = StateEvidence::Dirty("used".into())
+                e.state = Verdict::Violated("used".into())
             }),
             (Pitfall::DatasetSize, |e| e.dataset_shares.truncate(1)),
-            (Pitfall::Space, |e| e.space = Known::LeftOut),
+            (Pitfall::Space, |e| e.space = Err(left_out())),
             (Pitfall::OverProvisioning, |e| {
-                e.over_provisioning = Known::Is(vec![0.2, 0.200_000_1])
+                e.over_provisioning = Ok(vec![0.2, 0.200_000_1])
             }),
             (Pitfall::DriveType, |e| e.drives.truncate(1)),
         ];
@@ -361,9 +321,9 @@ pub(super) mod tests {
     #[test]
     fn what_cannot_be_known_is_unknown_with_its_reason() {
         let mut evidence = controlled();
-        evidence.wa_d = Known::Unknown("no SMART".into());
-        evidence.state = StateEvidence::Unknown("a shared drive".into());
-        evidence.over_provisioning = Known::Unknown("a file".into());
+        evidence.wa_d = Err(Verdict::Unknown("no SMART".into()));
+        evidence.state = Verdict::Unknown("a shared drive".into());
+        evidence.over_provisioning = Err(Verdict::Unknown("a file".into()));
         (evidence.drives_available, evidence.drives) = (1, vec![disk("a")]);
         let verdicts = judge(&evidence);
         let unknown = verdicts
@@ -373,11 +333,11 @@ pub(super) mod tests {
         assert!(verdicts[1].1.to_string().contains("unknown here: no SMART"));
         assert!(has_headline(&verdicts));
         // The rule of three capacities counts with WA-D and without.
-        for wa_d in [Known::Unknown("no SMART".into()), Known::Is(1.5)] {
+        for wa_d in [Err(Verdict::Unknown("no SMART".into())), Ok(1.5)] {
             evidence.wa_d = wa_d;
-            evidence.length.capacities_written = Known::Is(2.9);
+            evidence.capacities_written = Ok(2.9);
             assert_eq!(violated(&evidence), [Pitfall::ShortRun]);
-            evidence.length.capacities_written = Known::Unknown("no limit".into());
+            evidence.capacities_written = Err(Verdict::Unknown("no limit".into()));
             assert_eq!(violated(&evidence), []);
             let short_run = &judge(&evidence)[0].1;
             assert_eq!(*short_run, Verdict::Unknown("no limit".into()));
@@ -388,7 +348,7 @@ pub(super) mod tests {
     fn without_a_drive_only_its_own_pitfalls_are_left() {
         let mut evidence = controlled();
         evidence.drive = false;
-        evidence.wa_d = Known::LeftOut;
+        evidence.wa_d = Err(left_out());
         evidence.drives.clear();
         assert_eq!(violated(&evidence), []);
         evidence.dataset_shares = vec![0.5, 0.51, 0.52];
@@ -402,7 +362,7 @@ pub(super) mod tests {
             change(&mut evidence);
             violated(&evidence)
         };
-        let capacities = |times| with(&|e| e.length.capacities_written = Known::Is(times));
+        let capacities = |times| with(&|e| e.capacities_written = Ok(times));
         assert_eq!(capacities(CAPACITIES_MIN), []);
         assert_eq!(capacities(CAPACITIES_MIN - 0.01), [Pitfall::ShortRun]);
         let sizes = |shares: &[f64]| with(&|e| e.dataset_shares = shares.to_vec());
@@ -413,8 +373,8 @@ pub(super) mod tests {
         // A run that only reads has no bytes to count.
         let reads = with(&|e| {
             e.writes = false;
-            e.length.capacities_written = Known::LeftOut;
-            e.wa_d = Known::LeftOut;
+            e.capacities_written = Err(left_out());
+            e.wa_d = Err(left_out());
         });
         assert_eq!(reads, []);
     }

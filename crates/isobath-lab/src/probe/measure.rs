@@ -7,19 +7,7 @@ use isobath_model::profile::{Latency, MeasuredPoint};
 
 use super::system::Traffic;
 use crate::raw::{self, LatencySummary, RawPlan, RawResult, RawTarget};
-use crate::{LabError, Monitor, Stage};
-
-/// Passes on the request to stop, and nothing else: the probe shows its own progress.
-pub(super) struct Quietly<'a>(pub(super) &'a dyn Monitor);
-
-impl Monitor for Quietly<'_> {
-    fn begin(&self, _: Stage) {}
-    fn advance(&self, _: u64) {}
-    fn say(&self, _: &str) {}
-    fn cancelled(&self) -> bool {
-        self.0.cancelled()
-    }
-}
+use crate::{LabError, Monitor, Unseen};
 
 /// How points are measured.
 pub(super) struct Gauge<'a> {
@@ -81,7 +69,7 @@ impl Gauge<'_> {
     ) -> Result<RawResult, LabError> {
         let mut ms = first_ms;
         loop {
-            let result = raw::run(&self.slice(point, number, ms), &Quietly(self.monitor))?;
+            let result = raw::run(&self.slice(point, number, ms), &Unseen(self.monitor))?;
             if result.ios > 0 {
                 return Ok(result);
             }

@@ -10,7 +10,7 @@ use isobath_model::profile::{
 };
 use isobath_model::{OperatingPoint, PAGE_BYTES};
 
-use super::measure::{Gauge, Quietly};
+use super::measure::Gauge;
 use super::regimes::{self, Taken, TakenPoint, assign, cliff, drifted};
 use super::system::{drive_of, hardware, io_scheduler};
 use super::target::Opened;
@@ -18,7 +18,7 @@ use super::visits::{Around, Visits, pool};
 use super::{Prepared, ProbePlan, same_target};
 use crate::drive_model::write_profile;
 use crate::machine::CpuTicks;
-use crate::{LabError, Machine, Monitor, Stage, Unit, raw};
+use crate::{LabError, Machine, Monitor, Stage, Unit, Unseen, raw};
 
 /// The time that runs before a slice counts.
 pub(super) const WARM_UP: Duration = Duration::from_millis(80);
@@ -229,7 +229,7 @@ impl Session<'_> {
         while written < total {
             self.slices += 1;
             let plan = self.gauge.slice(&point, self.slices, 1000);
-            let now = raw::run(&plan, &Quietly(monitor))?.writes * PAGE_BYTES;
+            let now = raw::run(&plan, &Unseen(monitor))?.writes * PAGE_BYTES;
             monitor.advance(now);
             written += now;
         }

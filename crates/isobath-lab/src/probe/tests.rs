@@ -34,7 +34,6 @@ impl Monitor for StopAfter {
             self.0.fetch_add(amount, Ordering::Relaxed);
         }
     }
-    fn say(&self, _: &str) {}
     fn cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed) > self.1
     }
@@ -197,8 +196,6 @@ impl Monitor for Begun<'_> {
     fn begin(&self, _: Stage) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
-    fn advance(&self, _: u64) {}
-    fn say(&self, _: &str) {}
     fn cancelled(&self) -> bool {
         false
     }

@@ -187,9 +187,6 @@ fn the_first_failed_io_ends_the_run() {
 struct Stop;
 
 impl Monitor for Stop {
-    fn begin(&self, _: Stage) {}
-    fn advance(&self, _: u64) {}
-    fn say(&self, _: &str) {}
     fn cancelled(&self) -> bool {
         true
     }

@@ -10,7 +10,6 @@ use hdrhistogram::serialization::interval_log::IntervalLogWriterBuilder;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::FailedRun;
 use crate::bench::{RunRecord, RunReport};
 use crate::drive_model::write_whole;
 use crate::files::{locked, removed};
@@ -54,14 +53,12 @@ impl Drop for Journal {
     }
 }
 
-/// The records of a campaign, whose file stays as it is: it may go on meanwhile.
-pub(super) fn read_records(directory: &Path) -> Result<Vec<Line>, LabError> {
-    Ok(read_lines(&directory.join(RECORDS))?.0)
-}
-
-/// The same of its failures.
-pub(super) fn read_failures(directory: &Path) -> Result<Vec<FailedRun>, LabError> {
-    Ok(read_lines(&directory.join(FAILED))?.0)
+/// The lines of a campaign's file, which stays as it is: it may go on meanwhile.
+///
+/// # Errors
+/// I/O errors, and lines that cannot be read.
+pub(super) fn read<L: DeserializeOwned>(directory: &Path, name: &str) -> Result<Vec<L>, LabError> {
+    Ok(read_lines(&directory.join(name))?.0)
 }
 
 impl Journal {
@@ -85,12 +82,9 @@ impl Journal {
         Ok(known)
     }
 
-    pub(super) fn trials(&self) -> Result<Vec<TrialLine>, LabError> {
-        go_on_with(&self.file(TRIALS))
-    }
-
-    pub(super) fn failures(&self) -> Result<Vec<FailedRun>, LabError> {
-        go_on_with(&self.file(FAILED))
+    /// The lines of another file of the directory.
+    pub(super) fn lines<L: DeserializeOwned>(&self, name: &str) -> Result<Vec<L>, LabError> {
+        go_on_with(&self.file(name))
     }
 
     pub(super) fn add_record(&self, line: &Line, report: &RunReport) -> Result<(), LabError> {
@@ -100,12 +94,8 @@ impl Journal {
         append(&self.file(RECORDS), line)
     }
 
-    pub(super) fn add_trial(&self, line: &TrialLine) -> Result<(), LabError> {
-        append(&self.file(TRIALS), line)
-    }
-
-    pub(super) fn add_failure(&self, failed: &FailedRun) -> Result<(), LabError> {
-        append(&self.file(FAILED), failed)
+    pub(super) fn add(&self, name: &str, line: &impl Serialize) -> Result<(), LabError> {
+        append(&self.file(name), line)
     }
 
     /// Says which store a run makes, and removes what a killed session said so of.
