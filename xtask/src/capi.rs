@@ -3,7 +3,6 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use clap::{Parser, Subcommand};
 
@@ -123,8 +122,7 @@ impl Install {
     fn build(&self, root: &Path) -> io::Result<PathBuf> {
         // The one that runs this, or that of the path: it chooses one toolchain. The compiler's own
         // leaves that to the folder of each dependency.
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut cargo = Command::new(cargo);
+        let mut cargo = crate::cargo();
         cargo
             .current_dir(root)
             .args(["build", "--release", "-p", "isobath-capi"]);
@@ -132,8 +130,7 @@ impl Install {
             true => cargo.args(["-p", "isobath-cli"]),
             false => cargo.arg("--lib"),
         };
-        let status = cargo.status()?;
-        if !status.success() {
+        if !crate::succeeds(&mut cargo) {
             return Err(io::Error::other("the libraries could not be built"));
         }
         let target =

@@ -14,7 +14,7 @@ mod results;
 mod sequences;
 mod simulate;
 
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
 
 use clap::Parser;
 
@@ -47,6 +47,22 @@ enum Command {
     /// Read a store beside its writer (what that starts)
     #[command(hide = true)]
     Read(processes::ProcessArgs),
+}
+
+/// The cargo that runs this, or that of the path.
+fn cargo() -> process::Command {
+    process::Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// Runs a program to its end; whether it succeeds.
+fn succeeds(program: &mut process::Command) -> bool {
+    match program.status() {
+        Ok(status) => status.success(),
+        Err(error) => {
+            eprintln!("cannot start {program:?}: {error}");
+            false
+        }
+    }
 }
 
 fn main() -> ExitCode {

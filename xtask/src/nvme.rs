@@ -13,6 +13,9 @@ const BOOT: Duration = Duration::from_secs(240);
 /// Acknowledged changes before the machine is killed.
 const CHANGES: u64 = 200;
 const DISK_BYTES: u64 = 256 << 20;
+/// The machine, but for its disks.
+const MACHINE: &str = "-machine q35,kernel-irqchip=split -accel tcg -cpu max -smp 2 -m 1024 \
+    -nographic -no-reboot -net none -device intel-iommu";
 /// The drivers that the machine loads.
 const MODULES: [&str; 3] = ["nvme", "vfio-pci", "vfio_iommu_type1"];
 
@@ -82,39 +85,15 @@ fn try_run(args: &Args) -> Result<u64, Failed> {
     }
     let boot = |what: &str| -> Result<Machine, Failed> {
         let mut qemu = Command::new("qemu-system-x86_64");
-        qemu.args([
-            "-machine",
-            "q35,kernel-irqchip=split",
-            "-accel",
-            "tcg",
-            "-cpu",
-            "max",
-        ]);
-        qemu.args([
-            "-smp",
-            "2",
-            "-m",
-            "1024",
-            "-nographic",
-            "-no-reboot",
-            "-net",
-            "none",
-        ]);
-        qemu.args(["-device", "intel-iommu"]);
+        qemu.args(MACHINE.split_whitespace());
         for (number, (disk, block)) in disks.iter().enumerate() {
             let file = format!("file={},if=none,format=raw,id=d{number}", disk.display());
             let controller = format!("nvme,serial=test{number},id=c{number}");
             let namespace = format!(
                 "nvme-ns,drive=d{number},bus=c{number},logical_block_size={block},physical_block_size={block}"
             );
-            qemu.args([
-                "-drive",
-                &file,
-                "-device",
-                &controller,
-                "-device",
-                &namespace,
-            ]);
+            qemu.args(["-drive", &file, "-device", &controller]);
+            qemu.args(["-device", &namespace]);
         }
         qemu.arg("-kernel")
             .arg(&kernel)
@@ -154,9 +133,8 @@ fn newest_kernel() -> Result<PathBuf, Failed> {
 /// Builds the program that runs in the machine, which has no libraries.
 fn build_guest() -> Result<PathBuf, Failed> {
     const TARGET: &str = "x86_64-unknown-linux-gnu";
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let directory = "target/guest";
-    let mut build = Command::new(cargo);
+    let mut build = crate::cargo();
     build.args(["build", "-p", "isobath-nvme", "--example", "guest"]);
     build.args(["--target", TARGET, "--target-dir", directory]);
     build.env("RUSTFLAGS", "-C target-feature=+crt-static");

@@ -2,6 +2,31 @@
 
 use isobath_flash::rng::Rng;
 
+/// Steps at which something is due, drawn from a seed.
+pub(crate) struct Steps {
+    pub(crate) random: Random,
+    pub(crate) at: u64,
+    within: u64,
+}
+
+impl Steps {
+    /// Those of a round, each within so many steps of the one before.
+    pub(crate) fn new(seed: u64, round: u64, within: u64) -> Steps {
+        let mut random = Random::new(seed ^ (round + 1) << 40);
+        let at = random.skewed(within);
+        Steps { random, at, within }
+    }
+
+    /// Whether one is reached, and then the next is drawn.
+    pub(crate) fn are_due(&mut self, step: u64) -> bool {
+        let are_due = step >= self.at;
+        if are_due {
+            self.at = step + self.random.skewed(self.within);
+        }
+        are_due
+    }
+}
+
 /// A seeded stream of choices.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(Rng);

@@ -1,8 +1,6 @@
 //! Random sequences of use, for as long as requested: the test `sequences` of `isobath-cli`, whose
 //! package builds the command.
 
-use std::process::Command;
-
 /// Options of `cargo xtask sequences`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -19,8 +17,7 @@ pub(crate) struct Args {
 
 /// Runs sequences; whether all stores held what they should.
 pub(crate) fn campaign(args: &Args) -> bool {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
+    let mut command = crate::cargo();
     command
         .args(["test", "--quiet", "--profile", "checked"])
         .args(["--package", "isobath-cli", "--test", "sequences"])
@@ -30,11 +27,5 @@ pub(crate) fn campaign(args: &Args) -> bool {
     if let Some(directory) = &args.directory {
         command.env("ISOBATH_SEQUENCES_DIRECTORY", directory);
     }
-    match command.status() {
-        Ok(status) => status.success(),
-        Err(error) => {
-            println!("cargo does not start: {error}");
-            false
-        }
-    }
+    crate::succeeds(&mut command)
 }

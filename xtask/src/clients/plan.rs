@@ -93,25 +93,6 @@ pub(crate) enum Shape {
     Streamed,
 }
 
-impl Shape {
-    /// Its name.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Shape::Drawn => "drawn",
-            Shape::More => "more",
-            Shape::Growing => "growing",
-            Shape::Restless => "restless",
-            Shape::Brief => "brief",
-            Shape::Copied => "copied",
-            Shape::Crowded => "crowded",
-            Shape::Spilling => "spilling",
-            Shape::Calls => "calls",
-            Shape::Overlaid => "overlaid",
-            Shape::Streamed => "streamed",
-        }
-    }
-}
-
 /// Everything that a seed decides before it runs.
 #[derive(Debug, Clone)]
 pub(crate) struct Scenario {
@@ -238,15 +219,9 @@ impl More {
             visits: random.one_of(&[0, 10, 30]),
             deletes: random.chance(50),
             growers: random.one_of(&[0, 0, 1]),
-            wide: false,
-            slow: 1,
             backups: random.one_of(&[0, 0, 0, 2]),
-            cut_within: None,
             initializes: random.chance(50),
-            calls: 0,
-            grows_log: false,
-            superblocks: 0,
-            streams: false,
+            ..More::default()
         };
         // Behind what seeds drew before.
         more.small.spill_bytes = random.one_of(&[None, None, None, Some(0), Some(300), Some(2000)]);

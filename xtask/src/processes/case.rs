@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
 use isobath::{Options, Store};
@@ -286,13 +286,7 @@ impl Case {
         environment: &[(&str, String)],
         sum: &mut Sum,
     ) -> Result<Ended, Problem> {
-        let this = std::env::current_exe().map_err(|error| error.to_string())?;
-        let mut process = Command::new(this)
-            .arg("work")
-            .arg("--directory")
-            .arg(self.directory.path())
-            .args(["--round", &self.round.to_string()])
-            .args(["--plan", &plan.to_string()])
+        let mut process = super::this("work", self.directory.path(), self.round, plan)?
             .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdout(Stdio::piped())
             .spawn()

@@ -1,12 +1,11 @@
 //! Kills processes while they write, on each way to the kernel.
 
 use std::path::PathBuf;
-use std::time::Instant;
 
 use super::case::{Case, Sum};
 use super::plan::{Calls, End, LogPlace, Plan, Wait, Way, name};
 use super::stress::probe;
-use super::{Problem, watch};
+use super::{Problem, tell, watch};
 use crate::random::Random;
 
 /// Most operations of a process before it is killed.
@@ -71,24 +70,19 @@ pub(crate) fn campaign(args: &Args) -> bool {
             continue;
         }
         for &log in &args.logs {
-            let begin = Instant::now();
             let which = format!("{}, log {}", name(&way), name(&log));
-            match one_way(args, way, log) {
-                Ok(sum) => println!(
-                    "{which}: {} writers killed, {} of them while opening; {} operations acknowledged, \
-                     {} open; slowest opening {:.0} ms; {:.1} s",
-                    args.rounds,
-                    sum.while_opening,
-                    sum.acknowledged,
-                    sum.open,
-                    sum.slowest_opening.as_secs_f64() * 1e3,
-                    begin.elapsed().as_secs_f64()
-                ),
-                Err(problem) => {
-                    println!("{which} FAILED:\n{problem}");
-                    sound = false;
-                }
-            }
+            sound &= tell(
+                &which,
+                || one_way(args, way, log),
+                |sum| {
+                    format!(
+                        "{} writers killed, {} of them while opening, the slowest in {:.0} ms",
+                        args.rounds,
+                        sum.while_opening,
+                        sum.slowest_opening.as_secs_f64() * 1e3
+                    )
+                },
+            );
         }
     }
     sound

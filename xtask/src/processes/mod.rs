@@ -10,7 +10,8 @@ pub(crate) mod stress;
 pub(crate) mod syscalls;
 pub(crate) mod worker;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,39 @@ pub(crate) struct ProcessArgs {
     /// A plan, as it is printed
     #[arg(long)]
     plan: String,
+}
+
+/// This program as a process that works on a store or reads it.
+fn this(verb: &str, directory: &Path, round: u64, plan: &plan::Plan) -> Result<Command, Problem> {
+    let this = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut process = Command::new(this);
+    process.arg(verb).arg("--directory").arg(directory);
+    process.args(["--round", &round.to_string(), "--plan", &plan.to_string()]);
+    Ok(process)
+}
+
+/// Runs a case; whether all was as it should be, which is said with `said` of its sums.
+fn tell(
+    which: &str,
+    run: impl FnOnce() -> Result<case::Sum, Problem>,
+    said: impl FnOnce(&case::Sum) -> String,
+) -> bool {
+    let begin = Instant::now();
+    match run() {
+        Ok(sum) => {
+            let (acknowledged, open) = (sum.acknowledged, sum.open);
+            let seconds = begin.elapsed().as_secs_f64();
+            println!(
+                "{which}: {}; {acknowledged} operations acknowledged, {open} open; {seconds:.1} s",
+                said(&sum)
+            );
+            true
+        }
+        Err(problem) => {
+            println!("{which} FAILED:\n{problem}");
+            false
+        }
+    }
 }
 
 /// How long a process may go without progress.
@@ -54,7 +88,7 @@ fn watch(progress: impl Fn() -> usize + Send + 'static) {
         eprintln!("no progress for {} s", MAX_WAIT.as_secs());
         // A debugger, if there is one, says more.
         let process = std::process::id().to_string();
-        let printed = std::process::Command::new("gdb")
+        let printed = Command::new("gdb")
             .args(["-p", &process, "-batch", "-ex", "thread apply all bt 16"])
             .status();
         if let Err(error) = printed {

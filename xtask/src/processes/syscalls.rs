@@ -8,11 +8,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
 
 use super::case::{Case, Sum};
 use super::plan::{Calls, End, LogPlace, Way, name};
-use super::{Problem, crash, watch};
+use super::{Problem, crash, tell, watch};
 use crate::random::Random;
 
 /// The library's source.
@@ -79,22 +78,12 @@ pub(crate) fn campaign(args: &Args) -> bool {
     });
     let cases = ways.flat_map(|&way| args.faults.iter().map(move |&faults| (way, faults)));
     for (way, faults) in cases.filter(|case| *case != (Way::Aio, Calls::Lost)) {
-        let begin = Instant::now();
         let which = format!("{}, {} faults", name(&way), name(&faults));
-        match one_case(args, &library, way, faults) {
-            Ok(sum) => println!(
-                "{which}: {} writers, {} of them stopped; {} operations acknowledged, {} open; {:.1} s",
-                args.rounds,
-                sum.stopped,
-                sum.acknowledged,
-                sum.open,
-                begin.elapsed().as_secs_f64()
-            ),
-            Err(problem) => {
-                println!("{which} FAILED:\n{problem}");
-                sound = false;
-            }
-        }
+        sound &= tell(
+            &which,
+            || one_case(args, &library, way, faults),
+            |sum| format!("{} writers, {} of them stopped", args.rounds, sum.stopped),
+        );
     }
     sound
 }

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -274,13 +273,7 @@ impl Helper<'_> {
 
     /// Has another process read the store.
     fn have_it_read(&mut self) -> Result<(), Problem> {
-        let this = std::env::current_exe().map_err(|error| error.to_string())?;
-        let output = Command::new(this)
-            .arg("read")
-            .arg("--directory")
-            .arg(&self.args.directory)
-            .args(["--round", &self.args.round.to_string()])
-            .args(["--plan", &self.plan.to_string()])
+        let output = super::this("read", &self.args.directory, self.args.round, self.plan)?
             .output()
             .map_err(|error| format!("starting a reader: {error}"))?;
         if !output.status.success() {

@@ -11,7 +11,7 @@ use super::run::{Failure, Run, beside};
 use crate::clients::recorder::Recorder;
 use crate::clients::state::{self, Created};
 use crate::history::History;
-use crate::random::Random;
+use crate::random::Steps;
 
 /// Most backups that add to one another.
 const LONGEST_CHAIN: usize = 4;
@@ -29,30 +29,25 @@ pub(super) struct Backups {
 
 /// When a round makes backups.
 pub(super) struct Schedule {
-    random: Random,
     left: u64,
-    at: u64,
+    steps: Steps,
 }
 
 impl Schedule {
     pub(super) fn new(seed: u64, round: u64, backups: u64) -> Schedule {
-        let mut random = Random::new(seed ^ (round + 1) << 40 ^ 0x6261_636b);
-        let at = random.skewed(WITHIN);
         Schedule {
-            random,
             left: backups,
-            at,
+            steps: Steps::new(seed ^ 0x6261_636b, round, WITHIN),
         }
     }
 
     /// Whether one is to begin at step `step`; and whether it adds to the last one.
     pub(super) fn is_due(&mut self, step: u64) -> Option<bool> {
-        if self.left == 0 || step < self.at {
+        if self.left == 0 || !self.steps.are_due(step) {
             return None;
         }
         self.left -= 1;
-        self.at = step + self.random.skewed(WITHIN);
-        Some(self.random.chance(65))
+        Some(self.steps.random.chance(65))
     }
 }
 
@@ -101,7 +96,7 @@ impl Run {
             Err(error) => return Err(Failure::of(format!("a backup: {error}"))),
         }
         self.backups.chain.push(path);
-        self.report.backups += 1;
+        self.report.counts.backups += 1;
         let history = recorder.history();
         let history = history.copied(began, history.now());
         let created = recorder.created();

@@ -63,7 +63,7 @@ impl Run {
         recorder: &Recorder,
         at_rest: &dyn Fn() -> bool,
     ) -> Result<(), Failure> {
-        if self.report.beside.is_multiple_of(2) {
+        if self.report.counts.beside.is_multiple_of(2) {
             recorder.pause(true);
             let problems = self.compare_words(simulation, device, at_rest);
             recorder.pause(false);
@@ -98,11 +98,11 @@ impl Run {
             if device.is_off() || !rests.map_err(|error| Failure::of(error.to_string()))? {
                 continue;
             }
-            let plan = self.scenario.device(400 + self.report.beside);
+            let plan = self.scenario.device(400 + self.report.counts.beside);
             let image = device.crash_image_with(Survivors::None, 0, plan);
             let volume = Volume::from_device(image);
             let compared = simulation.compare(volume, &self.scenario.options());
-            self.report.compared += 1;
+            self.report.counts.compared += 1;
             return compared.map_err(|error| Failure::of(format!("opening: {error}")));
         }
         Ok(Vec::new())
@@ -119,8 +119,8 @@ impl Run {
         let now = history.now();
         let history = history.until(now);
         let created = recorder.created();
-        let number = self.report.beside;
-        self.report.beside += 1;
+        let number = self.report.counts.beside;
+        self.report.counts.beside += 1;
         let survivors = if number.is_multiple_of(2) {
             Survivors::None
         } else {

@@ -110,8 +110,7 @@ fn one_cut(
         for inner in 0..ios {
             let image = image();
             image.add_rule(FaultRule::new(Fault::PowerLoss, Trigger::At(inner)));
-            let volume = Volume::from_device(image.clone());
-            drop(Simulation::open(volume, &run.scenario.options(), inner));
+            drop(run.open(&image, inner));
             if !image.is_off() {
                 break;
             }
@@ -132,8 +131,7 @@ pub(super) fn recovered(
     history: &History,
     created: &state::Created,
 ) -> Result<u64, Failure> {
-    let volume = Volume::from_device(image.clone());
-    let simulation = match Simulation::open(volume, &run.scenario.options(), 1) {
+    let simulation = match run.open(image, 1) {
         Ok(simulation) => simulation,
         // The creation was not acknowledged.
         Err(Error::NotAStore { .. } | Error::SuperblockCorrupt { .. })

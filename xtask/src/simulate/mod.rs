@@ -129,7 +129,11 @@ impl Args {
         let mut words = vec![format!("cargo xtask simulate --seed {seed}")];
         let name = |value: clap::builder::PossibleValue| value.get_name().to_owned();
         if let Some(shape) = self.shape {
-            words.push(format!("--shape {}", shape.name()));
+            words.extend(
+                shape
+                    .to_possible_value()
+                    .map(|shape| format!("--shape {}", name(shape))),
+            );
         }
         if let Some(faults) = &self.faults {
             let faults = faults.iter().filter_map(ValueEnum::to_possible_value);
@@ -288,7 +292,7 @@ mod tests {
     fn a_seed_repeats_its_run_and_another_seed_runs_otherwise() {
         let report = |seed| isolated(Scenario::draw(seed, &all())).unwrap();
         let first = report(5);
-        assert!(first.operations > 0 && first.ios > 0);
+        assert!(first.counts.operations > 0 && first.counts.ios > 0);
         assert_eq!(first, report(5));
         assert_ne!(first.hash, report(6).hash);
     }
@@ -377,19 +381,7 @@ impl Totals {
     fn add(&mut self, report: &Report) {
         self.passed += 1;
         let sum = &mut self.sum;
-        sum.operations += report.operations;
-        sum.ios += report.ios;
-        sum.crashes += report.crashes;
-        sum.interruptions += report.interruptions;
-        sum.checks += report.checks;
-        sum.beside += report.beside;
-        sum.compared += report.compared;
-        sum.backups += report.backups;
-        sum.looks += report.looks;
-        sum.overruns += report.overruns;
-        sum.superblocks += report.superblocks;
-        sum.refused += report.refused;
-        sum.unreadable += report.unreadable;
+        sum.counts.add(&report.counts);
         for (name, count) in &report.errors {
             *sum.errors.entry(name).or_default() += count;
         }
@@ -405,26 +397,7 @@ impl Totals {
             all as f64 * 60.0 / seconds
         );
         let sum = &self.sum;
-        println!(
-            "{} operations, {} I/Os, {} power cuts and {} more during recovery, {} checks, \
-             {} runs ended by detected corruption, {} records unreadable, {} switches, \
-             {} stores opened beside, {} of them compared word by word, {} without their newest superblock, \
-             {} backups restored, {} looks at streams of changes, {} of which had fallen behind",
-            sum.operations,
-            sum.ios,
-            sum.crashes,
-            sum.interruptions,
-            sum.checks,
-            sum.refused,
-            sum.unreadable,
-            self.switches,
-            sum.beside,
-            sum.compared,
-            sum.superblocks,
-            sum.backups,
-            sum.looks,
-            sum.overruns
-        );
+        println!("{}, {} switches", sum.counts.said(), self.switches);
         println!("expected errors: {:?}", sum.errors);
         if let [first, ..] = self.failed[..] {
             let again = args.command_of(first);

@@ -24,33 +24,45 @@ use crate::random::Random;
 const ROTTEN_BITS: u64 = 8;
 const ROT_EVERY: u64 = 3000;
 
+macro_rules! counts {
+    ($($name:ident $says:literal,)*) => {
+        /// What a run did, each with what is said of it.
+        #[derive(Debug, Clone, Default, PartialEq, Eq)]
+        pub(crate) struct Counts { $(pub(crate) $name: u64),* }
+
+        impl Counts {
+            pub(super) fn add(&mut self, other: &Counts) { $(self.$name += other.$name;)* }
+
+            /// All of them, in words.
+            pub(super) fn said(&self) -> String {
+                [$(format!("{} {}", self.$name, $says)),*].join(", ")
+            }
+        }
+    };
+}
+
+counts! {
+    operations "operations",
+    ios "I/Os",
+    crashes "power cuts",
+    interruptions "more during recovery",
+    checks "checks",
+    refused "runs ended by detected corruption",
+    unreadable "records unreadable",
+    beside "stores opened beside",
+    compared "of them compared word by word",
+    superblocks "without their newest superblock",
+    backups "backups restored",
+    looks "looks at streams of changes",
+    overruns "of which had fallen behind",
+}
+
 /// The report of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Report {
     /// Depends on every step, I/O and answer.
     pub(crate) hash: u64,
-    pub(crate) operations: u64,
-    pub(crate) ios: u64,
-    pub(crate) crashes: u64,
-    /// Power cuts while recovering from one.
-    pub(crate) interruptions: u64,
-    pub(crate) checks: u64,
-    /// Backups that were restored.
-    pub(crate) backups: u64,
-    /// Looks at streams of changes, and times that one had fallen behind.
-    pub(crate) looks: u64,
-    pub(crate) overruns: u64,
-    /// Stores on the drive that were opened beside the running one.
-    pub(crate) beside: u64,
-    /// Of these, compared word by word.
-    pub(crate) compared: u64,
-    /// Stores on the drive that were opened beside the running one, or after it, without their
-    /// newest superblock.
-    pub(crate) superblocks: u64,
-    /// Runs that ended because the store refused to open, having found corruption.
-    pub(crate) refused: u64,
-    /// Records that could not be read because they are corrupt.
-    pub(crate) unreadable: u64,
+    pub(crate) counts: Counts,
     pub(crate) errors: BTreeMap<&'static str, u64>,
 }
 
@@ -179,21 +191,43 @@ impl Run {
         round: u64,
     ) -> Result<Option<Simulation>, Failure> {
         let seed = self.scenario.seed.wrapping_add(round << 48);
-        let volume = Volume::from_device(between.device.clone());
-        let options = self.scenario.options();
         let opened = if round == 0 {
-            Simulation::new(volume, &options, seed)
+            let volume = Volume::from_device(between.device.clone());
+            Simulation::new(volume, &self.scenario.options(), seed)
         } else {
-            Simulation::open(volume, &options, seed)
+            self.open(&between.device, seed)
         };
-        match opened {
-            Ok(simulation) => Ok(Some(simulation)),
-            Err(error) if self.is_detected(&error) => {
-                self.report.refused += 1;
-                Ok(None)
-            }
-            Err(error) => Err(Failure::of(format!("opening for round {round}: {error}"))),
+        self.or_refused(opened, format_args!("opening for round {round}"))
+    }
+
+    /// Opens what is on a drive.
+    pub(super) fn open(&self, device: &Arc<FaultDevice>, seed: u64) -> Result<Simulation, Error> {
+        let volume = Volume::from_device(Arc::clone(device) as _);
+        Simulation::open(volume, &self.scenario.options(), seed)
+    }
+
+    /// What came of something, or nothing where the faults of this run explain that it failed.
+    pub(super) fn unless_detected<T>(
+        &self,
+        done: Result<T, Error>,
+        what: impl std::fmt::Display,
+    ) -> Result<Option<T>, Failure> {
+        match done {
+            Ok(done) => Ok(Some(done)),
+            Err(error) if self.is_detected(&error) => Ok(None),
+            Err(error) => Err(Failure::of(format!("{what}: {error}"))),
         }
+    }
+
+    /// The same, and a run that ends here is counted.
+    pub(super) fn or_refused<T>(
+        &mut self,
+        done: Result<T, Error>,
+        what: impl std::fmt::Display,
+    ) -> Result<Option<T>, Failure> {
+        let done = self.unless_detected(done, what)?;
+        self.report.counts.refused += u64::from(done.is_none());
+        Ok(done)
     }
 
     /// An error that says what the faults of this run have done.
@@ -306,7 +340,7 @@ impl Run {
             }
         }
         self.note(simulation.trace_hash());
-        self.report.operations += recorder.history().transactions.len() as u64;
+        self.report.counts.operations += recorder.history().transactions.len() as u64;
         for (name, count) in recorder.counts() {
             *self.report.errors.entry(name).or_default() += count;
         }
@@ -365,14 +399,11 @@ impl Run {
             let what = format!("round {round}: {accounted} of {frames} frames are accounted for");
             return Err(Failure::of(what));
         }
-        match closed {
-            Err(error) if !self.is_detected(&error) => {
-                Err(Failure::of(format!("closing: {error}")))
-            }
-            Err(_) => Ok(Ended::Failed),
-            Ok(Ok(problems)) if problems.is_empty() => Ok(Ended::Done),
-            Ok(Ok(problems)) => Err(Failure { problems }.at(format!("round {round}, closed"))),
-            Ok(Err(error)) => Err(Failure::of(format!("opening what was closed: {error}"))),
+        match self.unless_detected(closed, "closing")? {
+            None => Ok(Ended::Failed),
+            Some(Ok(problems)) if problems.is_empty() => Ok(Ended::Done),
+            Some(Ok(problems)) => Err(Failure { problems }.at(format!("round {round}, closed"))),
+            Some(Err(error)) => Err(Failure::of(format!("opening what was closed: {error}"))),
         }
     }
 
@@ -498,20 +529,14 @@ impl Run {
 
     /// `store.check` finds nothing; what it should find is in the report.
     pub(super) fn sound(&mut self, store: &Store, round: u64) -> Result<(), Failure> {
-        self.report.checks += 1;
-        let faults = &self.scenario.faults;
-        match store.check(&mut |_, _| {}) {
-            Ok(report) if report.problems.is_empty() || faults.corruption.is_some() => Ok(()),
-            Ok(report) => Err(Failure {
-                problems: report
-                    .problems
-                    .into_iter()
-                    .map(|problem| format!("round {round}: check: {problem}"))
-                    .collect(),
-            }),
-            Err(error) if self.is_detected(&error) => Ok(()),
-            Err(error) => Err(Failure::of(format!("round {round}: check: {error}"))),
+        self.report.counts.checks += 1;
+        let done = store.check(&mut |_, _| {});
+        let report = self.unless_detected(done, format_args!("round {round}: check"))?;
+        let problems = report.map_or_else(Vec::new, |report| report.problems);
+        if problems.is_empty() || self.scenario.faults.corruption.is_some() {
+            return Ok(());
         }
+        Err(Failure { problems }.at(format_args!("round {round}: check")))
     }
 
     /// Judges a history whose last state was read; `running` if nothing happened
@@ -522,7 +547,7 @@ impl Run {
         mut history: History,
         running: bool,
     ) -> Result<BTreeMap<Key, Version>, Failure> {
-        self.report.unreadable += state.unreadable.len() as u64;
+        self.report.counts.unreadable += state.unreadable.len() as u64;
         let (universe, faults) = (&self.records.universe, &self.scenario.faults);
         let judged = judge(universe, faults, state, &mut history, running);
         for transaction in &history.transactions {
@@ -540,14 +565,14 @@ impl Run {
         round: u64,
     ) -> Result<bool, Failure> {
         self.note(between.device.digest());
-        self.report.ios += between.device.io_count();
+        self.report.counts.ios += between.device.io_count();
         let plan = self.scenario.device(round + 1);
         let (data, log) = match ended {
             // After the store was closed the power may be switched off.
             Ended::Done if self.scenario.more.beside > 0 => (Survivors::None, Survivors::None),
             Ended::Done | Ended::Failed => (Survivors::Executed, Survivors::Executed),
             Ended::Cut => {
-                self.report.crashes += 1;
+                self.report.counts.crashes += 1;
                 survivors(&mut self.random, self.scenario.separate_log)
             }
         };
@@ -565,18 +590,10 @@ impl Run {
         between.device = image;
         between.next_version = recorder.versions_so_far();
         let seed = self.scenario.seed ^ 0x6f70_656e ^ round << 40;
-        let volume = Volume::from_device(between.device.clone());
-        let simulation = match Simulation::open(volume, &self.scenario.options(), seed) {
-            Ok(simulation) => simulation,
-            Err(error) if self.is_detected(&error) => {
-                self.report.refused += 1;
-                return Ok(false);
-            }
-            Err(error) => {
-                return Err(Failure::of(format!(
-                    "reopening after round {round}: {error}"
-                )));
-            }
+        let opened = self.open(&between.device, seed);
+        let what = format_args!("reopening after round {round}");
+        let Some(simulation) = self.or_refused(opened, what)? else {
+            return Ok(false);
         };
         let store = simulation.store();
         let state = state::read(store, &self.records.universe, &recorder.created());

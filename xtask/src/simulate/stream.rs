@@ -9,7 +9,7 @@ use isobath_io::FaultDevice;
 
 use super::run::{Failure, Run};
 use crate::clients::data::version_of;
-use crate::random::Random;
+use crate::random::Steps;
 
 /// Steps between two looks, at most.
 const WITHIN: u64 = 300;
@@ -27,32 +27,26 @@ pub(super) struct Copy {
 
 /// When a round looks at its stream.
 pub(super) struct Looks {
-    random: Random,
-    at: u64,
+    steps: Steps,
     /// The stream, if it stays open between two looks.
     open: Option<Changes>,
 }
 
 impl Looks {
     pub(super) fn new(seed: u64, round: u64) -> Looks {
-        let mut random = Random::new(seed ^ (round + 1) << 40 ^ 0x7374_7265);
-        let at = random.skewed(WITHIN);
         Looks {
-            random,
-            at,
+            steps: Steps::new(seed ^ 0x7374_7265, round, WITHIN),
             open: None,
         }
     }
 
     pub(super) fn are_due(&mut self, step: u64) -> bool {
-        if step < self.at {
-            return false;
-        }
-        self.at = step + 1 + self.random.skewed(WITHIN);
-        if self.random.chance(30) {
+        let are_due = self.steps.are_due(step);
+        self.steps.at += u64::from(are_due);
+        if are_due && self.steps.random.chance(30) {
             self.open = None;
         }
-        true
+        are_due
     }
 }
 
@@ -189,7 +183,7 @@ impl Run {
         for _ in 0..MAX_ATTEMPTS {
             match self.copy.go_on(simulation.store(), looks) {
                 Ok(()) => {
-                    self.report.looks += 1;
+                    self.report.counts.looks += 1;
                     return Ok(());
                 }
                 Err(_) if device.is_off() => {
@@ -198,7 +192,7 @@ impl Run {
                 }
                 Err(Stopped::Again) => {}
                 Err(Stopped::Behind) => {
-                    self.report.overruns += 1;
+                    self.report.counts.overruns += 1;
                     self.copy = Copy::default();
                 }
                 Err(Stopped::Wrong(what)) => return Err(Failure::of(what)),
@@ -235,7 +229,7 @@ impl Run {
             Some(difference) => {
                 let stream = format!("{:?}", looks.open);
                 let durable = simulation.store().log_position();
-                let overruns = self.report.overruns;
+                let overruns = self.report.counts.overruns;
                 Err(Failure::of(format!(
                     "{difference}; {stream}, durable {durable:?}, {overruns} overruns"
                 )))

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use isobath::{Error, Simulation, Volume};
+use isobath::Error;
 use isobath_io::{FaultDevice, Survivors};
 
 use super::run::{Failure, Run, beside};
@@ -15,7 +15,7 @@ use crate::clients::plan::Scenario;
 use crate::clients::recorder::Recorder;
 use crate::clients::state;
 use crate::history::History;
-use crate::random::Random;
+use crate::random::Steps;
 
 /// Offsets of the two superblocks, and of the number in each.
 const PLACES: [u64; 2] = [0, 32_768];
@@ -26,9 +26,8 @@ const WITHIN: u64 = 6000;
 
 /// When a round looks.
 pub(super) struct Superblocks {
-    random: Random,
     left: u64,
-    at: u64,
+    steps: Steps,
     /// The device's length so far.
     length: u64,
     /// The log's place in the last superblocks.
@@ -43,13 +42,11 @@ const AFTER_MOVE: u64 = 300;
 
 impl Superblocks {
     pub(super) fn new(scenario: &Scenario, round: u64) -> Superblocks {
-        let mut random = Random::new(scenario.seed ^ (round + 1) << 40 ^ 0x7375_7065);
         let faults = &scenario.faults;
         let looks = faults.io.is_none() && faults.corruption.is_none();
         Superblocks {
             left: if looks { scenario.more.superblocks } else { 0 },
-            at: random.skewed(WITHIN),
-            random,
+            steps: Steps::new(scenario.seed ^ 0x7375_7065, round, WITHIN),
             length: 0,
             log: [0; 4],
         }
@@ -81,14 +78,11 @@ impl Superblocks {
             return true;
         }
         if self.has_moved(step, device) {
-            self.at = self.at.min(step + AFTER_MOVE);
+            self.steps.at = self.steps.at.min(step + AFTER_MOVE);
         }
-        if step < self.at {
-            return false;
-        }
-        self.left -= 1;
-        self.at = step + self.random.skewed(WITHIN);
-        true
+        let is_due = self.steps.are_due(step);
+        self.left -= u64::from(is_due);
+        is_due
     }
 }
 
@@ -147,7 +141,7 @@ impl Run {
         device: &FaultDevice,
         recorder: &Recorder,
     ) -> Result<(), Failure> {
-        let number = self.report.superblocks;
+        let number = self.report.counts.superblocks;
         let survivors = match number % 2 {
             0 => Survivors::Executed,
             _ => Survivors::Random,
@@ -160,7 +154,7 @@ impl Run {
         let history = recorder.history();
         let history = history.until(history.now());
         let opens = self.scenario.log;
-        self.report.superblocks += 1;
+        self.report.counts.superblocks += 1;
         let created = recorder.created();
         beside(|| self.open_image(&image, &history, &created, opens, false))
     }
@@ -181,7 +175,7 @@ impl Run {
         if !corrupt_newest(&image) {
             return Ok(());
         }
-        self.report.superblocks += 1;
+        self.report.counts.superblocks += 1;
         let (history, created) = (recorder.history(), recorder.created());
         beside(|| self.open_image(&image, &history, &created, true, true))
     }
@@ -194,11 +188,9 @@ impl Run {
         opens: bool,
         was_closed: bool,
     ) -> Result<(), Failure> {
-        let volume = Volume::from_device(Arc::clone(image) as _);
-        let simulation = match Simulation::open(volume, &self.scenario.options(), 1) {
+        let simulation = match self.open(image, 1) {
             Ok(simulation) if opens => simulation,
-            Ok(simulation) => {
-                drop(simulation);
+            Ok(_) => {
                 return Err(Failure::of(
                     "a store opens that has no log and was not closed",
                 ));

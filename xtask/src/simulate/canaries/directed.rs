@@ -61,8 +61,7 @@ impl Directed {
 
     /// Builds the test's program; where it is.
     fn build(&self) -> Result<PathBuf, String> {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut command = Command::new(cargo);
+        let mut command = crate::cargo();
         command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
         command.args(["test", "--no-run", "--package", self.package]);
         match self.file {

@@ -74,7 +74,7 @@ impl std::fmt::Display for FoundBy {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             FoundBy::Seeds(hunt) => {
-                let mut words = vec![hunt.shape.name().to_owned()];
+                let mut words = vec![format!("{:?}", hunt.shape).to_lowercase()];
                 let faults = hunt.faults.iter();
                 words.extend(faults.map(|fault| format!("{fault:?}").to_lowercase()));
                 if hunt.scale > 1 {
