@@ -54,3 +54,29 @@ pub enum FitError {
         operation: Operation,
     },
 }
+
+impl FitError {
+    pub(crate) fn no_convergence(what: impl ToString) -> FitError {
+        let what = what.to_string();
+        FitError::DidNotConverge { what }
+    }
+
+    /// The first of these, each with how many a model needs and how many there are, of which there
+    /// are too few.
+    pub(crate) fn unless_enough(
+        model: ModelKind,
+        operation: Operation,
+        all: &[(&'static str, usize, usize)],
+    ) -> Result<(), FitError> {
+        match all.iter().find(|(_, needed, found)| found < needed) {
+            Some(&(what, needed, found)) => Err(FitError::TooFewPoints {
+                model,
+                operation,
+                what,
+                needed,
+                found,
+            }),
+            None => Ok(()),
+        }
+    }
+}

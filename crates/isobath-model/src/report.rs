@@ -4,6 +4,7 @@
 use serde::Serialize;
 
 use crate::drive::{Coefficient, ConcurrencyCosts, ModelKind, costs_per_concurrency, pure_samples};
+use crate::error::FitError;
 use crate::point::{Operation, Sample};
 use crate::profile::DeviceProfile;
 use crate::select::{Comparison, ExtrapolationError, HeldOutError, Predictor};
@@ -66,29 +67,23 @@ impl ModelReport {
         let rows = comparison
             .candidates
             .iter()
-            .map(|candidate| match &candidate.outcome {
-                Ok(predictor) => ModelRow {
+            .map(|candidate| {
+                let fitted = candidate.outcome.as_ref().ok();
+                let of_unseen = |fitted: &Predictor| {
+                    HeldOutError::of(fitted.model(), unseen.as_ref()?)
+                        .ok()
+                        .flatten()
+                };
+                ModelRow {
                     kind: candidate.kind,
-                    r_squared: r_squared(predictor, &samples),
-                    held_out: predictor.held_out(),
-                    extrapolation: predictor.extrapolation().to_vec(),
-                    unseen: unseen
-                        .as_ref()
-                        .and_then(|s| HeldOutError::of(predictor.model(), s).ok().flatten()),
-                    coefficients: predictor.model().coefficients(),
-                    failure: None,
+                    r_squared: fitted.and_then(|fitted| r_squared(fitted, &samples)),
+                    held_out: fitted.and_then(Predictor::held_out),
+                    extrapolation: fitted.map_or_else(Vec::new, |f| f.extrapolation().to_vec()),
+                    unseen: fitted.and_then(of_unseen),
+                    coefficients: fitted.map_or_else(Vec::new, |f| f.model().coefficients()),
+                    failure: candidate.outcome.as_ref().err().map(FitError::to_string),
                     chosen: chosen == Some(candidate.kind),
-                },
-                Err(error) => ModelRow {
-                    kind: candidate.kind,
-                    r_squared: None,
-                    held_out: None,
-                    extrapolation: Vec::new(),
-                    unseen: None,
-                    coefficients: Vec::new(),
-                    failure: Some(error.to_string()),
-                    chosen: false,
-                },
+                }
             })
             .collect();
         let residuals = comparison

@@ -232,38 +232,22 @@ impl Workload {
         if (sum - 1.0).abs() > SHARES_TOLERANCE {
             // As a person would add them up.
             let sum = (sum * 1e6).round() / 1e6;
-            let line = check.line_of_table("operations");
-            let problem =
-                "is the sum of the shares of point_reads, scans, updates and inserts; it must be 1";
             return Err(WorkloadError::Invalid {
-                line,
+                line: check.line_of_table("operations"),
                 field: "operations",
                 value: sum,
-                problem,
+                problem: "is the sum of the shares of point_reads, scans, updates and inserts; it must be 1",
             });
         }
-        if let Some(field) = &file.operations.scan_records
-            && self.scan_records > self.record_count
-        {
+        if let Some(records) = &file.operations.scan_records {
+            let fits = |records| records <= self.record_count;
             let problem = "is more than data.record_count";
-            return Err(WorkloadError::Invalid {
-                line: check.line_at(field.span().start),
-                field: "operations.scan_records",
-                value: self.scan_records,
-                problem,
-            });
+            check.holds("operations.scan_records", records, fits, problem)?;
         }
-        if let (Some(capacity), Some(field)) = (self.capacity_bytes, &file.drive.capacity_bytes)
-            && capacity < self.data_bytes()
-        {
+        if let Some(capacity) = &file.drive.capacity_bytes {
+            let fits = |capacity| capacity >= self.data_bytes();
             let problem = "is less than the records themselves need (record_count × (key_bytes + value_bytes))";
-            let line = check.line_at(field.span().start);
-            return Err(WorkloadError::Invalid {
-                line,
-                field: "drive.capacity_bytes",
-                value: capacity,
-                problem,
-            });
+            check.holds("drive.capacity_bytes", capacity, fits, problem)?;
         }
         Ok(())
     }

@@ -225,9 +225,7 @@ fn solve_linearized(
 }
 
 fn no_convergence() -> FitError {
-    FitError::DidNotConverge {
-        what: "a rational cost function".into(),
-    }
+    FitError::no_convergence("a rational cost function")
 }
 
 #[cfg(test)]

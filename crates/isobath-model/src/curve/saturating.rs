@@ -42,7 +42,7 @@ impl Saturating {
     /// Parameters; a curve needs at least as many distinct k.
     pub const PARAMETER_COUNT: usize = 4;
 
-    fn from_values(v: &[f64]) -> Self {
+    pub(crate) fn from_values(v: &[f64]) -> Self {
         Self {
             limit: v[0],
             removable: v[1],
@@ -128,9 +128,7 @@ fn largest(errors: &[f64]) -> f64 {
 }
 
 fn no_convergence() -> FitError {
-    FitError::DidNotConverge {
-        what: "the saturating cost curve".into(),
-    }
+    FitError::no_convergence("the saturating cost curve")
 }
 
 #[cfg(test)]

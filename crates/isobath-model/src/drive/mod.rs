@@ -27,61 +27,75 @@ pub use surface::Surface;
 use crate::error::FitError;
 use crate::point::{OperatingPoint, Operation, Sample, check};
 
-/// The models that can be fitted, from the coarsest to the finest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum ModelKind {
+macro_rules! models {
+    ($($(#[$about:meta])* $kind:ident($form:ty) $name:literal,)*) => {
+        /// The models that can be fitted, from the coarsest to the finest.
+        #[derive(
+            Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+        )]
+        #[serde(rename_all = "snake_case")]
+        #[non_exhaustive]
+        pub enum ModelKind { $($(#[$about])* $kind),* }
+
+        impl ModelKind {
+            /// All kinds, coarsest first.
+            pub const ALL: [Self; [$(Self::$kind),*].len()] = [$(Self::$kind),*];
+        }
+
+        impl fmt::Display for ModelKind {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Self::$kind => $name),* })
+            }
+        }
+
+        /// A fitted model of a drive.
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        #[non_exhaustive]
+        pub enum DriveModel { $($(#[$about])* $kind($form)),* }
+
+        impl DriveModel {
+            /// Which model this is.
+            pub fn kind(&self) -> ModelKind {
+                match self { $(Self::$kind(_) => ModelKind::$kind),* }
+            }
+
+            /// Wall time per page in µs, all I/Os in flight together.
+            ///
+            /// Positive and finite for every model except [`ModelKind::MqssdPrinted`] and
+            /// [`ModelKind::MqssdPrintedAdded`], whose rational functions may have poles.
+            pub fn page_cost_us(&self, point: &OperatingPoint) -> Result<f64, FitError> {
+                match self { $(Self::$kind(model) => model.page_cost_us(point)),* }
+            }
+
+            /// All fitted numbers with their units.
+            pub fn coefficients(&self) -> Vec<Coefficient> {
+                match self { $(Self::$kind(model) => model.coefficients()),* }
+            }
+        }
+    };
+}
+
+models! {
     /// Disk access machine, equation 1: every page costs the same.
-    Dam,
+    Dam(PerOperation<Dam>) "DAM",
     /// Parallel DAM, equations 2 and 4: cost falls as 1/k down to `P` pages at a time.
-    Pdam,
+    Pdam(PerOperation<Pdam>) "PDAM",
     /// Affine, equation 3 with costs added: setup plus transfer, no concurrency.
-    Affine,
+    Affine(PerOperation<Affine>) "affine",
     /// MQSSD as printed: per-k least squares, rational functions (5, 6), rates added (7, 8), which
     /// is a slip.
-    MqssdPrinted,
+    MqssdPrinted(PerOperation<MqssdPrinted>) "MQSSD as printed",
     /// MQSSD as printed, but with costs added, as equations 5 and 6 mean.
-    MqssdPrintedAdded,
+    MqssdPrintedAdded(PerOperation<MqssdPrintedAdded>) "MQSSD as printed, costs added",
     /// MQSSD as corrected: costs added, saturating s, β, t, α, relative errors.
-    Mqssd,
+    Mqssd(PerOperation<Mqssd>) "MQSSD as corrected",
     /// MQSSD as corrected with a smooth residual, where a whole grid was measured.
-    MqssdSmooth,
+    MqssdSmooth(PerOperation<Smooth>) "MQSSD as corrected with smooth residual",
     /// Queue form: latency divided by k against the drive's service time.
-    Queue,
+    Queue(Queue) "queue form",
     /// Queue form with a low-order correction surface over the logarithms.
-    Surface,
-}
-
-impl ModelKind {
-    /// All kinds, coarsest first.
-    pub const ALL: [Self; 9] = [
-        Self::Dam,
-        Self::Pdam,
-        Self::Affine,
-        Self::MqssdPrinted,
-        Self::MqssdPrintedAdded,
-        Self::Mqssd,
-        Self::MqssdSmooth,
-        Self::Queue,
-        Self::Surface,
-    ];
-}
-
-impl fmt::Display for ModelKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Dam => "DAM",
-            Self::Pdam => "PDAM",
-            Self::Affine => "affine",
-            Self::MqssdPrinted => "MQSSD as printed",
-            Self::MqssdPrintedAdded => "MQSSD as printed, costs added",
-            Self::Mqssd => "MQSSD as corrected",
-            Self::MqssdSmooth => "MQSSD as corrected with smooth residual",
-            Self::Queue => "queue form",
-            Self::Surface => "queue form with correction surface",
-        })
-    }
+    Surface(Surface) "queue form with correction surface",
 }
 
 /// One fitted number, for reports.
@@ -212,31 +226,6 @@ fn mixed_cost(
     Ok(read + write)
 }
 
-/// A fitted model of a drive.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum DriveModel {
-    /// See [`ModelKind::Dam`].
-    Dam(PerOperation<Dam>),
-    /// See [`ModelKind::Pdam`].
-    Pdam(PerOperation<Pdam>),
-    /// See [`ModelKind::Affine`].
-    Affine(PerOperation<Affine>),
-    /// See [`ModelKind::MqssdPrinted`].
-    MqssdPrinted(PerOperation<MqssdPrinted>),
-    /// See [`ModelKind::MqssdPrintedAdded`].
-    MqssdPrintedAdded(PerOperation<MqssdPrintedAdded>),
-    /// See [`ModelKind::Mqssd`].
-    Mqssd(PerOperation<Mqssd>),
-    /// See [`ModelKind::MqssdSmooth`].
-    MqssdSmooth(PerOperation<Smooth>),
-    /// See [`ModelKind::Queue`].
-    Queue(Queue),
-    /// See [`ModelKind::Surface`].
-    Surface(Surface),
-}
-
 impl DriveModel {
     /// Fits one kind of model to measured points.
     pub fn fit(kind: ModelKind, samples: &[Sample]) -> Result<Self, FitError> {
@@ -283,39 +272,6 @@ impl DriveModel {
         })
     }
 
-    /// Which model this is.
-    pub fn kind(&self) -> ModelKind {
-        match self {
-            Self::Dam(_) => ModelKind::Dam,
-            Self::Pdam(_) => ModelKind::Pdam,
-            Self::Affine(_) => ModelKind::Affine,
-            Self::MqssdPrinted(_) => ModelKind::MqssdPrinted,
-            Self::MqssdPrintedAdded(_) => ModelKind::MqssdPrintedAdded,
-            Self::Mqssd(_) => ModelKind::Mqssd,
-            Self::MqssdSmooth(_) => ModelKind::MqssdSmooth,
-            Self::Queue(_) => ModelKind::Queue,
-            Self::Surface(_) => ModelKind::Surface,
-        }
-    }
-
-    /// Wall time per page in µs, all I/Os in flight together.
-    ///
-    /// Positive and finite for every model except [`ModelKind::MqssdPrinted`] and
-    /// [`ModelKind::MqssdPrintedAdded`], whose rational functions may have poles.
-    pub fn page_cost_us(&self, point: &OperatingPoint) -> Result<f64, FitError> {
-        match self {
-            Self::Dam(m) => m.page_cost_us(point),
-            Self::Pdam(m) => m.page_cost_us(point),
-            Self::Affine(m) => m.page_cost_us(point),
-            Self::MqssdPrinted(m) => m.page_cost_us(point),
-            Self::MqssdPrintedAdded(m) => m.page_cost_us(point),
-            Self::Mqssd(m) => m.page_cost_us(point),
-            Self::MqssdSmooth(m) => m.page_cost_us(point),
-            Self::Queue(m) => m.page_cost_us(point),
-            Self::Surface(m) => m.page_cost_us(point),
-        }
-    }
-
     /// Pages of 4 KiB per second.
     pub fn throughput_pages_per_s(&self, point: &OperatingPoint) -> Result<f64, FitError> {
         Ok(1e6 / self.page_cost_us(point)?)
@@ -324,20 +280,5 @@ impl DriveModel {
     /// Mean latency of one I/O in µs with `k` in flight, by Little's law.
     pub fn io_latency_us(&self, point: &OperatingPoint) -> Result<f64, FitError> {
         Ok(self.page_cost_us(point)? * point.io_pages * point.concurrency)
-    }
-
-    /// All fitted numbers with their units.
-    pub fn coefficients(&self) -> Vec<Coefficient> {
-        match self {
-            Self::Dam(m) => m.coefficients(),
-            Self::Pdam(m) => m.coefficients(),
-            Self::Affine(m) => m.coefficients(),
-            Self::MqssdPrinted(m) => m.coefficients(),
-            Self::MqssdPrintedAdded(m) => m.coefficients(),
-            Self::Mqssd(m) => m.coefficients(),
-            Self::MqssdSmooth(m) => m.coefficients(),
-            Self::Queue(m) => m.coefficients(),
-            Self::Surface(m) => m.coefficients(),
-        }
     }
 }

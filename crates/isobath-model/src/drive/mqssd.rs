@@ -3,6 +3,7 @@
 use nalgebra::DMatrix;
 use serde::{Deserialize, Serialize};
 
+use super::queue::enough;
 use super::simple::distinct_values;
 use super::{Coefficient, ModelKind, PureModel};
 use crate::curve::{CostCurve, Rational, RationalDegree, Saturating};
@@ -77,22 +78,12 @@ pub struct MqssdPrinted {
     pub transfer: Rational,
 }
 
-impl PureModel for MqssdPrinted {
-    const KIND: ModelKind = ModelKind::MqssdPrinted;
-
-    fn fit_pure(operation: Operation, samples: &[Sample]) -> Result<Self, FitError> {
+impl MqssdPrinted {
+    fn fit(model: ModelKind, operation: Operation, samples: &[Sample]) -> Result<Self, FitError> {
         let rows = costs_per_concurrency(samples);
         let needed = RationalDegree::Two.parameter_count();
-        if rows.len() < needed {
-            let what = "values of k, each with two shares of random accesses,";
-            return Err(FitError::TooFewPoints {
-                model: Self::KIND,
-                operation,
-                what,
-                needed,
-                found: rows.len(),
-            });
-        }
+        let what = "values of k, each with two shares of random accesses,";
+        FitError::unless_enough(model, operation, &[(what, needed, rows.len())])?;
         let degree = match operation {
             Operation::Write if rows.len() >= RationalDegree::Three.parameter_count() => {
                 RationalDegree::Three
@@ -109,6 +100,14 @@ impl PureModel for MqssdPrinted {
             transfer: Rational::fit_as_printed(&column(|r| r.transfer_us), degree)?,
             rows,
         })
+    }
+}
+
+impl PureModel for MqssdPrinted {
+    const KIND: ModelKind = ModelKind::MqssdPrinted;
+
+    fn fit_pure(operation: Operation, samples: &[Sample]) -> Result<Self, FitError> {
+        Self::fit(Self::KIND, operation, samples)
     }
 
     fn page_cost_us(&self, point: &OperatingPoint) -> f64 {
@@ -144,23 +143,7 @@ impl PureModel for MqssdPrintedAdded {
     const KIND: ModelKind = ModelKind::MqssdPrintedAdded;
 
     fn fit_pure(operation: Operation, samples: &[Sample]) -> Result<Self, FitError> {
-        let printed = MqssdPrinted::fit_pure(operation, samples).map_err(|e| match e {
-            FitError::TooFewPoints {
-                operation,
-                what,
-                needed,
-                found,
-                ..
-            } => FitError::TooFewPoints {
-                model: Self::KIND,
-                operation,
-                what,
-                needed,
-                found,
-            },
-            other => other,
-        })?;
-        Ok(Self(printed))
+        MqssdPrinted::fit(Self::KIND, operation, samples).map(Self)
     }
 
     fn page_cost_us(&self, point: &OperatingPoint) -> f64 {
@@ -194,9 +177,6 @@ pub struct Mqssd {
 const SHAPE_PRIOR_WEIGHT: f64 = 0.05;
 
 impl Mqssd {
-    /// Least number of points per operation.
-    pub const POINTS_MIN: usize = 6;
-
     /// Setups that a page pays for, in those of random I/Os.
     pub fn setups_per_page(&self, point: &OperatingPoint) -> f64 {
         let sequential = (1.0 - point.random_share) * self.sequential_setup_share;
@@ -204,15 +184,9 @@ impl Mqssd {
     }
 
     fn from_values(v: &[f64]) -> Self {
-        let curve = |v: &[f64]| Saturating {
-            limit: v[0],
-            removable: v[1],
-            half_concurrency: v[2],
-            sharpness: v[3],
-        };
         Self {
-            setup: curve(&v[..4]),
-            transfer: curve(&v[4..8]),
+            setup: Saturating::from_values(&v[..4]),
+            transfer: Saturating::from_values(&v[4..8]),
             sequential_setup_share: v[8],
         }
     }
@@ -233,12 +207,8 @@ impl Mqssd {
     }
 
     fn from_minimum(minimum: Option<Minimum>) -> Result<Self, FitError> {
-        match minimum {
-            Some(minimum) => Ok(Self::from_values(&minimum.values)),
-            None => Err(FitError::DidNotConverge {
-                what: ModelKind::Mqssd.to_string(),
-            }),
-        }
+        let minimum = minimum.ok_or_else(|| FitError::no_convergence(Self::KIND))?;
+        Ok(Self::from_values(&minimum.values))
     }
 
     /// Ranges and starts from the points.
@@ -266,30 +236,6 @@ impl Mqssd {
 const PARAMETER_COUNT: usize = 9;
 /// Parameters with a prior: k₀ and p of both curves, and the sequential share.
 const SHAPES: [usize; 5] = [2, 3, 6, 7, 8];
-
-fn enough(operation: Operation, samples: &[Sample]) -> Result<(), FitError> {
-    let too_few = |what, needed, found| {
-        Err(FitError::TooFewPoints {
-            model: ModelKind::Mqssd,
-            operation,
-            what,
-            needed,
-            found,
-        })
-    };
-    if samples.len() < Mqssd::POINTS_MIN {
-        return too_few("points", Mqssd::POINTS_MIN, samples.len());
-    }
-    let concurrencies = distinct_values(samples.iter().map(|s| s.point.concurrency));
-    if concurrencies < 3 {
-        return too_few("values of k", 3, concurrencies);
-    }
-    let sizes = distinct_values(samples.iter().map(|s| s.point.io_pages));
-    if sizes < 2 {
-        return too_few("I/O sizes", 2, sizes);
-    }
-    Ok(())
-}
 
 /// ln(cost / measured) of every sample, and the priors.
 struct LogErrors<'a> {
@@ -335,7 +281,7 @@ impl PureModel for Mqssd {
     const KIND: ModelKind = ModelKind::Mqssd;
 
     fn fit_pure(operation: Operation, samples: &[Sample]) -> Result<Self, FitError> {
-        enough(operation, samples)?;
+        enough(Self::KIND, operation, samples)?;
         let parameters = Self::parameters(samples);
         let starts: Vec<Vec<f64>> = [0.5, 8.0, 32.0]
             .iter()
@@ -353,7 +299,7 @@ impl PureModel for Mqssd {
     }
 
     fn fit_near(operation: Operation, samples: &[Sample], near: &Self) -> Result<Self, FitError> {
-        enough(operation, samples)?;
+        enough(Self::KIND, operation, samples)?;
         let parameters = Self::parameters(samples);
         let errors = LogErrors {
             samples,

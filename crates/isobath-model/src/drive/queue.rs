@@ -267,9 +267,7 @@ impl Queue {
             Some(start) => minimize_from(&parameters, &[start], &errors),
             None => minimize(&parameters, &starts(&parameters), &errors),
         };
-        let minimum = minimum.ok_or_else(|| FitError::DidNotConverge {
-            what: model.to_string(),
-        })?;
+        let minimum = minimum.ok_or_else(|| FitError::no_convergence(model))?;
         Ok(Self::from_values(&known, &minimum.values))
     }
 
@@ -340,30 +338,20 @@ fn starts(parameters: &[Parameter]) -> Vec<Vec<f64>> {
     [0.7, 2.0, 4.0].map(start).to_vec()
 }
 
-fn enough(model: ModelKind, operation: Operation, own: &[Sample]) -> Result<(), FitError> {
-    let checks = [
+/// Whether there are enough points for a curve over k and one over the size of I/Os.
+pub(super) fn enough(
+    model: ModelKind,
+    operation: Operation,
+    own: &[Sample],
+) -> Result<(), FitError> {
+    let concurrencies = distinct_values(own.iter().map(|s| s.point.concurrency));
+    let sizes = distinct_values(own.iter().map(|s| s.point.io_pages));
+    let all = [
         ("points", QueueCost::POINTS_MIN, own.len()),
-        (
-            "values of k",
-            3,
-            distinct_values(own.iter().map(|s| s.point.concurrency)),
-        ),
-        (
-            "I/O sizes",
-            2,
-            distinct_values(own.iter().map(|s| s.point.io_pages)),
-        ),
+        ("values of k", 3, concurrencies),
+        ("I/O sizes", 2, sizes),
     ];
-    match checks.into_iter().find(|(_, needed, found)| found < needed) {
-        Some((what, needed, found)) => Err(FitError::TooFewPoints {
-            model,
-            operation,
-            what,
-            needed,
-            found,
-        }),
-        None => Ok(()),
-    }
+    FitError::unless_enough(model, operation, &all)
 }
 
 #[cfg(test)]

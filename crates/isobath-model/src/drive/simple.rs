@@ -65,16 +65,8 @@ impl PureModel for Pdam {
 
     fn fit_pure(operation: Operation, samples: &[Sample]) -> Result<Self, FitError> {
         let base = min_concurrent(samples);
-        if base.len() == samples.len() {
-            let what = "points at another k";
-            return Err(FitError::TooFewPoints {
-                model: Self::KIND,
-                operation,
-                what,
-                needed: 1,
-                found: 0,
-            });
-        }
+        let others = samples.len() - base.len();
+        FitError::unless_enough(Self::KIND, operation, &[("points at another k", 1, others)])?;
         let k_min = base[0].point.concurrency;
         let k_max = samples
             .iter()
@@ -135,16 +127,8 @@ impl PureModel for Affine {
             .map(|s| (s.point.random_accesses_per_page(), s.page_cost_us()))
             .collect();
         let distinct = distinct_values(points.iter().map(|p| p.0));
-        if distinct < 2 {
-            let what = "distinct shares of random accesses at the least k";
-            return Err(FitError::TooFewPoints {
-                model: Self::KIND,
-                operation,
-                what,
-                needed: 2,
-                found: distinct,
-            });
-        }
+        let what = "distinct shares of random accesses at the least k";
+        FitError::unless_enough(Self::KIND, operation, &[(what, 2, distinct)])?;
         let line = fit_line_relative(&points);
         let cheapest = points.iter().map(|p| p.1).fold(f64::INFINITY, f64::min);
         // A drive without read-ahead may answer sequential pages no faster; the line must still not

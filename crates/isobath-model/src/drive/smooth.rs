@@ -101,24 +101,13 @@ impl Grid {
     }
 
     fn check(&self, operation: Operation) -> Result<(), FitError> {
-        let too_few = |what, needed, found| {
-            Err(FitError::TooFewPoints {
-                model: ModelKind::MqssdSmooth,
-                operation,
-                what,
-                needed,
-                found,
-            })
-        };
-        if self.side < GRID_SIDE_MIN {
-            let what = "values of k and I/O sizes of a whole grid";
-            return too_few(what, GRID_SIDE_MIN, self.side);
-        }
-        let needed = (GRID_SHARE_MIN * self.cells as f64).ceil() as usize;
-        if self.measured < needed {
-            return too_few("points of the grid", needed, self.measured);
-        }
-        Ok(())
+        let cells = (GRID_SHARE_MIN * self.cells as f64).ceil() as usize;
+        let side = "values of k and I/O sizes of a whole grid";
+        let all = [
+            (side, GRID_SIDE_MIN, self.side),
+            ("points of the grid", cells, self.measured),
+        ];
+        FitError::unless_enough(Smooth::KIND, operation, &all)
     }
 }
 
@@ -278,9 +267,8 @@ impl Smooth {
             ln: DVector::from_iterator(samples.len(), samples.iter().map(missed)),
             counts: vec![1.0; samples.len()],
         };
-        let (process, weights) = missed.fit(near).ok_or_else(|| FitError::DidNotConverge {
-            what: ModelKind::MqssdSmooth.to_string(),
-        })?;
+        let fitted = missed.fit(near);
+        let (process, weights) = fitted.ok_or_else(|| FitError::no_convergence(Self::KIND))?;
         Ok(Self {
             base,
             process,

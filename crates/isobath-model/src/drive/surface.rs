@@ -110,9 +110,8 @@ impl Surface {
                 Some((held_out, ridge, weights))
             })
             .min_by(|a, b| a.0.total_cmp(&b.0));
-        let (_, ridge, weights) = best.ok_or_else(|| FitError::DidNotConverge {
-            what: ModelKind::Surface.to_string(),
-        })?;
+        let (_, ridge, weights) =
+            best.ok_or_else(|| FitError::no_convergence(ModelKind::Surface))?;
         Ok(Self {
             base,
             weights: weights.as_slice().to_vec(),

@@ -69,10 +69,8 @@ impl QueryCosts {
             });
             missed.chain(known.into_iter().flatten()).collect()
         };
-        let minimum =
-            minimize(&parameters, &[], &residuals).ok_or_else(|| FitError::DidNotConverge {
-                what: what.to_string(),
-            })?;
+        let minimum = minimize(&parameters, &[], &residuals);
+        let minimum = minimum.ok_or_else(|| FitError::no_convergence(what))?;
         Ok(from(&minimum.values))
     }
 }
@@ -447,11 +445,7 @@ fn fit_on(
     parameters: &[Parameter],
     costs: impl Fn(&[f64]) -> CompactionCosts,
 ) -> Result<CompactionCosts, FitError> {
-    let best =
-        minimize(parameters, &[], &|v: &[f64]| log_errors(&costs(v), cells)).ok_or_else(|| {
-            FitError::DidNotConverge {
-                what: "insert times".to_string(),
-            }
-        })?;
+    let best = minimize(parameters, &[], &|v: &[f64]| log_errors(&costs(v), cells));
+    let best = best.ok_or_else(|| FitError::no_convergence("insert times"))?;
     Ok(costs(&best.values))
 }
