@@ -13,7 +13,8 @@ use isobath_flash::trace::{Trace, TraceError, read_trace};
 use isobath_flash::workload::Synthetic;
 pub use isobath_flash::workload::WorkloadKind;
 
-pub use crate::clean_row::{CleanRow, write_csv};
+pub use crate::clean_row::CleanRow;
+pub use crate::csv_table::write_csv;
 use crate::parallel::simulate_all;
 use crate::{LabError, Monitor};
 

@@ -140,20 +140,3 @@ impl CleanRow {
         }
     }
 }
-
-/// Writes the rows as CSV, without the series and the histogram, which only JSON carries.
-///
-/// # Errors
-/// Those of `out`.
-pub fn write_csv(rows: &[CleanRow], out: impl std::io::Write) -> std::io::Result<()> {
-    let cells = |row: &CleanRow| {
-        let mut cells = match serde_json::to_value(row) {
-            Ok(serde_json::Value::Object(cells)) => cells,
-            _ => crate::csv_table::Cells::new(),
-        };
-        // Series are in the JSON alone.
-        cells.retain(|_, value| !value.is_array());
-        cells
-    };
-    crate::csv_table::write(rows.iter().map(cells), out)
-}

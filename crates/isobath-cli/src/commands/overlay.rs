@@ -1,8 +1,9 @@
 //! sim overlay.
 
+use isobath_lab::Sheet;
 use isobath_lab::clean::PolicyKind;
 use isobath_lab::overlay::{self, OverlayParams, OverlayRow};
-use isobath_lab::{Sheet, clean_analysis};
+use serde_json::Value;
 
 use super::sim::{documents, flat, usage, write_csv, written};
 use crate::args::{GlobalArgs, SimOverlayArgs};
@@ -41,7 +42,7 @@ pub(crate) fn overlay(
     )?;
     progress.clear();
     if let Some(path) = &args.csv {
-        write_csv(path, |out| clean_analysis::write_csv(&rows, out))?;
+        write_csv(path, |out| overlay::write_csv(&rows, out))?;
     }
     if out.json() {
         documents(&rows, out)?;
@@ -49,7 +50,7 @@ pub(crate) fn overlay(
         print(&rows, out)?;
         written(&[&args.csv], out)?;
     }
-    super::sim::refuse_if_empty(rows.iter().map(|row| row.error.as_deref()))
+    super::sim::refuse_if_empty(rows.iter().map(|row| row["error"].as_str()))
 }
 
 fn parsed<T>(words: &[String]) -> Result<Vec<T>, Failure>
@@ -62,29 +63,33 @@ where
 }
 
 fn print(rows: &[OverlayRow], out: &mut Output) -> Result<(), Failure> {
-    fn number(value: Option<f64>, digits: usize) -> String {
+    fn number(value: &Value, digits: usize) -> String {
+        let value = value.as_f64();
         value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
+    }
+    fn text(value: &Value) -> String {
+        value.as_str().unwrap_or_default().to_owned()
     }
     out.sheet(&Sheet::of(
         rows,
         &[
-            ("workload", |row| row.workload.clone()),
-            ("design", |row| row.design.clone()),
-            ("space", |row| number(Some(row.space_ratio), 2)),
-            ("written", |row| number(row.written_ratio, 2)),
-            ("cleaned", |row| number(row.written_cleaned_ratio, 2)),
-            ("merges read", |row| number(row.merge_read_ratio, 2)),
-            ("reads/upsert", |row| number(row.reads_per_update, 2)),
-            ("reads/lookup", |row| number(row.reads_per_lookup, 3)),
-            ("pages/scan", |row| number(row.reads_per_scan, 2)),
-            ("live", |row| number(row.live_ratio, 3)),
-            ("parts", |row| number(row.parts_mean, 1)),
-            ("filters", |row| number(row.filter_memory_ratio, 4)),
+            ("workload", |row| text(&row["workload"])),
+            ("design", |row| text(&row["design"])),
+            ("space", |row| number(&row["space_ratio"], 2)),
+            ("written", |row| number(&row["written_ratio"], 2)),
+            ("cleaned", |row| number(&row["written_cleaned_ratio"], 2)),
+            ("merges read", |row| number(&row["merge_read_ratio"], 2)),
+            ("reads/upsert", |row| number(&row["reads_per_update"], 2)),
+            ("reads/lookup", |row| number(&row["reads_per_lookup"], 3)),
+            ("pages/scan", |row| number(&row["reads_per_scan"], 2)),
+            ("live", |row| number(&row["live_ratio"], 3)),
+            ("parts", |row| number(&row["parts_mean"], 1)),
+            ("filters", |row| number(&row["filter_memory_ratio"], 4)),
         ],
     ))?;
     for row in rows {
-        if let Some(error) = &row.error {
-            let (workload, design) = (&row.workload, &row.design);
+        if let Some(error) = row["error"].as_str() {
+            let (workload, design) = (text(&row["workload"]), text(&row["design"]));
             out.line(&format!("{workload} {design}: {error}"))?;
         }
     }

@@ -12,7 +12,7 @@ use super::summary::summarize;
 use super::verdict::{Pitfall, Verdict, has_headline};
 use crate::report::{
     Axis, Chart, Column, Ink, Markup, cells, grouped, html, legend, number, or_unknown, page,
-    short, table, words,
+    short, table, tabulate, words,
 };
 
 /// Drives' worth of the largest point up to which the cost maps go.
@@ -36,62 +36,41 @@ pub fn html(records: &[RunRecord], fio: &[FioJob], failed: &[FailedRun]) -> Stri
 
 /// All named rows in one table.
 fn overview(records: &[RunRecord]) -> Markup {
-    let columns = [
-        words("row"),
-        words("engine"),
-        number("op/s"),
-        number("first engine ÷ this"),
-        words("said"),
-        words("pitfalls committed"),
-        words("unknown here"),
-        number("p99 µs"),
-        number("p99.9 µs"),
-        number("longest ms"),
-        number("CPU µs/op"),
-        number("the benchmark's share"),
-        number("WA-A"),
-        number("WA-D"),
-    ];
-    let mut rows = Vec::new();
-    for (section, row) in summarize(records).iter().enumerate() {
-        for (at, engine) in row.engines.iter().enumerate() {
-            let name = html! { @if at == 0 { a href=(format!("#row-{section}")) { (row.row) } } };
-            let (violated, unknown) = match at {
-                0 => (row.violated_names(), row.unknown_names()),
-                _ => (String::new(), String::new()),
-            };
-            let (ratio, said) = match &engine.first_over_this {
-                None => (String::new(), ""),
-                Some(r) if r.low.is_finite() && r.low > 0.0 => {
-                    let ratio = format!("{:.2} ({:.2} to {:.2})", r.ratio, r.low, r.high);
-                    (ratio, r.says.sentence())
-                }
-                Some(r) => (format!("{:.2}", r.ratio), r.says.sentence()),
-            };
-            rows.push(cells![
-                name,
-                engine.engine,
-                grouped(engine.operations_per_s),
-                ratio,
-                said,
-                html! { span.violated { (violated) } },
-                html! { span.unknown { (unknown) } },
-                micros(engine.latency_us_p99),
-                micros(engine.latency_us_p999),
-                format!("{:.1}", engine.latency_us_max / 1e3),
-                format!("{:.2}", engine.cpu_us_per_operation),
-                engine
-                    .harness_share
-                    .map_or(String::new(), |share| format!("{:.1}%", share * 100.0)),
-                or_unknown(engine.wa_a, 2),
-                or_unknown(engine.wa_d, 2),
-            ]);
-        }
-    }
+    let rows = summarize(records);
+    let engines = rows.iter().enumerate().flat_map(|(section, row)| {
+        let engines = row.engines.iter().enumerate();
+        engines.map(move |(at, engine)| (section, row, at == 0, engine))
+    });
+    let table = tabulate!(engines, (section, row, is_first, engine) =>
+        let ratio = engine.first_over_this.as_ref(); {
+        words "row": html! { @if is_first { a href=(format!("#row-{section}")) { (row.row) } } },
+        words "engine": engine.engine,
+        number "op/s": grouped(engine.operations_per_s),
+        number "first engine ÷ this": ratio.map_or(String::new(), |r| {
+            match r.low.is_finite() && r.low > 0.0 {
+                true => format!("{:.2} ({:.2} to {:.2})", r.ratio, r.low, r.high),
+                false => format!("{:.2}", r.ratio),
+            }
+        }),
+        words "said": ratio.map_or("", |r| r.says.sentence()),
+        words "pitfalls committed": html! {
+            span.violated { @if is_first { (row.violated_names()) } }
+        },
+        words "unknown here": html! { span.unknown { @if is_first { (row.unknown_names()) } } },
+        number "p99 µs": micros(engine.latency_us_p99),
+        number "p99.9 µs": micros(engine.latency_us_p999),
+        number "longest ms": format!("{:.1}", engine.latency_us_max / 1e3),
+        number "CPU µs/op": format!("{:.2}", engine.cpu_us_per_operation),
+        number "the benchmark's share": engine
+            .harness_share
+            .map_or(String::new(), |share| format!("{:.1}%", share * 100.0)),
+        number "WA-A": or_unknown(engine.wa_a, 2),
+        number "WA-D": or_unknown(engine.wa_d, 2),
+    });
     html! {
         h2 { "Rows" }
         p { "A row that commits a pitfall has no headline number; one with unknowns is quoted only as ratios within this campaign." }
-        (table(&columns, rows))
+        (table)
     }
 }
 
@@ -189,48 +168,28 @@ fn ink(records: &[RunRecord], record: &RunRecord) -> Ink {
 }
 
 fn runs(records: &[RunRecord]) -> Markup {
-    let columns = [
-        words("run"),
-        number("op/s"),
-        number("steady from s"),
-        number("p50 µs"),
-        number("p99 µs"),
-        number("p99.9 µs"),
-        number("CPU µs/op"),
-        number("harness ns/op"),
-        number("WA-A"),
-        number("WA-D"),
-        number("WA-A × WA-D"),
-        number("modelled op/s"),
-        number("space max"),
-        number("capacities"),
-        number("steal s"),
-        words("configuration"),
-    ];
-    let rows = records.iter().enumerate().map(|(at, r)| {
+    let table = tabulate!(records.iter().enumerate(), (at, r) =>
         let from = r.steady_from.and_then(|s| r.series.samples.get(s));
-        let gap = if r.after_gap { " (after a gap)" } else { "" };
-        cells![
-            html! { (ink(records, r).key()) (at + 1) " " (label(r)) (gap) },
-            grouped(r.operations_per_s),
-            from.map_or("never".to_owned(), |s| format!("{:.1}", s.seconds)),
-            micros(r.latency_us_p50),
-            micros(r.latency_us_p99),
-            micros(r.latency_us_p999),
-            format!("{:.2}", r.cpu_us_per_operation),
-            or_unknown(r.harness_ns_per_operation, 0),
-            or_unknown(r.wa_a, 2),
-            or_unknown(r.wa_d, 2),
-            or_unknown(r.wa_a.zip(r.wa_d).map(|(a, d)| a * d), 2),
-            r.modelled_operations_per_s.map_or(String::new(), grouped),
-            or_unknown(r.space_amplification_max, 2),
-            or_unknown(r.capacities_written, 1),
-            format!("{:.2}", r.steal_s),
-            r.config_hash,
-        ]
+        let gap = if r.after_gap { " (after a gap)" } else { "" }; {
+        words "run": html! { (ink(records, r).key()) (at + 1) " " (label(r)) (gap) },
+        number "op/s": grouped(r.operations_per_s),
+        number "steady from s": from.map_or("never".to_owned(), |s| format!("{:.1}", s.seconds)),
+        number "p50 µs": micros(r.latency_us_p50),
+        number "p99 µs": micros(r.latency_us_p99),
+        number "p99.9 µs": micros(r.latency_us_p999),
+        number "CPU µs/op": format!("{:.2}", r.cpu_us_per_operation),
+        number "harness ns/op": or_unknown(r.harness_ns_per_operation, 0),
+        number "WA-A": or_unknown(r.wa_a, 2),
+        number "WA-D": or_unknown(r.wa_d, 2),
+        number "WA-A × WA-D": or_unknown(r.wa_a.zip(r.wa_d).map(|(a, d)| a * d), 2),
+        number "modelled op/s": r.modelled_operations_per_s.map_or(String::new(), grouped),
+        number "space max": or_unknown(r.space_amplification_max, 2),
+        number "capacities": or_unknown(r.capacities_written, 1),
+        number "steal s": format!("{:.2}", r.steal_s),
+        words "configuration": r.config_hash,
     });
     html! {
-        (table(&columns, rows))
+        (table)
         @if records.iter().any(RunRecord::is_modelled) {
             p {
                 "Rates and latencies on a simulated or virtual SSD are those of this machine's memory or of FUSE and say nothing of a drive; "
@@ -293,27 +252,23 @@ fn decimal(per_s: f64) -> String {
 /// The drive's own limits before and after each run.
 fn drive_limits(records: &[RunRecord]) -> Markup {
     let is_known = |r: &&RunRecord| r.drive_reads_per_s.is_some() || r.drive_writes.is_some();
-    let columns = [
-        words("run"),
-        number("random 4 KiB reads/s"),
-        number("random 4 KiB writes/s"),
-        number("each flushed"),
-        number("sequential MB/s"),
-        number("each flushed"),
-    ];
     let both = |limit: Option<(f64, f64)>| {
         limit.map_or(String::new(), |(before, after)| {
             format!("{} / {}", grouped(before), grouped(after))
         })
     };
-    let rows = records.iter().filter(is_known).map(|record| {
-        let limits = record.drive_limits().into_iter();
-        let limits = limits.flat_map(|limit| cells![both(limit)]);
-        cells![label(record)].into_iter().chain(limits).collect()
+    let table = tabulate!(records.iter().filter(is_known), record =>
+        let [reads, writes, flushed, sequential, sequential_flushed] = record.drive_limits(); {
+        words "run": label(record),
+        number "random 4 KiB reads/s": both(reads),
+        number "random 4 KiB writes/s": both(writes),
+        number "each flushed": both(flushed),
+        number "sequential MB/s": both(sequential),
+        number "each flushed": both(sequential_flushed),
     });
     html! { @if records.iter().any(|r| is_known(&r)) {
         h3 { "The drive's own limit, before / after each run" }
-        (table(&columns, rows))
+        (table)
     } }
 }
 
@@ -679,41 +634,29 @@ fn map(drive: &str, map: &CostMap) -> Markup {
 /// Runs that failed, which tables and charts lack: an engine may have run out of space (paper 002,
 /// Figures 6 and 7).
 fn failures(failed: &[FailedRun]) -> Markup {
-    let columns = [
-        words("row"),
-        words("engine"),
-        number("data"),
-        number("round"),
-        words("what it failed with"),
-    ];
-    let rows = failed.iter().map(|run| {
-        let data = format!("{}B", short(run.data_bytes as f64));
-        cells![run.row, run.engine.name(), data, run.round, run.error]
+    let table = tabulate!(failed, run => {
+        words "row": run.row,
+        words "engine": run.engine.name(),
+        number "data": format!("{}B", short(run.data_bytes as f64)),
+        number "round": run.round,
+        words "what it failed with": run.error,
     });
     html! {
         h2 { "Runs that failed" }
-        (table(&columns, rows))
+        (table)
     }
 }
 
 fn limits(fio: &[FioJob]) -> Markup {
-    let columns = [
-        words("job"),
-        number("reads/s"),
-        number("writes/s"),
-        number("trims/s"),
-    ];
-    let rows = fio.iter().filter(|job| job.has_io()).map(|job| {
-        cells![
-            job.name,
-            grouped(job.reads_per_s),
-            grouped(job.writes_per_s),
-            grouped(job.trims_per_s)
-        ]
+    let table = tabulate!(fio.iter().filter(|job| job.has_io()), job => {
+        words "job": job.name,
+        number "reads/s": grouped(job.reads_per_s),
+        number "writes/s": grouped(job.writes_per_s),
+        number "trims/s": grouped(job.trims_per_s),
     });
     html! {
         h2 { "fio" }
-        (table(&columns, rows))
+        (table)
         @if let Some(left_out) = fio_left_out(fio) { p { (left_out) } }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Experiment, PREDICTED, Paper, PaperSize, Point, Records, lacks};
-use crate::report::{Axis, Chart, Ink, Markup, cells, html as markup, number, page, table, words};
+use crate::report::{Axis, Chart, Ink, Markup, html as markup, page, tabulate};
 
 /// The page, from the rows alone.
 pub(super) fn html(paper: &Paper, size: PaperSize, records: &Records) -> String {
@@ -24,22 +24,22 @@ pub(super) fn html(paper: &Paper, size: PaperSize, records: &Records) -> String 
 
 fn section(experiment: &Experiment, paper: &str, size: PaperSize, records: &Records) -> Markup {
     let outcome = experiment.outcome(paper, size, records);
-    let statements = outcome.verdicts.iter().map(|verdict| {
-        let says = match (verdict.comparisons_count, &verdict.fails_at[..]) {
+    let statements = tabulate!(&outcome.verdicts, verdict => {
+        words "Statement": verdict.statement,
+        number "Comparisons": verdict.comparisons_count,
+        words "Verdict": match (verdict.comparisons_count, &verdict.fails_at[..]) {
             (0, _) => "not judged by these rows".to_owned(),
             (_, []) => "holds".to_owned(),
             (_, fails) => format!("does not hold: {}", fails.join("; ")),
-        };
-        cells![verdict.statement, verdict.comparisons_count, says]
+        },
     });
-    let columns = [words("Statement"), number("Comparisons"), words("Verdict")];
     let points = experiment.measured(size, records);
     markup! {
         h2 id=(experiment.name) { (experiment.name) ": " (experiment.title) }
         p { (outcome.sentence) }
         div.panels { @for at in 0..experiment.charts.len() { (chart(experiment, at, &points)) } }
         (printed(experiment, &points))
-        (table(&columns, statements))
+        (statements)
         (rows(experiment, size, records))
     }
 }
@@ -81,57 +81,33 @@ fn chart(experiment: &Experiment, at: usize, points: &[Point]) -> Markup {
 
 /// The paper's numbers beside ours.
 fn printed(experiment: &Experiment, points: &[Point]) -> Markup {
-    let of_chart = |at: usize| {
-        let title = experiment.chart(at).map_or("", |[title, ..]| title);
-        experiment
-            .printed_in(at)
-            .into_iter()
-            .map(move |(series, x, y)| {
-                let ours = points
-                    .iter()
-                    .find(|p| p.chart == at && p.series == series && p.x == x);
-                let ours = ours.map_or_else(|| "-".to_owned(), |p| format!("{:.4}", p.y));
-                cells![title, series, x, ours, y]
-            })
-    };
-    let columns = [
-        words("Chart"),
-        words("Series"),
-        number("x"),
-        number("Ours"),
-        number("Paper"),
-    ];
-    table(&columns, (0..experiment.charts.len()).flat_map(of_chart))
+    let all = (0..experiment.charts.len()).flat_map(|at| {
+        let printed = experiment.printed_in(at).into_iter();
+        printed.map(move |(series, x, y)| (at, series, x, y))
+    });
+    tabulate!(all, (at, series, x, paper) =>
+        let mut all = points.iter();
+        let ours = all.find(|p| p.chart == at && p.series == series && p.x == x); {
+        words "Chart": experiment.chart(at).map_or("", |[title, ..]| title),
+        words "Series": series,
+        number "x": x,
+        number "Ours": ours.map_or_else(|| "-".to_owned(), |p| format!("{:.4}", p.y)),
+        number "Paper": paper,
+    })
 }
 
 fn rows(experiment: &Experiment, size: PaperSize, records: &Records) -> Markup {
-    let lines = experiment.rows(size).into_iter().map(|row| {
-        let commands: Vec<String> = row
-            .commands
-            .iter()
-            .map(|command| match command.strip_prefix(PREDICTED) {
-                Some(costs) => format!("equations, from {costs}"),
-                None => format!("isobath {command}"),
-            })
-            .collect();
-        let seconds = records
-            .get(&row.commands)
-            .map(|record| format!("{:.1}", record.seconds));
-        let note = lacks(&row, records).map_or(row.note, |why| format!("lacking: {why}"));
-        cells![
-            row.series,
-            row.x,
-            commands.join(" && "),
-            seconds.unwrap_or_default(),
-            note
-        ]
-    });
-    let columns = [
-        words("Series"),
-        number("x"),
-        words("Command"),
-        number("Seconds"),
-        words("Note"),
-    ];
-    table(&columns, lines)
+    let shown = |command: &String| match command.strip_prefix(PREDICTED) {
+        Some(costs) => format!("equations, from {costs}"),
+        None => format!("isobath {command}"),
+    };
+    tabulate!(experiment.rows(size), row =>
+        let commands = row.commands.iter().map(shown).collect::<Vec<_>>();
+        let record = records.get(&row.commands); {
+        words "Series": row.series,
+        number "x": row.x,
+        words "Command": commands.join(" && "),
+        number "Seconds": record.map_or(String::new(), |one| format!("{:.1}", one.seconds)),
+        words "Note": lacks(&row, records).map_or(row.note, |why| format!("lacking: {why}")),
+    })
 }

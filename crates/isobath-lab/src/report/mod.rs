@@ -57,6 +57,23 @@ macro_rules! cells {
 }
 pub(crate) use cells;
 
+/// A table whose columns stand beside their cells of a row: how a column is aligned (`words` or
+/// `number`), its name, and the cell.
+macro_rules! tabulate {
+    ($rows:expr, $row:pat => $(let $name:pat = $value:expr;)* {
+        $($column:ident $title:literal: $cell:expr),* $(,)?
+    }) => {
+        $crate::report::table(
+            &[$($crate::report::$column($title)),*],
+            $rows.into_iter().map(|$row| {
+                $(let $name = $value;)*
+                $crate::report::cells![$($cell),*]
+            }),
+        )
+    };
+}
+pub(crate) use tabulate;
+
 /// Whether there is nothing to read in a cell.
 fn is_empty(cell: &Markup) -> bool {
     // Text between tags, escaped.
