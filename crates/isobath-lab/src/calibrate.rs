@@ -184,35 +184,26 @@ pub fn read_costs(path: &Path) -> Result<IsobathCosts, LabError> {
     let text = std::fs::read_to_string(path).map_err(LabError::io("read", path))?;
     let Costs { isobath: own } = serde_json::from_str::<Costs<IsobathCosts>>(&text)
         .map_err(|error| LabError::input(path, error.to_string()))?;
-    let all = [
-        ("isobath.hit_us", own.hit_us),
-        ("isobath.miss_us", own.miss_us),
-        ("isobath.write_us", own.write_us),
-        ("isobath.scanned_record_us", own.scanned_record_us),
-        ("isobath.page_written_us", own.page_written_us),
-    ];
     // What is a difference of two measurements may be 0.
-    let differences = [
-        ("isobath.synced.wake_us", own.synced.wake_us),
-        ("isobath.synced.commit_us", own.synced.commit_us),
+    let all = [
+        ("isobath.hit_us", own.hit_us, true),
+        ("isobath.miss_us", own.miss_us, true),
+        ("isobath.write_us", own.write_us, true),
+        ("isobath.scanned_record_us", own.scanned_record_us, true),
+        ("isobath.page_written_us", own.page_written_us, true),
+        ("isobath.synced.wake_us", own.synced.wake_us, false),
+        ("isobath.synced.commit_us", own.synced.commit_us, false),
     ];
-    let wrong = all
-        .into_iter()
-        .find(|(_, us)| !(us.is_finite() && *us > 0.0));
-    if let Some((field, us)) = wrong {
-        let reason = format!("{field} is {us}: it must be a number above 0");
-        return Err(LabError::input(path, reason));
-    }
-    let wrong = differences
-        .into_iter()
-        .find(|(_, us)| !(us.is_finite() && *us >= 0.0));
-    match wrong {
-        Some((field, us)) => {
-            let reason = format!("{field} is {us}: it must not be below 0");
-            Err(LabError::input(path, reason))
+    for (field, us, is_positive) in all {
+        let rule = match is_positive {
+            true => "it must be a number above 0",
+            false => "it must not be below 0",
+        };
+        if !us.is_finite() || us < 0.0 || is_positive && us == 0.0 {
+            return Err(LabError::input(path, format!("{field} is {us}: {rule}")));
         }
-        None => Ok(own),
     }
+    Ok(own)
 }
 
 /// Record `n`'s key: bytes that sort as the numbers do.

@@ -73,5 +73,5 @@ pub use machine::{FreeSpace, Machine, cpu_time, free_space};
 pub(crate) use monitor::Unseen;
 pub use monitor::{Monitor, Silent, Stage, Unit};
 pub use raw_sweep::sweep;
-pub use report::{Sheet, SheetColumn};
+pub use report::{Sheet, SheetColumn, separated};
 pub use write_limit::WriteLimit;

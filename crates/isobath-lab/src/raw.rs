@@ -130,30 +130,14 @@ fn measure(
         }
         match failure {
             Some(error) => Err(error),
-            None => watched.map(|w| w.with(workers)),
+            None => watched.map(|parts| Parts { workers, ..parts }),
         }
     })
 }
 
-struct Watched {
-    cpu: Cpu,
-    window: Duration,
-    series: Vec<f64>,
-}
-
-impl Watched {
-    fn with(self, workers: Vec<Measured>) -> Parts {
-        Parts {
-            workers,
-            cpu: self.cpu,
-            window: self.window,
-            series: self.series,
-        }
-    }
-}
-
-/// Lets the threads warm up, then opens and closes the measured window.
-fn watch(plan: &RawPlan, shared: &Shared, monitor: &dyn Monitor) -> Result<Watched, RawError> {
+/// Lets the threads warm up, then opens and closes the measured window; what they measured is
+/// theirs to say.
+fn watch(plan: &RawPlan, shared: &Shared, monitor: &dyn Monitor) -> Result<Parts, RawError> {
     let pass = |total: Duration, mut each: Box<dyn FnMut() + '_>| -> Result<(), RawError> {
         let start = Instant::now();
         let mut shown = 0;
@@ -192,7 +176,8 @@ fn watch(plan: &RawPlan, shared: &Shared, monitor: &dyn Monitor) -> Result<Watch
     pass(Duration::from_millis(plan.duration_ms.into()), each)?;
     let window = start.elapsed();
     let cpu = Cpu::now() - cpu;
-    Ok(Watched {
+    Ok(Parts {
+        workers: Vec::new(),
         cpu,
         window,
         series,

@@ -3,17 +3,17 @@
 use std::fs;
 use std::io::Write;
 use std::path::Path;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use isobath_lab::LabError;
 use isobath_lab::drive_model::write_whole;
 use isobath_lab::vssd::host::{self, MountRequest};
 use isobath_lab::vssd::{
     DeclaredState, DriveStats, NewDrive, OpenAs, Profile, Smart, VirtualDrive, serve as serve_drive,
 };
-use isobath_lab::{LabError, Monitor};
 use serde_json::json;
 
+use super::watch::{check_interval, each_interval};
 use crate::args::{
     GlobalArgs, VssdCreateArgs, VssdMountArgs, VssdPreconditionArgs, VssdServeArgs, VssdStatsArgs,
     VssdUmountArgs, VssdVerb,
@@ -21,9 +21,6 @@ use crate::args::{
 use crate::failure::Failure;
 use crate::output::{Output, count, size};
 use crate::progress::Progress;
-
-/// Lines of --watch after which the header comes again.
-const LINES_PER_HEADER: u64 = 20;
 
 /// Runs a verb of `vssd`.
 pub(crate) fn vssd(verb: &VssdVerb, global: &GlobalArgs, out: &mut Output) -> Result<(), Failure> {
@@ -255,45 +252,29 @@ fn rows(stats: &DriveStats) -> Vec<Vec<String>> {
 /// Prints the changes of each interval until the drive is unmounted, `--count` lines were
 /// printed, or Ctrl-C.
 fn watch(args: &VssdStatsArgs, global: &GlobalArgs, out: &mut Output) -> Result<(), Failure> {
-    if args.every.is_zero() {
-        return Err(Failure::Usage("--every must be above 0".into()));
-    }
+    check_interval(args.every)?;
     let progress = Progress::in_order(global, &[])?;
-    let mut before = host::stats(&args.drive)?;
+    let before = host::stats(&args.drive)?;
     if before.pid.is_none() {
         let text = format!("{} is not mounted", args.drive.display());
         return Err(Failure::NotFound(text));
     }
-    let mut printed = 0;
-    while args.count.is_none_or(|count| printed < count) {
-        let began = Instant::now();
-        while began.elapsed() < args.every {
-            if progress.cancelled() {
-                return Ok(());
-            }
-            let left = args.every.saturating_sub(began.elapsed());
-            thread::sleep(left.min(Duration::from_millis(50)));
-        }
-        // Unmounting takes the drive away: the end of what there is to see.
-        let Ok(now) = host::stats(&args.drive) else {
-            return Ok(());
-        };
-        if now.pid.is_none() {
-            return Ok(());
-        }
+    // Unmounting takes the drive away: the end of what there is to see.
+    let now = || {
+        host::stats(&args.drive)
+            .ok()
+            .filter(|now| now.pid.is_some())
+    };
+    let print = |before: &DriveStats, now: &DriveStats, time, with_header, out: &mut Output| {
         if out.json() {
-            out.document(&change_json(&before, &now, began.elapsed()))?;
-        } else {
-            if printed % LINES_PER_HEADER == 0 {
-                out.line(header(&now))?;
-            }
-            out.line(&change_line(&before, &now, began.elapsed()))?;
+            return out.document(&change_json(before, now, time));
         }
-        out.flush()?;
-        before = now;
-        printed += 1;
-    }
-    Ok(())
+        if with_header {
+            out.line(header(now))?;
+        }
+        out.line(&change_line(before, now, time))
+    };
+    each_interval((args.every, args.count), &progress, before, now, print, out).map(drop)
 }
 
 fn header(now: &DriveStats) -> &'static str {

@@ -1,6 +1,5 @@
 //! stats --watch: a store that another process has open, as it works.
 
-use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,48 +22,72 @@ pub(crate) fn watch(
     global: &GlobalArgs,
     out: &mut Output,
 ) -> Result<(), Failure> {
-    let every = args.every;
-    if every.is_zero() {
-        return Err(Failure::Usage("--every must be above 0".into()));
-    }
+    check_interval(args.every)?;
     let Some(path) = args.store.store.first() else {
         return Err(Failure::Usage("no store was named".into()));
     };
     let progress = Progress::in_order(global, &[])?;
-    let mut before = Stats::of_store_in_use(path)?;
-    let mut printed = 0;
+    let before = Stats::of_store_in_use(path)?;
     let is_wide = out.width() >= WIDE;
     let header = if is_wide { WIDE_HEADER } else { NARROW_HEADER };
-    while args.count.is_none_or(|count| printed < count) {
+    // Closing removes the published file: there is nothing more to see.
+    let now = || Stats::of_store_in_use(path).ok();
+    let print = |before: &Stats, now: &Stats, time, with_header, out: &mut Output| {
+        let change = Change::between(before, now, time);
+        if out.json() {
+            return out.document(&change.to_json(now));
+        }
+        if with_header {
+            out.line(header)?;
+        }
+        out.line(&change.to_line(now, is_wide))
+    };
+    let has_ended = each_interval((args.every, args.count), &progress, before, now, print, out)?;
+    match has_ended && !out.json() {
+        true => out.line(&format!("{} is no longer in use", path.display())),
+        false => Ok(()),
+    }
+}
+
+/// Refuses an interval without length, before anything is opened.
+pub(super) fn check_interval(every: Duration) -> Result<(), Failure> {
+    match every.is_zero() {
+        true => Err(Failure::Usage("--every must be above 0".into())),
+        false => Ok(()),
+    }
+}
+
+/// Prints what has changed in each interval, the first of so many lines with a header, until there
+/// is nothing more to see, which it answers, so many lines were printed, or Ctrl-C.
+pub(super) fn each_interval<S>(
+    (every, most): (Duration, Option<u64>),
+    progress: &Progress,
+    mut before: S,
+    now: impl Fn() -> Option<S>,
+    print: impl Fn(&S, &S, Duration, bool, &mut Output) -> Result<(), Failure>,
+    out: &mut Output,
+) -> Result<bool, Failure> {
+    let mut printed = 0;
+    while most.is_none_or(|most| printed < most) {
         let began = Instant::now();
-        if !sleep(every, &progress) {
+        if !sleep(every, progress) {
             break;
         }
-        // Closing removes the published file: there is nothing more to see.
-        let Ok(now) = Stats::of_store_in_use(path) else {
-            return closed(path, out);
+        let Some(now) = now() else {
+            return Ok(true);
         };
-        let change = Change::between(&before, &now, began.elapsed());
-        if out.json() {
-            out.document(&change.to_json(&now))?;
-        } else {
-            if printed % LINES_PER_HEADER == 0 {
-                out.line(header)?;
-            }
-            out.line(&change.to_line(&now, is_wide))?;
-        }
+        print(
+            &before,
+            &now,
+            began.elapsed(),
+            printed % LINES_PER_HEADER == 0,
+            out,
+        )?;
         out.flush()?;
         before = now;
         printed += 1;
     }
-    Ok(())
-}
-
-fn closed(path: &Path, out: &mut Output) -> Result<(), Failure> {
-    if out.json() {
-        return Ok(());
-    }
-    out.line(&format!("{} is no longer in use", path.display()))
+    Ok(false)
 }
 
 /// Sleeps in short steps; `false` if the user asked to stop.

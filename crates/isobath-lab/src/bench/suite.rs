@@ -283,13 +283,8 @@ impl Suite {
             _ => ((sizes.simulated_mib << 20) as f64 * SIMULATED_FILL) as u64,
         });
         let commits_wait = row.log == SuiteLog::On && workload.mix.writes();
-        let engine = engine(&Conditions {
-            kind,
-            row,
-            data_bytes,
-            pool_share: sizes.pool_share,
-            waits: row.data == SuiteData::OutOfMemory || commits_wait,
-        });
+        let waits = row.data == SuiteData::OutOfMemory || commits_wait;
+        let engine = engine(kind, row, data_bytes, sizes.pool_share, waits);
         let size = (data_bytes as f64 * share) as u64;
         if row.data == SuiteData::OutOfMemory && share < 1.0 && size <= engine.pool_bytes {
             return Err(LabError::Request(format!(
@@ -329,24 +324,14 @@ fn sides(engines: impl Iterator<Item = EngineKind>, block_align: bool) -> Vec<(E
     sides
 }
 
-/// Conditions shared by the engines of a row.
-struct Conditions<'r> {
+/// An engine in a row, whose clients wait for a drive or do not.
+fn engine(
     kind: EngineKind,
-    row: &'r SuiteRow,
+    row: &SuiteRow,
     data_bytes: u64,
     pool_share: f64,
-    /// Whether clients wait for a drive.
     waits: bool,
-}
-
-fn engine(conditions: &Conditions<'_>) -> EngineConfig {
-    let &Conditions {
-        kind,
-        row,
-        data_bytes,
-        pool_share,
-        waits,
-    } = conditions;
+) -> EngineConfig {
     let simulated = row.data.drive_state().map(|state| SimulatedDrive {
         profile: DriveProfile::Tlc,
         capacity_bytes: (data_bytes as f64 / SIMULATED_FILL) as u64,

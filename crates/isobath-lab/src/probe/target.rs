@@ -92,6 +92,15 @@ impl Opened {
     /// behind however the process ends.
     pub(super) fn open(intent: &Intent, bytes: u64, destroy: bool) -> Result<Opened, LabError> {
         let options = VolumeOptions::new().direct(DirectMode::Required);
+        let (Intent::TestFile(path) | Intent::ReadOnly(path) | Intent::Overwrite(path)) = intent;
+        let paths = std::slice::from_ref(path);
+        let opened = |volume, kind| Opened {
+            volume,
+            bytes,
+            kind,
+            read_only: matches!(intent, Intent::ReadOnly(_)),
+            wipe: None,
+        };
         match intent {
             Intent::TestFile(path) => {
                 let directory = path.parent().filter(|p| !p.as_os_str().is_empty());
@@ -107,46 +116,26 @@ impl Opened {
                         option: "PATH, or probe less with --size",
                     });
                 }
-                let made =
-                    Volume::create(std::slice::from_ref(path), &options).map_err(LabError::from);
-                let volume = made.map_err(|e| explain(path, e))?;
+                let made = Volume::create(paths, &options);
+                let volume = made.map_err(|e| explain(path, e.into()))?;
                 fs::remove_file(path).map_err(LabError::io("unlink", path))?;
                 volume.grow(bytes)?;
-                Ok(Opened {
-                    volume,
-                    bytes,
-                    kind: TargetKind::File,
-                    read_only: false,
-                    wipe: None,
-                })
+                Ok(opened(volume, TargetKind::File))
             }
             Intent::ReadOnly(path) => {
                 refuse_memory(path)?;
-                let made = Volume::open_unlabelled(std::slice::from_ref(path), &options);
+                let made = Volume::open_unlabelled(paths, &options);
                 let volume = made.map_err(|e| explain(path, e.into()))?;
-                let bytes = bytes.min(volume.len()) / 4096 * 4096;
-                Ok(Opened {
-                    volume,
-                    bytes,
-                    kind: TargetKind::File,
-                    read_only: true,
-                    wipe: None,
-                })
+                let mut opened = opened(volume, TargetKind::File);
+                opened.bytes = bytes.min(opened.volume.len()) / 4096 * 4096;
+                Ok(opened)
             }
             Intent::Overwrite(path) => {
-                let options = options.overwrite_device(destroy);
-                let volume = Volume::create(std::slice::from_ref(path), &options)
-                    .map_err(|e| explain(path, e.into()))?;
+                let made = Volume::create(paths, &options.overwrite_device(destroy));
+                let volume = made.map_err(|e| explain(path, e.into()))?;
                 // From here on the device carries our label, whatever fails.
-                let wipe = Some(path.clone());
-                let kind = TargetKind::BlockDevice;
-                let mut opened = Opened {
-                    volume,
-                    bytes,
-                    kind,
-                    read_only: false,
-                    wipe,
-                };
+                let mut opened = opened(volume, TargetKind::BlockDevice);
+                opened.wipe = Some(path.clone());
                 let most = opened.volume.limit().unwrap_or(bytes) / 4096 * 4096;
                 opened.bytes = bytes.min(most);
                 if opened.volume.len() < opened.bytes {

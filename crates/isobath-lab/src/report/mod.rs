@@ -181,10 +181,10 @@ pub(crate) fn short(value: f64) -> String {
     format!("{text}{suffix}")
 }
 
-/// 1234567.8 → `1,234,568`.
-pub(crate) fn grouped(value: f64) -> String {
-    let digits = format!("{value:.0}");
-    let mut text = String::new();
+/// Digits with a separator between thousands: 1234567 → `1,234,567`.
+#[must_use]
+pub fn separated(digits: &str) -> String {
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
     for (i, digit) in digits.chars().enumerate() {
         if i > 0 && (digits.len() - i).is_multiple_of(3) {
             text.push(',');
@@ -192,6 +192,11 @@ pub(crate) fn grouped(value: f64) -> String {
         text.push(digit);
     }
     text
+}
+
+/// 1234567.8 → `1,234,568`.
+pub(crate) fn grouped(value: f64) -> String {
+    separated(&format!("{value:.0}"))
 }
 
 /// With so many digits behind the point, or that it is unknown.

@@ -41,8 +41,8 @@ impl Profile {
 
     /// A profile by name.
     pub fn named(name: &str) -> Option<Profile> {
-        let tlc = Timing::nvme_tlc();
-        let profile = |timing: Timing, cache_bytes| Profile {
+        let timing = Timing::nvme_tlc();
+        let tlc = Profile {
             name: name.to_owned(),
             channels: timing.channels,
             dies_per_channel: timing.dies_per_channel,
@@ -51,36 +51,32 @@ impl Profile {
             erase_ns: timing.erase_ns,
             transfer_ns: timing.transfer_ns,
             cache_ns: timing.cache_ns,
-            cache_bytes,
+            cache_bytes: 4 << 20,
         };
-        match name {
-            "enterprise-tlc" => Some(profile(tlc, 4 << 20)),
-            "consumer-qlc" => {
-                let qlc = Timing {
-                    channels: 4,
-                    dies_per_channel: 4,
-                    read_ns: 120_000,
-                    program_ns: 400_000,
-                    erase_ns: 10_000_000,
-                    ..tlc
-                };
-                Some(profile(qlc, 64 << 20))
-            }
-            "low-latency" => {
-                let fast = Timing {
-                    channels: 8,
-                    dies_per_channel: 8,
-                    read_ns: 7_000,
-                    program_ns: 20_000,
-                    erase_ns: 1,
-                    suspend_ns: 1,
-                    transfer_ns: 1_700,
-                    cache_ns: 7_000,
-                };
-                Some(profile(fast, 256 << 10))
-            }
-            _ => None,
-        }
+        Some(match name {
+            "enterprise-tlc" => tlc,
+            "consumer-qlc" => Profile {
+                channels: 4,
+                dies_per_channel: 4,
+                read_ns: 120_000,
+                program_ns: 400_000,
+                erase_ns: 10_000_000,
+                cache_bytes: 64 << 20,
+                ..tlc
+            },
+            "low-latency" => Profile {
+                channels: 8,
+                dies_per_channel: 8,
+                read_ns: 7_000,
+                program_ns: 20_000,
+                erase_ns: 1,
+                transfer_ns: 1_700,
+                cache_ns: 7_000,
+                cache_bytes: 256 << 10,
+                ..tlc
+            },
+            _ => return None,
+        })
     }
 
     /// A profile by name, or from a JSON file with the fields of this type.
