@@ -146,6 +146,24 @@ impl Output {
         self.table(&sheet.header, &sheet.rows, true)
     }
 
+    /// A table of texts that the laboratory describes.
+    pub(crate) fn texts(&mut self, sheet: &Sheet) -> Result<(), Failure> {
+        self.table(&sheet.header, &sheet.rows, false)
+    }
+
+    /// Facts under these two names, if they have any.
+    pub(crate) fn facts<N: Into<String>>(
+        &mut self,
+        header: &[&str],
+        facts: impl IntoIterator<Item = (N, String)>,
+        numbers: bool,
+    ) -> Result<(), Failure> {
+        let rows = facts
+            .into_iter()
+            .map(|(name, value)| vec![name.into(), value]);
+        self.table(header, &rows.collect::<Vec<_>>(), numbers)
+    }
+
     /// Columns of the terminal.
     pub(crate) fn width(&self) -> usize {
         self.width

@@ -4,14 +4,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use isobath_lab::bench::{
-    self, Campaign, Case, ChildProgram, Choice, FileWorkload, KeyOrder, Need, Outcome, Pitfall,
+    self, Campaign, Case, Caught, ChildProgram, Choice, FileWorkload, KeyOrder, Outcome, Pitfall,
     Plan, RunPlace, RunRecord, ScanLength, SearchPlan, VirtualSsdPlace, Workload,
 };
 use isobath_lab::drive_model::write_whole;
 use isobath_lab::load::InputFile;
 use isobath_lab::{
-    Callers, DriveProfile, EngineConfig, EngineKind, LabError, Monitor, Silent, SimulatedDrive,
-    SpaceConfig, Tuning,
+    Callers, DriveProfile, EngineConfig, EngineKind, LabError, Monitor, Sheet, Silent,
+    SimulatedDrive, SpaceConfig, Tuning,
 };
 
 use super::records::{print, print_load};
@@ -627,14 +627,18 @@ pub(crate) fn cost(args: &CostArgs, out: &mut Output) -> Result<(), Failure> {
             "no engine ran as fast as it could in this campaign, so it does not say what a drive can serve".to_owned(),
         ));
     }
-    let drives = |need: &Need| match need.drives {
-        Some(drives) => count(drives),
-        None if need.violated.is_empty() => "none is enough".to_owned(),
-        None => format!("not known: {}", Pitfall::names(&need.violated)),
-    };
-    let row = |need: &Need| vec![need.row.clone(), need.side.clone(), drives(need)];
-    let rows: Vec<Vec<String>> = needs.iter().map(row).collect();
-    out.table(&["row", "side", "drives needed (modelled)"], &rows, true)?;
+    out.sheet(&Sheet::of(
+        &needs,
+        &[
+            ("row", |need| need.row.clone()),
+            ("side", |need| need.side.clone()),
+            ("drives needed (modelled)", |need| match need.drives {
+                Some(drives) => count(drives),
+                None if need.violated.is_empty() => "none is enough".to_owned(),
+                None => format!("not known: {}", Pitfall::names(&need.violated)),
+            }),
+        ],
+    ))?;
     match needs.iter().all(|need| !need.violated.is_empty()) {
         true => Err(Failure::Usage(
             "every row commits a pitfall, so no number of drives follows from this campaign; `isobath bench report` says what to do about each".to_owned(),
@@ -683,17 +687,12 @@ pub(crate) fn self_test(
         caught.iter().try_for_each(|one| out.document(one))?;
         return Ok(all == caught.len());
     }
-    let rows: Vec<Vec<String>> = caught
-        .iter()
-        .map(|one| {
-            vec![
-                one.fault.to_owned(),
-                if one.is_caught { "caught" } else { "missed" }.to_owned(),
-                format!("committed: {}; avoided: {}", one.verdict, one.control),
-            ]
-        })
-        .collect();
-    out.table(&[], &rows, false)?;
+    let row = |one: &Caught| {
+        let is_caught = if one.is_caught { "caught" } else { "missed" }.to_owned();
+        let how = format!("committed: {}; avoided: {}", one.verdict, one.control);
+        vec![one.fault.to_owned(), is_caught, how]
+    };
+    out.table(&[], &caught.iter().map(row).collect::<Vec<_>>(), false)?;
     out.line(&format!("{all} of {} faults were caught", caught.len()))?;
     Ok(all == caught.len())
 }
@@ -703,16 +702,9 @@ pub(crate) fn workloads(out: &mut Output) -> Result<(), Failure> {
     if out.json() {
         return all.iter().try_for_each(|workload| out.document(workload));
     }
-    let rows: Vec<Vec<String>> = all
-        .into_iter()
-        .map(|workload| {
-            let bytes = format!(
-                "{} + {} B",
-                workload.key_format.bytes(),
-                workload.value_bytes
-            );
-            vec![workload.name, bytes, workload.about]
-        })
-        .collect();
-    out.table(&[], &rows, false)
+    let row = |of: Workload| {
+        let bytes = format!("{} + {} B", of.key_format.bytes(), of.value_bytes);
+        vec![of.name, bytes, of.about]
+    };
+    out.table(&[], &all.into_iter().map(row).collect::<Vec<_>>(), false)
 }

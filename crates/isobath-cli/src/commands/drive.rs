@@ -226,8 +226,8 @@ fn calibrate(
         ("synced commit", costs.synced.commit_us),
         ("page written beside its I/O", costs.page_written_us),
     ];
-    let cells = rows.map(|(what, us)| vec![what.to_owned(), format!("{us:.5}")]);
-    out.table(&["measured", "µs"], &cells, true)?;
+    let rows = rows.map(|(what, us)| (what, format!("{us:.5}")));
+    out.facts(&["measured", "µs"], rows, true)?;
     out.line(&format!("written: {}", path.display()))
 }
 
@@ -281,17 +281,12 @@ pub(crate) fn advise(
         ("Isobath", &advice.isobath.reasons),
         ("RocksDB", &advice.rocksdb.reasons),
     ] {
-        let rows: Vec<Vec<String>> = reasons
+        let value = |setting, value| advice_report::readable(setting, value);
+        let rows = reasons
             .iter()
-            .map(|r| {
-                vec![
-                    r.setting.to_owned(),
-                    advice_report::readable(r.setting, &r.value),
-                ]
-            })
-            .collect();
+            .map(|r| (r.setting, value(r.setting, &r.value)));
         out.line("")?;
-        out.table(&[engine, "value"], &rows, false)?;
+        out.facts(&[engine, "value"], rows, false)?;
         // Sentences beside a table: as a column they would make it wider than any terminal.
         for reason in reasons {
             out.paragraph(&format!("{}: {}", reason.setting, reason.because))?;

@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 
 use isobath::{Store, StoreState, TreeStats};
-use isobath_lab::escape;
+use isobath_lab::{Sheet, escape};
 use serde_json::json;
 
 use super::store::{self, SMALL_POOL};
@@ -70,17 +70,14 @@ pub(crate) fn info(args: &InfoArgs, out: &mut Output) -> Result<(), Failure> {
             .collect();
         return out.document(&document);
     }
-    let row = |name: &str, value: String| vec![name.to_owned(), value];
     let mut rows = Vec::new();
     for (path, length, allocated) in files {
         let length = size(length);
         let allocated = size(allocated);
-        rows.push(row(
-            "file",
-            format!("{path}: {length}, {allocated} of it allocated"),
-        ));
+        let file = format!("{path}: {length}, {allocated} of it allocated");
+        rows.push(("file", file));
     }
-    rows.push(row(
+    rows.push((
         "state",
         match info.state {
             StoreState::Closed => "closed".to_owned(),
@@ -89,18 +86,11 @@ pub(crate) fn info(args: &InfoArgs, out: &mut Output) -> Result<(), Failure> {
             _ => "not closed: `isobath recover`, or any verb that writes, recovers it".to_owned(),
         },
     ));
-    rows.push(row(
-        "limit",
-        info.limit_bytes.map_or("none".to_owned(), size),
-    ));
-    rows.push(row(
-        "log",
-        log_path.map_or("in the store's own files".to_owned(), |path| {
-            path.display().to_string()
-        }),
-    ));
-    let about = |stats: &TreeStats| if stats.is_exact { "" } else { "~" };
-    rows.push(row(
+    rows.push(("limit", info.limit_bytes.map_or("none".to_owned(), size)));
+    let log = log_path.map(|path| path.display().to_string());
+    let log = log.unwrap_or_else(|| "in the store's own files".to_owned());
+    rows.push(("log", log));
+    rows.push((
         "records",
         format!(
             "{}{} in {}, {} of keys, {} of values",
@@ -111,24 +101,27 @@ pub(crate) fn info(args: &InfoArgs, out: &mut Output) -> Result<(), Failure> {
             size(all.value_bytes)
         ),
     ));
-    out.table(&[], &rows, false)?;
+    out.facts(&[], rows, false)?;
     if trees.is_empty() {
         return Ok(());
     }
-    let rows: Vec<Vec<String>> = trees
-        .iter()
-        .map(|(name, stats)| {
-            let about = about(stats);
-            vec![
-                escape(name.as_bytes()),
-                format!("{about}{}", count(stats.records)),
-                format!("{about}{}", size(stats.key_bytes)),
-                format!("{about}{}", size(stats.value_bytes)),
-                format!("{about}{}", size(stats.bytes)),
-            ]
-        })
-        .collect();
-    out.table(&["tree", "records", "keys", "values", "pages"], &rows, true)
+    out.sheet(&Sheet::of(
+        &trees,
+        &[
+            ("tree", |(name, _)| escape(name.as_bytes())),
+            ("records", |(_, stats)| about(stats) + &count(stats.records)),
+            ("keys", |(_, stats)| about(stats) + &size(stats.key_bytes)),
+            ("values", |(_, stats)| {
+                about(stats) + &size(stats.value_bytes)
+            }),
+            ("pages", |(_, stats)| about(stats) + &size(stats.bytes)),
+        ],
+    ))
+}
+
+/// Marks what is estimated.
+fn about(stats: &TreeStats) -> String {
+    if stats.is_exact { "" } else { "~" }.to_owned()
 }
 
 /// The files of a store, their lengths, and what the file system has given them.

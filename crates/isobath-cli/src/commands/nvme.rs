@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use isobath_lab::Sheet;
 use isobath_nvme::{
     Controller, ControllerInfo, ControllerOptions, Drive, KernelController, Machine, NamespaceInfo,
     NvmeError, SmartLog, VfioBus,
@@ -84,36 +85,32 @@ fn list(machine: &Machine, out: &mut Output) -> Result<(), Failure> {
     if drives.is_empty() {
         return out.line("there are no NVMe drives");
     }
-    let or_none = |text: Option<String>| text.unwrap_or_else(|| "none".to_owned());
-    let row = |drive: &Drive| {
-        let mut blocks = Vec::new();
-        for block in &drive.blocks {
-            blocks.push(format!("{} ({})", block.name, size(block.bytes)));
-        }
-        let others = drive.group_others.join(", ");
-        let group = drive.iommu_group.map(|group| match others.is_empty() {
-            true => group.to_string(),
-            false => format!("{group}, with {others}"),
-        });
-        vec![
-            drive.address.clone(),
-            drive.model.clone().unwrap_or_default(),
-            or_none(drive.driver.clone()),
-            or_none(group),
-            blocks.join(", "),
-            [drive.users(), contents(drive)].concat().join("; "),
-        ]
-    };
-    let rows: Vec<_> = drives.iter().map(row).collect();
-    let header = [
-        "address",
-        "model",
-        "driver",
-        "IOMMU group",
-        "namespaces",
-        "in use",
-    ];
-    out.table(&header, &rows, false)
+    fn or_none(text: Option<String>) -> String {
+        text.unwrap_or_else(|| "none".to_owned())
+    }
+    out.texts(&Sheet::of(
+        &drives,
+        &[
+            ("address", |drive| drive.address.clone()),
+            ("model", |drive| drive.model.clone().unwrap_or_default()),
+            ("driver", |drive| or_none(drive.driver.clone())),
+            ("IOMMU group", |drive| {
+                let others = drive.group_others.join(", ");
+                or_none(drive.iommu_group.map(|group| match others.is_empty() {
+                    true => group.to_string(),
+                    false => format!("{group}, with {others}"),
+                }))
+            }),
+            ("namespaces", |drive| {
+                let blocks = drive.blocks.iter();
+                let blocks = blocks.map(|block| format!("{} ({})", block.name, size(block.bytes)));
+                blocks.collect::<Vec<_>>().join(", ")
+            }),
+            ("in use", |drive| {
+                [drive.users(), contents(drive)].concat().join("; ")
+            }),
+        ],
+    ))
 }
 
 /// A drive that is asked, by whatever drives it.
@@ -189,13 +186,13 @@ fn identify(drive: &Asked, out: &mut Output) -> Result<(), Failure> {
         .max_transfer_bytes
         .map_or_else(|| "unlimited".to_owned(), size);
     let mut rows = vec![
-        vec!["model".to_owned(), info.model],
-        vec!["serial number".to_owned(), info.serial],
-        vec!["firmware".to_owned(), info.firmware],
-        vec!["largest transfer".to_owned(), transfer],
-        vec!["volatile write cache".to_owned(), yes(info.volatile_cache)],
-        vec!["deallocate".to_owned(), yes(info.deallocate)],
-        vec!["write zeroes".to_owned(), yes(info.write_zeroes)],
+        ("model".to_owned(), info.model),
+        ("serial number".to_owned(), info.serial),
+        ("firmware".to_owned(), info.firmware),
+        ("largest transfer".to_owned(), transfer),
+        ("volatile write cache".to_owned(), yes(info.volatile_cache)),
+        ("deallocate".to_owned(), yes(info.deallocate)),
+        ("write zeroes".to_owned(), yes(info.write_zeroes)),
     ];
     for namespace in &namespaces {
         let (bytes, block) = (size(namespace.bytes()), namespace.block_bytes());
@@ -204,12 +201,9 @@ fn identify(drive: &Asked, out: &mut Output) -> Result<(), Failure> {
             bytes => format!(" and {bytes} bytes of metadata"),
         };
         let name = format!("namespace {}", namespace.id);
-        rows.push(vec![
-            name,
-            format!("{bytes}, blocks of {block} bytes{metadata}"),
-        ]);
+        rows.push((name, format!("{bytes}, blocks of {block} bytes{metadata}")));
     }
-    out.table(&["what", "value"], &rows, false)
+    out.facts(&["what", "value"], rows, false)
 }
 
 fn smart(log: &SmartLog, out: &mut Output) -> Result<(), Failure> {
@@ -248,8 +242,5 @@ fn smart(log: &SmartLog, out: &mut Output) -> Result<(), Failure> {
         ("unsafe shutdowns", log.unsafe_shutdowns.to_string()),
         ("errors of the medium", log.media_errors.to_string()),
     ];
-    let rows: Vec<_> = rows
-        .map(|(name, value)| vec![name.to_owned(), value])
-        .into();
-    out.table(&["what", "value"], &rows, true)
+    out.facts(&["what", "value"], rows, true)
 }

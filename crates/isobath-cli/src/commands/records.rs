@@ -181,35 +181,31 @@ fn print_components(records: &[RunRecord], out: &mut Output) -> Result<(), Failu
 
 /// Prints the drive's own limit for each run that has it.
 fn print_drive_limits(records: &[RunRecord], out: &mut Output) -> Result<(), Failure> {
-    let line = |record: &RunRecord| {
-        let limits = record.drive_limits();
-        limits.iter().any(Option::is_some).then(|| {
-            let cells = limits.map(|limit| {
-                limit.map_or("–".to_owned(), |(before, after)| {
-                    let [before, after] = [before, after].map(|rate| count(rate.round() as u64));
-                    format!("{before} / {after}")
-                })
-            });
-            let mut line = vec![record.side(), size(record.data_bytes)];
-            line.extend(cells);
-            line
+    fn limit(record: &RunRecord, at: usize) -> String {
+        record.drive_limits()[at].map_or("–".to_owned(), |(before, after)| {
+            let [before, after] = [before, after].map(|rate| count(rate.round() as u64));
+            format!("{before} / {after}")
         })
-    };
-    let rows: Vec<Vec<String>> = records.iter().filter_map(line).collect();
+    }
+    let rows = records.iter();
+    let rows = rows.filter(|record| record.drive_limits().iter().any(Option::is_some));
+    let rows: Vec<&RunRecord> = rows.collect();
     if rows.is_empty() {
         return Ok(());
     }
     out.paragraph("the drive's own limit, before / after each run")?;
-    let header = [
-        "engine",
-        "data",
-        "reads/s",
-        "writes/s",
-        "flushed",
-        "sequential MB/s",
-        "flushed",
-    ];
-    out.table(&header, &rows, true)
+    out.sheet(&Sheet::of(
+        &rows,
+        &[
+            ("engine", |record| record.side()),
+            ("data", |record| size(record.data_bytes)),
+            ("reads/s", |record| limit(record, 0)),
+            ("writes/s", |record| limit(record, 1)),
+            ("flushed", |record| limit(record, 2)),
+            ("sequential MB/s", |record| limit(record, 3)),
+            ("flushed", |record| limit(record, 4)),
+        ],
+    ))
 }
 
 fn print_search(side: &str, search: &Search, out: &mut Output) -> Result<(), Failure> {
@@ -233,11 +229,9 @@ fn print_search(side: &str, search: &Search, out: &mut Output) -> Result<(), Fai
 }
 
 fn print_verdicts(verdicts: &[(Pitfall, Verdict)], out: &mut Output) -> Result<(), Failure> {
-    let rows: Vec<Vec<String>> = verdicts
-        .iter()
-        .map(|(pitfall, verdict)| vec![pitfall.name().to_owned(), verdict.to_string()])
-        .collect();
-    out.table(&[], &rows, false)?;
+    let rows = verdicts.iter();
+    let rows = rows.map(|(pitfall, verdict)| (pitfall.name(), verdict.to_string()));
+    out.facts(&[], rows, false)?;
     if !bench::has_headline(verdicts) {
         return out.paragraph(
             "no headline number: a pitfall was committed; the rows describe these runs only",

@@ -116,14 +116,17 @@ fn choice(args: &CampaignArgs, directory: &Path) -> Result<SuiteChoice, Failure>
 fn list(suite: &Suite, args: &CampaignArgs, out: &mut Output) -> Result<(), Failure> {
     let mut rows = Vec::new();
     for row in suite.chosen(&args.rows)? {
-        rows.push(vec![
-            row.name.clone(),
-            row.data.name().to_owned(),
-            row.log.name().to_owned(),
-            Workload::named(&row.workload)?.about,
-        ]);
+        rows.push((row, Workload::named(&row.workload)?));
     }
-    out.table(&["row", "data", "log", "workload"], &rows, false)
+    out.texts(&Sheet::of(
+        &rows,
+        &[
+            ("row", |(row, _)| row.name.clone()),
+            ("data", |(row, _)| row.data.name().to_owned()),
+            ("log", |(row, _)| row.log.name().to_owned()),
+            ("workload", |(_, workload)| workload.about.clone()),
+        ],
+    ))
 }
 
 /// Throughput of each row, latencies of the rows at half rate, and what each row's numbers may be
@@ -152,7 +155,7 @@ fn print(summaries: &[RowSummary], out: &mut Output) -> Result<(), Failure> {
             ("unknown here", |row| or_none(row.unknown_names())),
         ],
     );
-    out.table(&pitfalls.header, &pitfalls.rows, false)?;
+    out.texts(&pitfalls)?;
     print_repeats(&full, out)
 }
 
