@@ -2,7 +2,7 @@
 
 use std::io::{self, BufWriter, StdoutLock, Write};
 
-use isobath_lab::{Sheet, escape_controls};
+use isobath_lab::{Sheet, escape, escape_controls};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -19,9 +19,12 @@ pub(crate) fn counted(number: u64, what: &str) -> String {
     format!("{} {plural}", count(number))
 }
 
-/// How many problems there are, in words.
-pub(crate) fn problems_found(problems: usize) -> String {
-    counted(problems as u64, "problem")
+/// Whether something is sound, or how many problems it has, in words.
+pub(crate) fn soundness(problems: u64) -> String {
+    match problems {
+        0 => "sound".to_owned(),
+        problems => counted(problems, "problem"),
+    }
 }
 
 /// Standard output, buffered; a closed pipe is not an error. What a terminal would act on is
@@ -89,6 +92,13 @@ impl Output {
     /// One line for a person.
     pub(crate) fn line(&mut self, text: &str) -> Result<(), Failure> {
         self.lines(&escape_controls(text))
+    }
+
+    /// A line for each problem, or whatever else is said of several things.
+    pub(crate) fn each(&mut self, what: &str, problems: &[String]) -> Result<(), Failure> {
+        let escaped = |problem: &String| escape(problem.as_bytes());
+        let mut lines = problems.iter().map(escaped);
+        lines.try_for_each(|problem| self.line(&format!("{what}: {problem}")))
     }
 
     /// One line of fields with tabs between them.

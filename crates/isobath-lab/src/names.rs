@@ -27,3 +27,15 @@ macro_rules! named {
     };
 }
 pub(crate) use named;
+
+/// Types whose contents say nothing to a person who debugs: only their names are shown.
+macro_rules! opaque {
+    ($Type:ty, $name:literal) => {
+        impl std::fmt::Debug for $Type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct($name).finish_non_exhaustive()
+            }
+        }
+    };
+}
+pub(crate) use opaque;

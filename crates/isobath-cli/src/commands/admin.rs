@@ -14,7 +14,7 @@ use crate::args::{
 };
 use crate::failure::Failure;
 use crate::interrupt::InOrder;
-use crate::output::{Output, count, counted, problems_found, size};
+use crate::output::{Output, count, counted, size, soundness};
 use crate::progress::{Progress, Stages};
 
 pub(crate) fn trees(args: &TreesArgs, out: &mut Output) -> Result<(), Failure> {
@@ -140,9 +140,7 @@ pub(crate) fn check(
         }))?;
         return Ok(report.problems.is_empty());
     }
-    for problem in &report.problems {
-        out.line(&format!("problem: {}", escape(problem.as_bytes())))?;
-    }
+    out.each("problem", &report.problems)?;
     if report.unreadable_summaries > 0 {
         out.line(&format!(
             "note: {} of segments cannot be read; cleaning rebuilds them",
@@ -151,10 +149,7 @@ pub(crate) fn check(
     }
     out.line(&format!(
         "{}: {}, {}, {}, {}, {} verified in {:.1} s",
-        match report.problems.len() {
-            0 => "sound".to_owned(),
-            n => problems_found(n),
-        },
+        soundness(report.problems.len() as u64),
         counted(report.trees, "tree"),
         counted(report.records, "record"),
         counted(report.pages, "page"),

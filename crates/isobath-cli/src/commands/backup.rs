@@ -10,7 +10,7 @@ use super::store::{self, LARGE_POOL};
 use crate::args::{BackupArgs, GlobalArgs, RestoreArgs, SalvageArgs};
 use crate::failure::Failure;
 use crate::interrupt::InOrder;
-use crate::output::{Output, count, counted, problems_found, size};
+use crate::output::{Output, count, counted, size, soundness};
 use crate::progress::{Progress, Stages};
 
 /// The unit that the engine counts in a stage; see [`isobath::Watch`].
@@ -123,19 +123,16 @@ pub(crate) fn restore(
         }))?;
         return Ok(sound);
     }
-    for problem in problems.iter().flatten() {
-        out.line(&format!("problem: {}", escape(problem.as_bytes())))?;
-    }
+    out.each("problem", problems.as_deref().unwrap_or_default())?;
     out.line(&format!(
         "restored {} pages and value chunks, {} and {} of log, in {seconds:.1} s{}",
         count(done.pages),
         size(done.page_bytes),
         size(done.log_bytes),
-        match problems.as_ref().map(Vec::len) {
-            None => String::new(),
-            Some(0) => "; sound".to_owned(),
-            Some(n) => format!("; {}", problems_found(n)),
-        }
+        problems.map_or(String::new(), |all| format!(
+            "; {}",
+            soundness(all.len() as u64)
+        ))
     ))?;
     Ok(sound)
 }
@@ -183,9 +180,7 @@ pub(crate) fn salvage(
         }))?;
         return Ok(whole);
     }
-    for problem in &done.problems {
-        out.line(&format!("lost: {}", escape(problem.as_bytes())))?;
-    }
+    out.each("lost", &done.problems)?;
     for tree in &done.trees {
         let lost = match tree.lost_values {
             0 => String::new(),
@@ -203,7 +198,7 @@ pub(crate) fn salvage(
         counted(done.trees.len() as u64, "tree"),
         match done.problems.len() {
             0 => "nothing was lost".to_owned(),
-            n => problems_found(n),
+            n => counted(n as u64, "problem"),
         }
     ))?;
     Ok(whole)

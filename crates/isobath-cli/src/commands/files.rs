@@ -17,7 +17,7 @@ use super::mount;
 use super::store::{self, LARGE_POOL, SMALL_POOL};
 use crate::args::{FilesArgs, FilesImportArgs, FilesVerb, GlobalArgs};
 use crate::failure::Failure;
-use crate::output::{Output, counted, problems_found, put_bytes, size};
+use crate::output::{Output, counted, put_bytes, size, soundness};
 use crate::progress::Progress;
 
 /// Runs a verb of `files`; whether nothing was found wrong.
@@ -468,9 +468,7 @@ fn check(args: &FilesArgs, global: &GlobalArgs, out: &mut Output) -> Result<bool
         }))?;
         return Ok(is_sound);
     }
-    for problem in &report.problems {
-        out.line(&format!("problem: {}", escape(problem.as_bytes())))?;
-    }
+    out.each("problem", &report.problems)?;
     if report.unfinished > 0 {
         out.line(&format!(
             "note: {} unfinished; the next program that writes removes it",
@@ -479,10 +477,7 @@ fn check(args: &FilesArgs, global: &GlobalArgs, out: &mut Output) -> Result<bool
     }
     out.line(&format!(
         "{}: {}, {}, {}, {} verified",
-        match report.problems.len() as u64 + report.more_problems {
-            0 => "sound".to_owned(),
-            n => problems_found(n as usize),
-        },
+        soundness(report.problems.len() as u64 + report.more_problems),
         counted(report.directories, "directory"),
         counted(report.files, "file"),
         counted(report.symlinks, "symbolic link"),

@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::redb::{
-    Database, Durability, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable, Table,
-    TableDefinition, WriteTransaction,
+    Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, Table, TableDefinition,
 };
 
 use super::txn::ended;
@@ -191,21 +190,15 @@ impl Session for RedbSession<'_> {
         let engine = self.engine;
         if access == Access::Read {
             let transaction = engine.db.begin_read().map_err(failed)?;
-            return ended(work(&mut Reading {
-                transaction: &transaction,
-                definitions: &engine.tables,
-                open: engine.tables.iter().map(|_| None).collect(),
-            }));
+            let open = |table| transaction.open_table(engine.tables[table]).map_err(failed);
+            return ended(work(&mut Reading(Opened::new(engine, &open))));
         }
         let mut transaction = engine.db.begin_write().map_err(failed)?;
         transaction
             .set_durability(engine.durability())
             .map_err(failed)?;
-        let decided = work(&mut Writing {
-            transaction: &transaction,
-            definitions: &engine.tables,
-            open: engine.tables.iter().map(|_| None).collect(),
-        });
+        let open = |table| transaction.open_table(engine.tables[table]).map_err(failed);
+        let decided = work(&mut Writing(Opened::new(engine, &open)));
         match decided {
             Ok(Decision::Commit) => transaction.commit().map_err(failed)?,
             _ => transaction.abort().map_err(failed)?,
@@ -214,35 +207,37 @@ impl Session for RedbSession<'_> {
     }
 }
 
-/// A transaction that only reads; tables are opened when they are first asked for.
-struct Reading<'t> {
-    transaction: &'t ReadTransaction,
-    definitions: &'t [Definition],
-    open: Vec<Option<ReadOnlyTable<&'static [u8], &'static [u8]>>>,
+/// The tables of a transaction, each opened when it is first asked for, and then kept: one that
+/// writes may open a table once at a time.
+struct Opened<'t, T> {
+    open: &'t dyn Fn(usize) -> Result<T, LabError>,
+    tables: Vec<Option<T>>,
 }
 
-impl Reading<'_> {
-    fn table(
-        &mut self,
-        table: usize,
-    ) -> Result<&ReadOnlyTable<&'static [u8], &'static [u8]>, LabError> {
-        match &mut self.open[table] {
+impl<'t, T> Opened<'t, T> {
+    fn new(engine: &RedbEngine, open: &'t dyn Fn(usize) -> Result<T, LabError>) -> Self {
+        let tables = engine.tables.iter().map(|_| None).collect();
+        Opened { open, tables }
+    }
+
+    fn table(&mut self, table: usize) -> Result<&mut T, LabError> {
+        match &mut self.tables[table] {
             Some(open) => Ok(open),
-            place => {
-                let opened = self.transaction.open_table(self.definitions[table]);
-                Ok(place.insert(opened.map_err(failed)?))
-            }
+            place => Ok(place.insert((self.open)(table)?)),
         }
     }
 }
 
+/// A transaction that only reads.
+struct Reading<'t>(Opened<'t, ReadOnlyTable<&'static [u8], &'static [u8]>>);
+
 impl Tables for Reading<'_> {
     fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
-        get(self.table(table)?, key, value)
+        get(self.0.table(table)?, key, value)
     }
 
     fn scan(&mut self, table: usize, from: &[u8], visit: &mut Visit<'_>) -> Result<(), LabError> {
-        scan(self.table(table)?, from, visit)
+        scan(self.0.table(table)?, from, visit)
     }
 }
 
@@ -273,44 +268,25 @@ fn scan(
     Ok(())
 }
 
-/// A transaction that writes; a table may be opened once at a time, so it stays open.
-struct Writing<'t> {
-    transaction: &'t WriteTransaction,
-    definitions: &'t [Definition],
-    open: Vec<Option<Table<'t, &'static [u8], &'static [u8]>>>,
-}
+/// A transaction that writes.
+struct Writing<'t, 'x>(Opened<'t, Table<'x, &'static [u8], &'static [u8]>>);
 
-impl<'t> Writing<'t> {
-    fn table(
-        &mut self,
-        table: usize,
-    ) -> Result<&mut Table<'t, &'static [u8], &'static [u8]>, LabError> {
-        match &mut self.open[table] {
-            Some(open) => Ok(open),
-            place => {
-                let opened = self.transaction.open_table(self.definitions[table]);
-                Ok(place.insert(opened.map_err(failed)?))
-            }
-        }
-    }
-}
-
-impl Tables for Writing<'_> {
+impl Tables for Writing<'_, '_> {
     fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
-        get(self.table(table)?, key, value)
+        get(self.0.table(table)?, key, value)
     }
 
     fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<(), LabError> {
-        self.table(table)?.insert(key, value).map_err(failed)?;
+        self.0.table(table)?.insert(key, value).map_err(failed)?;
         Ok(())
     }
 
     fn delete(&mut self, table: usize, key: &[u8]) -> Result<(), LabError> {
-        self.table(table)?.remove(key).map_err(failed)?;
+        self.0.table(table)?.remove(key).map_err(failed)?;
         Ok(())
     }
 
     fn scan(&mut self, table: usize, from: &[u8], visit: &mut Visit<'_>) -> Result<(), LabError> {
-        scan(self.table(table)?, from, visit)
+        scan(self.0.table(table)?, from, visit)
     }
 }

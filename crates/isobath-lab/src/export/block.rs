@@ -29,16 +29,17 @@ pub(super) enum Kind {
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Kind> {
-        Some(match byte {
-            1 => Kind::Header,
-            2 => Kind::TreeBegin,
-            3 => Kind::Records,
-            4 => Kind::LargeRecord,
-            5 => Kind::ValuePart,
-            6 => Kind::TreeEnd,
-            7 => Kind::End,
-            _ => return None,
-        })
+        use Kind::*;
+        let all = [
+            Header,
+            TreeBegin,
+            Records,
+            LargeRecord,
+            ValuePart,
+            TreeEnd,
+            End,
+        ];
+        all.into_iter().find(|kind| *kind as u8 == byte)
     }
 }
 

@@ -18,11 +18,7 @@ pub struct ImportFile<'m> {
     monitor: &'m dyn Monitor,
 }
 
-impl std::fmt::Debug for ImportFile<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ImportFile").finish_non_exhaustive()
-    }
-}
+crate::names::opaque!(ImportFile<'_>, "ImportFile");
 
 impl<'m> ImportFile<'m> {
     /// Opens an export file, or standard input where `from` is `None`, and

@@ -88,11 +88,8 @@ fn write_all<W: Write>(
         let counts = write_tree(&mut out, path, ordinal, tree, monitor)?;
         counts.add_to(&mut total);
     }
-    let mut end = Vec::with_capacity(24);
-    end.extend_from_slice(&total.trees.to_le_bytes());
-    end.extend_from_slice(&total.records.to_le_bytes());
-    end.extend_from_slice(&total.value_bytes.to_le_bytes());
-    out.write(Kind::End, &end)
+    let end = [total.trees, total.records, total.value_bytes];
+    out.write(Kind::End, end.map(u64::to_le_bytes).as_flattened())
         .map_err(LabError::io("write", path))?;
     total.file_bytes = out.bytes();
     Ok((out, total))
@@ -154,11 +151,9 @@ fn write_tree<W: Write>(
     }
     flush_records(out, &mut block, monitor).map_err(failed)?;
 
-    let mut end = Vec::with_capacity(24);
-    end.extend_from_slice(&counts.records.to_le_bytes());
-    end.extend_from_slice(&counts.key_bytes.to_le_bytes());
-    end.extend_from_slice(&counts.value_bytes.to_le_bytes());
-    out.write(Kind::TreeEnd, &end).map_err(failed)?;
+    let end = [counts.records, counts.key_bytes, counts.value_bytes];
+    out.write(Kind::TreeEnd, end.map(u64::to_le_bytes).as_flattened())
+        .map_err(failed)?;
     Ok(counts)
 }
 

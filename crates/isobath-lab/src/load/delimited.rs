@@ -50,11 +50,7 @@ pub struct Rows<'m> {
     monitor: &'m dyn Monitor,
 }
 
-impl std::fmt::Debug for Rows<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Rows").finish_non_exhaustive()
-    }
-}
+crate::names::opaque!(Rows<'_>, "Rows");
 
 type RowReader<'m> = csv::Reader<Terminated<BufReader<InputFile<'m>>>>;
 

@@ -231,11 +231,7 @@ pub struct Prepared {
     earlier: Option<DeviceProfile>,
 }
 
-impl std::fmt::Debug for Prepared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Prepared").finish_non_exhaustive()
-    }
-}
+crate::names::opaque!(Prepared, "Prepared");
 
 /// Checks a plan against its path and output; writes nothing.
 ///

@@ -117,11 +117,7 @@ pub struct Prepared {
     removed: Removed,
 }
 
-impl std::fmt::Debug for Prepared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Prepared").finish_non_exhaustive()
-    }
-}
+crate::names::opaque!(Prepared, "Prepared");
 
 impl Prepared {
     /// Its needs.

@@ -49,11 +49,7 @@ pub struct SimulatedSsd {
     cut_at: AtomicU64,
 }
 
-impl std::fmt::Debug for SimulatedSsd {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SimulatedSsd").finish_non_exhaustive()
-    }
-}
+crate::names::opaque!(SimulatedSsd, "SimulatedSsd");
 
 impl SimulatedSsd {
     /// A fresh, trimmed drive whose contents live in memory, as much as is written to it.

@@ -115,11 +115,7 @@ pub struct VirtualDrive {
     _lock: OwnedFd,
 }
 
-impl std::fmt::Debug for VirtualDrive {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("VirtualDrive").finish_non_exhaustive()
-    }
-}
+crate::names::opaque!(VirtualDrive, "VirtualDrive");
 
 fn state_path(directory: &Path) -> PathBuf {
     directory.join("state")
