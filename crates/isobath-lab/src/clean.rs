@@ -300,7 +300,10 @@ impl CleanSweep {
         };
         if let Some(error) = failed {
             let policy = point.policy.name();
-            return Ok(CleanRow::failed(&config, policy, &name, bound, error));
+            return Ok(CleanRow {
+                error: Some(error),
+                ..CleanRow::unmeasured(&config, policy, &name, bound)
+            });
         }
         let report = report.map_err(|error| request(point, &error))?;
         let mut row = CleanRow::new(&config, &name, bound, &report);

@@ -89,20 +89,6 @@ impl CleanRow {
         }
     }
 
-    /// The row of a simulation that ended with `error`.
-    pub(crate) fn failed(
-        config: &SimConfig,
-        policy: &str,
-        workload: &str,
-        bound: Option<(f64, Option<f64>)>,
-        error: String,
-    ) -> Self {
-        Self {
-            error: Some(error),
-            ..Self::unmeasured(config, policy, workload, bound)
-        }
-    }
-
     /// The columns that are known before a simulation ran.
     pub(crate) fn unmeasured(
         config: &SimConfig,

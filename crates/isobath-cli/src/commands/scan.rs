@@ -23,7 +23,7 @@ pub(crate) fn scan(args: &ScanArgs, out: &mut Output) -> Result<(), Failure> {
     let (from, to, prefix) = (key(&args.from)?, key(&args.to)?, key(&args.prefix)?);
     let store = store::read(&args.store, LARGE_POOL)?;
     let tree = store::tree(&store, &args.tree)?;
-    if inverted(from.as_deref(), to.as_deref()) {
+    if matches!((from.as_deref(), to.as_deref()), (Some(from), Some(to)) if from > to) {
         return Err(Failure::Usage(
             "--from is above --to, so no key lies between them; swap them, and add --reverse to go down".into(),
         ));
@@ -62,10 +62,6 @@ fn one_way<'r, T: 'r>(
         true => Box::new(range.rev().take(limit)),
         false => Box::new(range.take(limit)),
     }
-}
-
-fn inverted(from: Option<&[u8]>, to: Option<&[u8]>) -> bool {
-    matches!((from, to), (Some(from), Some(to)) if from > to)
 }
 
 fn print(

@@ -97,11 +97,7 @@ const FEW: f64 = 1.0;
 const FEW_TIME: Duration = Duration::from_millis(1600);
 
 /// A campaign that commits some pitfalls, and no other.
-struct Fault {
-    name: &'static str,
-    commits: &'static [Pitfall],
-    plans: [Plan; 3],
-}
+type Fault = (&'static str, &'static [Pitfall], [Plan; 3]);
 
 /// What runs of one size, amount and kind commit if they stand alone.
 const ALONE: &[Pitfall] = &[
@@ -111,11 +107,7 @@ const ALONE: &[Pitfall] = &[
 ];
 
 fn faults(longest: Duration) -> Vec<Fault> {
-    let fault = |name, commits, plans| Fault {
-        name,
-        commits,
-        plans,
-    };
+    let fault = |name, commits, plans| -> Fault { (name, commits, plans) };
     let control = |at: usize, change: fn(&mut Plan)| {
         let mut plans = plans(CONTROL, longest);
         change(&mut plans[at]);
@@ -262,12 +254,7 @@ pub fn self_test(longest: Duration, monitor: &dyn Monitor) -> Result<Vec<Caught>
     let control_records = runner.run_all(plans(CONTROL, longest))?;
     let control = verdicts(&control_records);
     let mut all = Vec::new();
-    for Fault {
-        name,
-        commits,
-        plans,
-    } in faults(longest)
-    {
+    for (name, commits, plans) in faults(longest) {
         let records = runner.run_all(plans)?;
         let found = verdicts(&records);
         // Verdicts come in the order of the pitfalls.

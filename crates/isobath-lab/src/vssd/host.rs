@@ -248,16 +248,13 @@ pub fn unmount(target: &Path, force: bool) -> Result<DriveStats, LabError> {
         ));
     }
     let drive = VirtualDrive::open(&directory, OpenAs::Declared)?;
-    if !was_mounted && drive.stats().kills == drive_kills(&directory)? {
+    // A kill that was only just found is not saved.
+    let saved = super::state::load(&directory.join("state"))?.header.kills;
+    if !was_mounted && drive.stats().kills == saved {
         return Err(LabError::input(&directory, "is not mounted"));
     }
     drive.end_use()?;
     Ok(drive.stats())
-}
-
-/// The count of kills that is saved; one that was only just found is not.
-fn drive_kills(directory: &Path) -> Result<u64, LabError> {
-    Ok(super::state::load(&directory.join("state"))?.header.kills)
 }
 
 /// The directory of a drive, of which `target` may be the mount point.
