@@ -3,7 +3,6 @@
 use isobath_lab::Sheet;
 use isobath_lab::clean::PolicyKind;
 use isobath_lab::overlay::{self, OverlayParams, OverlayRow};
-use serde_json::Value;
 
 use super::sim::{documents, flat, usage, write_csv, written};
 use crate::args::{GlobalArgs, SimOverlayArgs};
@@ -50,7 +49,7 @@ pub(crate) fn overlay(
         print(&rows, out)?;
         written(&[&args.csv], out)?;
     }
-    super::sim::refuse_if_empty(rows.iter().map(|row| row["error"].as_str()))
+    super::sim::refuse_if_empty(rows.iter().map(|row| row.error.as_deref()))
 }
 
 fn parsed<T>(words: &[String]) -> Result<Vec<T>, Failure>
@@ -63,33 +62,29 @@ where
 }
 
 fn print(rows: &[OverlayRow], out: &mut Output) -> Result<(), Failure> {
-    fn number(value: &Value, digits: usize) -> String {
-        let value = value.as_f64();
+    fn number(value: Option<f64>, digits: usize) -> String {
         value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
-    }
-    fn text(value: &Value) -> String {
-        value.as_str().unwrap_or_default().to_owned()
     }
     out.sheet(&Sheet::of(
         rows,
         &[
-            ("workload", |row| text(&row["workload"])),
-            ("design", |row| text(&row["design"])),
-            ("space", |row| number(&row["space_ratio"], 2)),
-            ("written", |row| number(&row["written_ratio"], 2)),
-            ("cleaned", |row| number(&row["written_cleaned_ratio"], 2)),
-            ("merges read", |row| number(&row["merge_read_ratio"], 2)),
-            ("reads/upsert", |row| number(&row["reads_per_update"], 2)),
-            ("reads/lookup", |row| number(&row["reads_per_lookup"], 3)),
-            ("pages/scan", |row| number(&row["reads_per_scan"], 2)),
-            ("live", |row| number(&row["live_ratio"], 3)),
-            ("parts", |row| number(&row["parts_mean"], 1)),
-            ("filters", |row| number(&row["filter_memory_ratio"], 4)),
+            ("workload", |row| row.workload.clone()),
+            ("design", |row| row.design.clone()),
+            ("space", |row| number(Some(row.space_ratio), 2)),
+            ("written", |row| number(row.written_ratio, 2)),
+            ("cleaned", |row| number(row.written_cleaned_ratio, 2)),
+            ("merges read", |row| number(row.merge_read_ratio, 2)),
+            ("reads/upsert", |row| number(row.reads_per_update, 2)),
+            ("reads/lookup", |row| number(row.reads_per_lookup, 3)),
+            ("pages/scan", |row| number(row.reads_per_scan, 2)),
+            ("live", |row| number(row.live_ratio, 3)),
+            ("parts", |row| number(row.parts_mean, 1)),
+            ("filters", |row| number(row.filter_memory_ratio, 4)),
         ],
     ))?;
     for row in rows {
-        if let Some(error) = row["error"].as_str() {
-            let (workload, design) = (text(&row["workload"]), text(&row["design"]));
+        if let Some(error) = &row.error {
+            let (workload, design) = (&row.workload, &row.design);
             out.line(&format!("{workload} {design}: {error}"))?;
         }
     }
