@@ -42,6 +42,9 @@ use crate::log::{LogReservation, Slot};
 use crate::page::{Lsn, PageId};
 use crate::shared::Durability;
 
+/// Operations of a turn as which the work of a commit counts.
+const OPERATIONS_PER_COMMIT: u32 = 8;
+
 /// The context of a commit, without its changes.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct CommitContext<'a> {
@@ -124,6 +127,14 @@ impl Transactions {
         self.auto_commit(local, change, |_| true, context).map(drop)
     }
 
+    /// Waits until a commit may begin; nothing is held.
+    fn admit(&self, local: &TaskWorker, changes: &[Change<'_>]) -> Result<(), TransactionError> {
+        local.worker.count_operations(OPERATIONS_PER_COMMIT);
+        TaskContext { local }.admit()?;
+        self.await_version_space(local)?;
+        Ok(admission::wait(local, changes)?)
+    }
+
     fn auto_commit(
         &self,
         local: &TaskWorker,
@@ -133,9 +144,7 @@ impl Transactions {
     ) -> Result<bool, TransactionError> {
         let parts = &local.parts;
         let durability = parts.shared.config.durability;
-        TaskContext { local }.admit()?;
-        self.await_version_space(local)?;
-        admission::wait(local, std::slice::from_ref(&change))?;
+        self.admit(local, std::slice::from_ref(&change))?;
         let locked = self.locks.one(&local.worker, change.number());
         if !parts.log.is_on() && self.snapshots.active() == 0 {
             change.await_load(local)?;
@@ -189,9 +198,7 @@ impl Transactions {
         durability: Durability,
         precondition: &mut Precondition<'_>,
     ) -> Result<bool, TransactionError> {
-        TaskContext { local }.admit()?;
-        self.await_version_space(local)?;
-        admission::wait(local, changes)?;
+        self.admit(local, changes)?;
         let numbers = changes.iter().map(Change::number).collect();
         let locked = self.locks.all(&local.worker, numbers);
         self.commit(local, changes, context, durability, precondition, locked)

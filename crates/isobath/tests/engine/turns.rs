@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use isobath::{Options, Store, TransactionOptions, Tree};
 
@@ -105,4 +105,50 @@ fn one_scan_lets_others_run() {
         }
         assert!(has_run.load(Ordering::Relaxed), "not during one scan");
     }));
+}
+
+/// Most operations that one of so many tasks does between two of another one, all of them in memory.
+fn most_between(tasks: usize, operation: impl Fn(&Tree) + Copy + Send + 'static) -> u32 {
+    let (store, tree) = filled();
+    let most = store.spawn({
+        let store = store.clone();
+        move || {
+            let done = Arc::new(AtomicU32::new(0));
+            let begun: Vec<_> = (0..tasks)
+                .map(|_| {
+                    let (tree, done) = (tree.clone(), Arc::clone(&done));
+                    store.spawn(move || {
+                        let (mut last, mut most) = (None, 0);
+                        for _ in 0..MANY / 50 {
+                            let now = done.fetch_add(1, Ordering::Relaxed);
+                            most = most.max(last.map_or(0, |last| now - last));
+                            last = Some(now);
+                            operation(&tree);
+                        }
+                        most
+                    })
+                })
+                .collect();
+            let most = begun.into_iter().map(|task| task.join().unwrap());
+            most.max().unwrap()
+        }
+    });
+    let most = most.join().unwrap();
+    store.close().unwrap();
+    most
+}
+
+/// However many tasks are ready, each waits for about as many operations of the others.
+#[test]
+fn the_turns_of_many_tasks_are_short() {
+    for tasks in [16, 64] {
+        let lookups = most_between(tasks, |tree| {
+            tree.get("000007").unwrap();
+        });
+        assert!(lookups <= 2_000, "{tasks} tasks: {lookups} lookups");
+        let changes = most_between(tasks, |tree| {
+            tree.insert("000007", "v").unwrap();
+        });
+        assert!(changes <= 400, "{tasks} tasks: {changes} changes");
+    }
 }
