@@ -249,8 +249,8 @@ canaries! {
     TrimNewestFirst,
     /// Of two runs that become one the older one's records count.
     CombineOlderFirst,
-    /// Runs become one while a trim frees what merges have passed of them.
-    CombineBesideTrim,
+    /// A trim leaves what it takes from others in the run that they become.
+    TrimForgetsCombined,
     /// A run is said to have all changes, also those that went to the next memory meanwhile.
     SealBeyondMemory,
     /// A recovery does not repeat what was changed in leaves before the tree had overlays, for a

@@ -14,8 +14,8 @@
 //! counts as sealed where the newest of them was. What only older ones had merged by then, the base
 //! has as it is in the new run.
 //!
-//! No step is taken while a trim frees what merges have passed: it would not heed what the step
-//! puts into the new run, and take newer records.
+//! While a step copies nothing is trimmed: of a key that a trim took from all runs the step would
+//! put back an older record.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::canary::{self, Canary};
 use crate::context::TaskContext;
 use crate::error::StorageError as Error;
 use crate::levels::Parts;
-use crate::overlay::{Combining, Filter, Levels, MAX_TREE_RUNS, Overlaid, Put, Run, Trim};
+use crate::overlay::{Busy, Combining, Filter, Levels, MAX_TREE_RUNS, Overlaid, Put, Run, Trim};
 use crate::page::PAGE_SIZE;
 use crate::shared::Counters;
 use crate::sync::atomic::Ordering;
@@ -59,15 +59,18 @@ impl super::Merging {
         let runs = overlaid.levels().runs.len();
         let goes_on = || overlaid.combining.lock().is_some();
         (goes_on() || runs >= overlays.max_runs() && runs < MAX_TREE_RUNS)
-            && (overlaid.trims.lock().current.is_none() || canary::is_on(Canary::CombineBesideTrim))
             && !overlaid.upkeep_failed.load(Ordering::SeqCst)
     }
 }
 
 impl Work<'_> {
     /// Takes a step of combining neighbours, those with the fewest records. The caller is busy with
-    /// `overlaid`, of which nothing is trimmed that merges have passed.
+    /// `overlaid`.
     pub(super) fn combine(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
+        // It is tried again: writers may wait for a memory of this tree to be sealed.
+        let Some(_no_trim) = Busy::begin(&self.merging.freeing) else {
+            return Ok(());
+        };
         let begun = overlaid.combining.lock().take();
         let begun = match begun {
             Some(begun) => Some(begun),

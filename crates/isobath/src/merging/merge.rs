@@ -35,7 +35,9 @@ const RECORDS_IF_FULL: usize = 512;
 /// Part of the pages that a volume has room for, with which a merge that finds it nearly full goes
 /// beyond that at most: one in this many.
 const MERGED_IF_FULL: u64 = 128;
-const SMALL_RECORDS: usize = 6;
+const SMALL_RECORDS: usize = 2;
+/// Replaced leaves from which on no more keys are removed, in simulations.
+const SMALL_REPLACED: usize = 1;
 /// Pages that a merge passes between two looks at other tasks.
 const PAGES_PER_TURN: u32 = 16;
 /// Of a page, what merges fill, in percent: no change comes to a leaf but by the next merge.
@@ -175,7 +177,10 @@ impl Work<'_> {
         let mut rewrite = Rewrite::new(ctx, tree, FILL_PERCENT, token, most);
         rewrite.seldom_waits(PAGES_PER_TURN);
         rewrite.begin_early();
-        rewrite.stops_at(most / 2);
+        rewrite.stops_at(match self.local.pool.overlays.is_small() {
+            true => SMALL_REPLACED,
+            false => most / 2,
+        });
         let mut changes = changes.into_iter();
         let rewritten = rewrite.run(&mut Edits {
             next: &mut || Ok(changes.next()),

@@ -71,7 +71,7 @@ pub(crate) struct Merging {
     slept_at: PerWorker<Cell<Lsn>>,
     /// What is freed once no reader has it, from old to new.
     retired: Mutex<Vec<trim::Retired>>,
-    /// A task frees.
+    /// A task frees, or combines runs.
     freeing: AtomicBool,
     /// Segments that the volume had when a tree had to leave its overlays for want of space.
     left_at: AtomicU32,

@@ -20,7 +20,7 @@ use crate::btree::{Stretch, Stretches, Tree};
 use crate::canary::{self, Canary};
 use crate::context::TaskWorker;
 use crate::error::StorageError as Error;
-use crate::overlay::{Busy, Overlaid, Position, Run, Trim};
+use crate::overlay::{Busy, Overlaid, Passed, Position, Run, Trim};
 
 /// What goes once no reader has `Levels` of the tree from before `number`.
 pub(super) struct Retired {
@@ -43,14 +43,6 @@ impl Retired {
     /// Whether it may go.
     pub(super) fn is_free(&self) -> bool {
         !self.overlaid.has_readers_before(self.number)
-    }
-
-    /// For a canary: a trim of what merges have passed, until runs of the tree become one.
-    fn is_held_back(&self) -> bool {
-        canary::is_on(Canary::CombineBesideTrim)
-            && matches!(self.what, Freed::Trimmed)
-            && self.overlaid.combining.lock().is_none()
-            && self.overlaid.levels().runs.len() > 2
     }
 }
 
@@ -82,9 +74,7 @@ impl Work<'_> {
         let (free, left): (Vec<_>, Vec<_>) = {
             let mut retired = self.merging.retired.lock();
             let all = std::mem::take(&mut *retired);
-            let is_free = |retired: &Retired| retired.is_free() && !retired.is_held_back();
-            let (free, left) = all.into_iter().partition(is_free);
-            (free, left)
+            all.into_iter().partition(Retired::is_free)
         };
         // What others have added since is newer.
         self.merging.retired.lock().splice(0..0, left);
@@ -123,15 +113,11 @@ impl Work<'_> {
                     key: Vec::new(),
                 },
             };
-            let is_before = |run: &&Arc<Run>| run.start <= *from;
-            let runs = levels.runs.iter().filter(is_before);
-            let trim = Trim {
-                runs: runs.map(|run| run.tree.id).collect(),
-                start: from.key.clone(),
+            trims.current = Some(Passed {
+                from: Position::clone(from),
                 end: is_same_round.then(|| position.key.clone()),
-            };
+            });
             trims.position = next;
-            trims.current = (!trim.runs.is_empty()).then_some(trim);
         }
         if trims.current.is_some() && !std::mem::replace(&mut trims.is_queued, true) {
             self.retire_at(overlaid, levels.number, Freed::Trimmed);
@@ -140,12 +126,33 @@ impl Work<'_> {
 
     /// Frees what the trim of `overlaid` says. What fails is tried again when the next one begins.
     fn trim(&self, overlaid: &Overlaid) -> Result<(), Error> {
-        let trim = overlaid.trims.lock().current.clone();
-        let trimmed = trim.map_or(Ok(()), |trim| self.trim_runs(overlaid, &trim));
+        let passed = overlaid.trims.lock().current.clone();
+        let trimmed = passed.map_or(Ok(()), |passed| self.trim_passed(overlaid, passed));
         let mut trims = overlaid.trims.lock();
         // The next one waits for readers of its own.
         trims.is_queued = false;
         trimmed.map(|()| trims.current = None)
+    }
+
+    fn trim_passed(&self, overlaid: &Overlaid, passed: Passed) -> Result<(), Error> {
+        let levels = overlaid.levels();
+        let is_combined = |run: &Arc<Run>| {
+            let combining = overlaid.combining.lock();
+            combining
+                .as_ref()
+                .is_some_and(|combining| Arc::ptr_eq(&combining.into, run))
+        };
+        let is_forgotten =
+            |run: &Arc<Run>| canary::is_on(Canary::TrimForgetsCombined) && is_combined(run);
+        // Among them is the one that others become, which has what they have.
+        let is_passed = |run: &&Arc<Run>| run.start <= passed.from && !is_forgotten(run);
+        let runs = levels.runs.iter().filter(is_passed);
+        let trim = Trim {
+            runs: runs.map(|run| run.tree.id).collect(),
+            start: passed.from.key,
+            end: passed.end,
+        };
+        self.trim_runs(overlaid, &trim)
     }
 
     fn trim_runs(&self, overlaid: &Overlaid, trim: &Trim) -> Result<(), Error> {
@@ -178,7 +185,7 @@ impl Work<'_> {
 }
 
 impl super::Merging {
-    /// Makes the caller the one task that frees.
+    /// Makes the caller the one task that frees, or combines runs.
     pub(super) fn wait_to_free(&self, local: &TaskWorker) -> Result<Busy<'_>, Error> {
         until(local, || Busy::begin(&self.freeing))
     }

@@ -33,7 +33,7 @@ pub(crate) use levels::Levels;
 pub(crate) use memory::{Memory, Put};
 pub(crate) use pace::Pace;
 pub(crate) use run::{Combining, Position, Run};
-pub(crate) use trim::{Trim, Trims};
+pub(crate) use trim::{Passed, Trim, Trims};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

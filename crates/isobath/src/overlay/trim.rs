@@ -4,10 +4,17 @@ use super::Position;
 use crate::types::TreeId;
 
 /// A range of keys of which these runs hold nothing that counts.
-#[derive(Clone)]
 pub(crate) struct Trim {
     pub(crate) runs: Vec<TreeId>,
     pub(crate) start: Vec<u8>,
+    /// `None` stands for the end of all keys.
+    pub(crate) end: Option<Vec<u8>>,
+}
+
+/// A range of keys that merges have passed.
+#[derive(Clone)]
+pub(crate) struct Passed {
+    pub(crate) from: Position,
     /// `None` stands for the end of all keys.
     pub(crate) end: Option<Vec<u8>>,
 }
@@ -17,8 +24,8 @@ pub(crate) struct Trim {
 pub(crate) struct Trims {
     /// Where the next one begins.
     pub(crate) position: Position,
-    /// The one that is going on.
-    pub(crate) current: Option<Trim>,
+    /// What the one that is going on is of.
+    pub(crate) current: Option<Passed>,
     /// It waits for readers.
     pub(crate) is_queued: bool,
 }

@@ -107,7 +107,7 @@ fn one_scan_lets_others_run() {
     }));
 }
 
-/// Most operations that one of so many tasks does between two of another one, all of them in memory.
+/// Most operations of so many tasks between two of the same one, all of them in memory.
 fn most_between(tasks: usize, operation: impl Fn(&Tree) + Copy + Send + 'static) -> u32 {
     let (store, tree) = filled();
     let most = store.spawn({
@@ -138,7 +138,7 @@ fn most_between(tasks: usize, operation: impl Fn(&Tree) + Copy + Send + 'static)
     most
 }
 
-/// However many tasks are ready, each waits for about as many operations of the others.
+/// However many tasks are ready, up to 128, each waits for about as many operations of the others.
 #[test]
 fn the_turns_of_many_tasks_are_short() {
     for tasks in [16, 64] {

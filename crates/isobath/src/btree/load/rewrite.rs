@@ -67,7 +67,9 @@ pub(crate) struct Rewrite<'c, C: WriteContext> {
     replaced: Vec<PageId>,
     /// So many of them may be.
     most: usize,
-    /// From so many on no key is removed any more, and from which key on that was so.
+    /// Leaves of those.
+    replaced_leaves: usize,
+    /// From so many leaves on no key is removed any more, and from which key on that was so.
     stops_at: usize,
     stopped: Option<Vec<u8>>,
     /// The last leaf was read for its changes.
@@ -161,6 +163,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
             built: Vec::new(),
             replaced: Vec::new(),
             most,
+            replaced_leaves: 0,
             stops_at: usize::MAX,
             stopped: None,
             was_touched: false,
@@ -179,9 +182,9 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
         self.pages.begin_early();
     }
 
-    /// Once so many pages are replaced the other keys stay that are to be removed.
-    pub(crate) fn stops_at(&mut self, pages: usize) {
-        self.stops_at = pages;
+    /// Once so many leaves are replaced, one at least, the other keys stay that are to be removed.
+    pub(crate) fn stops_at(&mut self, leaves: usize) {
+        self.stops_at = leaves.max(1);
     }
 
     /// The key from which on they have.
@@ -240,7 +243,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
             let upper = child.upper.as_deref();
             let has_change = self.has_change(upper);
             let may_be_removed = edits.removed.meets(&child.lower, upper);
-            let stops = may_be_removed && self.replaced.len() >= self.stops_at;
+            let stops = may_be_removed && self.replaced_leaves >= self.stops_at;
             if stops && self.stopped.is_none() {
                 self.stopped = Some(child.lower.clone());
             }
@@ -253,7 +256,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
             let is_unread = edits.is_removed.is_none() && !has_change && !stops;
             if level == 0 && is_unread && edits.removed.covers_range(&child.lower, upper) {
                 // The open leaf goes on behind it.
-                self.replace(child.id)?;
+                self.replace(child.id, level)?;
                 self.open_leaf(&child.lower);
                 self.was_touched = false;
                 continue;
@@ -263,7 +266,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
                 let ahead = ahead.map_err(|why| corrupt(self.ctx, id, why))?;
                 self.ctx.read_ahead(&ahead);
             }
-            self.replace(child.id)?;
+            self.replace(child.id, level)?;
             let (image, _) = self.read(child.id, Some(level))?;
             if level == 0 {
                 self.was_touched = true;
@@ -289,8 +292,9 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
         next.is_some_and(|next| upper.is_none_or(|upper| &next.key[..] < upper))
     }
 
-    fn replace(&mut self, id: PageId) -> Result<(), TransactionError> {
+    fn replace(&mut self, id: PageId, level: u8) -> Result<(), TransactionError> {
         self.replaced.push(id);
+        self.replaced_leaves += usize::from(level == 0);
         if self.replaced.len() > self.most {
             return Err(TransactionError::TransactionTooLarge {
                 bytes: 8 * self.replaced.len() as u64,

@@ -31,8 +31,8 @@ impl Worker {
         self.suspend();
     }
 
-    /// Counts operations of the running task. One that has done [`OPERATIONS_PER_TURN`] without
-    /// waiting lets the worker's other tasks, messages and I/O have their turn.
+    /// Counts operations of the running task. One that has done its share of a step without waiting
+    /// lets the worker's other tasks, messages, timers and I/O have their turn.
     #[inline(always)]
     pub(crate) fn count_operations(&self, count: u32) {
         match self.turn.get().checked_sub(count) {
