@@ -18,7 +18,7 @@ macro_rules! named {
             /// Their names, in the same order.
             $vis const NAMES: [&'static str; [$($name),+].len()] = [$($name),+];
 
-            /// Its name, as options, files and reports have it.
+            /// Its name, for people; files may have another one.
             #[must_use]
             $vis const fn name(self) -> &'static str {
                 $Enum::NAMES[self as usize]

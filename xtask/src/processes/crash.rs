@@ -76,7 +76,7 @@ pub(crate) fn campaign(args: &Args) -> bool {
                 || one_way(args, way, log),
                 |sum| {
                     format!(
-                        "{} writers killed, {} of them while opening, the slowest in {:.0} ms",
+                        "{} writers killed, {} of them while opening; slowest opening {:.0} ms",
                         args.rounds,
                         sum.while_opening,
                         sum.slowest_opening.as_secs_f64() * 1e3

@@ -248,10 +248,12 @@ pub fn unmount(target: &Path, force: bool) -> Result<DriveStats, LabError> {
         ));
     }
     let drive = VirtualDrive::open(&directory, OpenAs::Declared)?;
-    // A kill that was only just found is not saved.
-    let saved = super::state::load(&directory.join("state"))?.header.kills;
-    if !was_mounted && drive.stats().kills == saved {
-        return Err(LabError::input(&directory, "is not mounted"));
+    if !was_mounted {
+        // A kill that was only just found is not saved.
+        let saved = super::state::load(&directory.join("state"))?.header.kills;
+        if drive.stats().kills == saved {
+            return Err(LabError::input(&directory, "is not mounted"));
+        }
     }
     drive.end_use()?;
     Ok(drive.stats())
