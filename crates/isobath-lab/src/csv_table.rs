@@ -9,7 +9,8 @@ use serde_json::{Map, Value};
 /// The cells of a row, by their columns.
 pub(crate) type Cells = Map<String, Value>;
 
-/// Writes rows as CSV, their columns by name, without series and histograms, which only JSON carries.
+/// Writes rows as CSV, their columns by name, without series and histograms, which only JSON
+/// carries.
 ///
 /// # Errors
 /// Those of `out`.

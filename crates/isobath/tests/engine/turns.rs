@@ -108,7 +108,7 @@ fn one_scan_lets_others_run() {
 }
 
 /// Most operations of so many tasks between two of the same one, all of them in memory.
-fn most_between(tasks: usize, operation: impl Fn(&Tree) + Copy + Send + 'static) -> u32 {
+fn max_gap(tasks: usize, operation: impl Fn(&Tree) + Copy + Send + 'static) -> u32 {
     let (store, tree) = filled();
     let most = store.spawn({
         let store = store.clone();
@@ -142,11 +142,11 @@ fn most_between(tasks: usize, operation: impl Fn(&Tree) + Copy + Send + 'static)
 #[test]
 fn the_turns_of_many_tasks_are_short() {
     for tasks in [16, 64] {
-        let lookups = most_between(tasks, |tree| {
+        let lookups = max_gap(tasks, |tree| {
             tree.get("000007").unwrap();
         });
         assert!(lookups <= 2_000, "{tasks} tasks: {lookups} lookups");
-        let changes = most_between(tasks, |tree| {
+        let changes = max_gap(tasks, |tree| {
             tree.insert("000007", "v").unwrap();
         });
         assert!(changes <= 400, "{tasks} tasks: {changes} changes");
