@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use isobath_flash::analysis::{self, FluidBound, Group, Table2Row, groups_of};
+use isobath_flash::analysis::{self, FluidBound, Group, groups_of};
 use isobath_flash::trace::{TraceContents, TraceFormat};
 use isobath_flash::workload::{Op, WorkloadKind};
 use serde::Serialize;
@@ -33,6 +33,23 @@ pub struct EmptinessRow {
     pub paper_simulated_emptiness_ratio: Option<f64>,
     /// `Wamp` as the paper prints it.
     pub paper_wamp_ratio: Option<f64>,
+}
+
+/// Hot and cold data apart at F = 0.8: a row of Table 2.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SplitRow {
+    /// Always `hot-cold`.
+    pub table: &'static str,
+    /// Share of the updates that the hot data gets; it is one minus this share of the pages.
+    pub hot_updates_ratio: f64,
+    /// Least cost.
+    pub min_cost_ratio: f64,
+    /// Cost when hot data gets 60% of the slack.
+    pub hot60_cost_ratio: f64,
+    /// Cost when hot data gets 40% of the slack.
+    pub hot40_cost_ratio: f64,
+    /// The paper's three numbers, and its simulation of MDC-opt.
+    pub paper_cost_ratio: [f64; 4],
 }
 
 /// The bound of a workload at one fill factor.
@@ -87,21 +104,19 @@ pub fn emptiness_rows(fills: &[f64]) -> Result<Vec<EmptinessRow>, LabError> {
         .collect()
 }
 
-/// Table 2, hot and cold data apart at F = 0.8, as JSON: `hot_updates_ratio` is the share of the
-/// updates that the hot data gets, which has one minus this share of the pages; `paper_cost_ratio`
-/// the paper's three numbers and its simulation of MDC-opt.
-pub fn split_rows() -> Vec<serde_json::Value> {
-    let row = |row: &Table2Row| {
-        serde_json::json!({
-            "table": "hot-cold",
-            "hot_updates_ratio": row.hot_updates,
-            "min_cost_ratio": row.min_cost,
-            "hot60_cost_ratio": row.hot60_cost,
-            "hot40_cost_ratio": row.hot40_cost,
-            "paper_cost_ratio": row.paper,
+/// Table 2.
+pub fn split_rows() -> Vec<SplitRow> {
+    analysis::table2()
+        .into_iter()
+        .map(|row| SplitRow {
+            table: "hot-cold",
+            hot_updates_ratio: row.hot_updates,
+            min_cost_ratio: row.min_cost,
+            hot60_cost_ratio: row.hot60_cost,
+            hot40_cost_ratio: row.hot40_cost,
+            paper_cost_ratio: row.paper,
         })
-    };
-    analysis::table2().iter().map(row).collect()
+        .collect()
 }
 
 /// The bounds of a law over `pages` pages.
@@ -218,21 +233,21 @@ pub fn emptiness_sheet(rows: &[EmptinessRow]) -> Sheet {
 
 /// Table 2, in numbers for people.
 #[must_use]
-pub fn split_sheet() -> Sheet {
+pub fn split_sheet(rows: &[SplitRow]) -> Sheet {
     Sheet::of(
-        &analysis::table2(),
+        rows,
         &[
             ("updates:pages", |row| {
-                let hot = (row.hot_updates * 100.0).round();
+                let hot = (row.hot_updates_ratio * 100.0).round();
                 format!("{hot}:{}", 100.0 - hot)
             }),
-            ("least", |row| format!("{:.3}", row.min_cost)),
-            ("paper", |row| row.paper[0].to_string()),
-            ("hot 60%", |row| format!("{:.3}", row.hot60_cost)),
-            ("paper", |row| row.paper[1].to_string()),
-            ("hot 40%", |row| format!("{:.3}", row.hot40_cost)),
-            ("paper", |row| row.paper[2].to_string()),
-            ("paper's MDC-opt", |row| row.paper[3].to_string()),
+            ("least", |row| format!("{:.3}", row.min_cost_ratio)),
+            ("paper", |row| row.paper_cost_ratio[0].to_string()),
+            ("hot 60%", |row| format!("{:.3}", row.hot60_cost_ratio)),
+            ("paper", |row| row.paper_cost_ratio[1].to_string()),
+            ("hot 40%", |row| format!("{:.3}", row.hot40_cost_ratio)),
+            ("paper", |row| row.paper_cost_ratio[2].to_string()),
+            ("paper's MDC-opt", |row| row.paper_cost_ratio[3].to_string()),
         ],
     )
 }

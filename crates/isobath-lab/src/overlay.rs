@@ -1,6 +1,5 @@
 //! Sweeps of the overlay simulator: workload × design × space, in parallel, as rows.
 
-pub use crate::csv_table::write_csv;
 pub use isobath_flash::overlay::{Design, OverlayParams, RecordLaw};
 use isobath_flash::overlay::{OverlayError, OverlayReport, simulate_overlay};
 use isobath_flash::sim::SimError;

@@ -1,8 +1,8 @@
 //! sim overlay.
 
-use isobath_lab::Sheet;
 use isobath_lab::clean::PolicyKind;
 use isobath_lab::overlay::{self, OverlayParams, OverlayRow};
+use isobath_lab::{Sheet, clean_analysis};
 
 use super::sim::{documents, flat, usage, write_csv, written};
 use crate::args::{GlobalArgs, SimOverlayArgs};
@@ -41,7 +41,7 @@ pub(crate) fn overlay(
     )?;
     progress.clear();
     if let Some(path) = &args.csv {
-        write_csv(path, |out| overlay::write_csv(&rows, out))?;
+        write_csv(path, |out| clean_analysis::write_csv(&rows, out))?;
     }
     if out.json() {
         documents(&rows, out)?;
