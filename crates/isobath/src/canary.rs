@@ -150,19 +150,13 @@ canaries! {
     SplitBeyondLog,
     /// Merges take space in a log that is full.
     MergeInFullLog,
-    /// The record that gives trees their new roots does not wait for the pages below them.
-    SwapRootsEarly,
-    /// Recovery repeats commits over trees that were rewritten after them.
-    RepeatOverRewritten,
-    /// Trees are rewritten while a backup copies the store.
-    RewriteBesideBackups,
-    /// Trees have their new roots before the record of these is durable.
-    SwapBeforeRecord,
-    /// The empty pages of a tree without records are freed before a load, also while a large commit
-    /// rewrites the tree.
-    CollapseBesideRewrites,
-    /// A tree is rewritten without waiting for the commits in flight.
-    RewriteBesideCommits,
+    /// Large transactions commit while a backup copies the store.
+    LargeBesideBackups,
+    /// The empty pages of a tree without records are freed before a load, also while another task
+    /// has closed the tree.
+    CollapseBesideOthers,
+    /// A large transaction does not wait for the commits in flight.
+    LargeBesideCommits,
     /// Of a read of several pages that failed, each page is judged as if it had been read.
     TrustFailedReads,
     /// A flush of the log leaves the chunks that its records name in the drive's cache.
@@ -187,9 +181,9 @@ canaries! {
     /// A page that is built beside its tree is marked as changed after its place in the log is
     /// complete.
     MarkLoadedLate,
-    /// Single reads see the new roots of a large commit while earlier commits are not visible.
-    ShowRootsEarly,
-    /// A checkpoint releases the log of a large commit while what that replaced is not free yet.
+    /// Single reads see the runs of a large commit while earlier commits are not visible.
+    ShowRunsEarly,
+    /// A checkpoint releases the log of a merge while what that replaced is not free yet.
     IgnoreEnding,
     /// Tasks that wait for a segment are not woken when one is free.
     FreeWithoutWaking,

@@ -82,7 +82,7 @@ pub(crate) enum Shape {
     Copied,
     /// A volume that is hardly larger than what it holds, and so is cleaned all the time.
     Crowded,
-    /// Transactions that spill, and so rewrite their trees.
+    /// Transactions that spill, and so become runs.
     Spilling,
     /// Every call of the interface, while the log changes its extents and the volume becomes longer
     /// and shorter.

@@ -103,7 +103,7 @@ pub(super) struct Plan {
     /// Whether it begins with a small log, which becomes longer.
     pub(super) small: bool,
     pub(super) threads: u64,
-    /// Whether transactions spill, and so rewrite their trees.
+    /// Whether transactions spill, and so become runs.
     pub(super) spills: bool,
     pub(super) backend: Way,
     pub(super) workers: u64,

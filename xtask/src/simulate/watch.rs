@@ -1,7 +1,7 @@
 //! Whether a round goes on, or its store stands still.
 //!
 //! A round may take any number of steps: each client has a number of operations, and where all of
-//! them rewrite whole trees a long round takes tens of millions. So what counts are steps since a
+//! them merge whole trees a long round takes tens of millions. So what counts are steps since a
 //! client has begun an operation. A client that waits permanently is found when the others are
 //! done: none begins any more then.
 

@@ -188,7 +188,7 @@ fn begin<'c>(
     let is_overlaid = local.pool.overlays.has(tree.tree.id);
     let closed = is_overlaid.then(|| close_to_others(local, tree));
     let closed = closed.transpose()?;
-    let alone = || match closed.is_some() || canary::is_on(Canary::CollapseBesideRewrites) {
+    let alone = || match closed.is_some() || canary::is_on(Canary::CollapseBesideOthers) {
         true => Ok(None),
         false => close_to_others(local, tree).map(Some),
     };
@@ -457,10 +457,10 @@ mod tests {
     use crate::sync::atomic::{AtomicBool, Ordering};
     use crate::{Options, Store};
 
-    /// A load frees the pages of a tree without records, and those are not its own while a large
-    /// commit rewrites the tree.
+    /// A load frees the pages of a tree without records, and those are not its own while another
+    /// task has closed the tree.
     #[test]
-    fn a_load_does_not_begin_while_its_tree_is_rewritten() {
+    fn a_load_does_not_begin_while_its_tree_is_closed() {
         let store = Store::in_memory(&Options::new().pool_bytes(8 << 20).workers(2)).unwrap();
         let tree = store.create_tree("t").unwrap();
         let never = || Err::<(), ()>(());

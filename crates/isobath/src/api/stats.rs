@@ -141,8 +141,8 @@ stats! {
     commits: Counter,
     /// Commits that failed because of other transactions.
     conflicts: Counter,
-    /// Of `commits`, those of transactions larger than memory may hold, which rewrote the leaves
-    /// that they changed.
+    /// Of `commits`, those of transactions larger than memory may hold, which became runs of their
+    /// trees.
     large_commits: Counter,
     /// Bytes of changes that transactions wrote to temporary files, merging included; no part of
     /// `bytes_written`.

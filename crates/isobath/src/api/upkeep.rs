@@ -1,15 +1,13 @@
 //! What an open store is asked to do for itself: checkpoints, giving space back.
 
 use crate::btree;
-use crate::page::PAGE_SIZE;
-use crate::pagestore::MOVED_BYTES;
 use crate::runtime::Urgency;
 use crate::{Error, Store, Tree, TreeInfo};
 
-/// The leaves that a tree has too many are worth the wait of its writers from so many on, and from
-/// so large a share of all.
-const REPACKED_LEAVES: f64 = 8.0;
-const REPACKED_SHARE: f64 = 0.15;
+/// The leaves that a tree has too many are worth the work from so many on, and from so large a share
+/// of all.
+const PACKED_LEAVES: f64 = 8.0;
+const PACKED_SHARE: f64 = 0.15;
 
 /// The result of [`Store::compact`]. Sizes are bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,9 +45,8 @@ impl Store {
 
     /// Packs what is stored towards the beginning of the volume and gives the space behind it back
     /// to the file system: after much was removed, the files become small. A log that has grown
-    /// becomes small again, too. Trees of up to 192 MiB whose leaves are much emptier than after a
-    /// load get new ones first, if there is room for both; commits to such a tree wait for that.
-    /// The store can be used during the rest; writes that need the space end it early, without an
+    /// becomes small again, too. Trees whose leaves are much emptier than after a load get new ones
+    /// first. The store can be used meanwhile; writes that need the space end it early, without an
     /// error. What stays is what the records take, 4 MiB of log and 14 segments or more, and in a
     /// store with a limit the share that [`Options::fill_factor`](crate::Options::fill_factor)
     /// keeps free for cleaning. Without a limit the next writes make the files grow again, and
@@ -77,15 +74,20 @@ impl Store {
     /// As for [`Store::checkpoint`]; [`Error::Volume`] if cutting a file fails, after which the
     /// store is poisoned.
     pub fn compact(&self) -> Result<Compaction, Error> {
-        let _kept_out = self.runtime().run(Urgency::Ordinary, |local| {
+        self.runtime().run(Urgency::Ordinary, |local| {
             let engine = &local.engine;
             engine.checkpoints.needs_log("compact")?;
-            let leave = |tree| engine.merging.leave(&engine.transactions, local, tree);
-            let overlaid = local.pool.overlays.all();
-            let trees = overlaid.iter().map(|overlaid| overlaid.tree);
-            Ok::<_, Error>(trees.map(leave).collect::<Result<Vec<_>, _>>()?)
+            for overlaid in local.pool.overlays.all() {
+                // It may get some again at once.
+                drop(
+                    engine
+                        .merging
+                        .leave(&engine.transactions, local, overlaid.tree)?,
+                );
+            }
+            Ok::<_, Error>(())
         })?;
-        self.repack_trees()?;
+        self.pack_trees()?;
         let shrunk = self.runtime().run(Urgency::Ordinary, |local| {
             let end_versions = || local.engine.transactions.gc(local);
             let checkpoints = &local.engine.checkpoints;
@@ -99,16 +101,13 @@ impl Store {
     }
 
     /// Moves the records of trees with half-full leaves to fewer ones.
-    fn repack_trees(&self) -> Result<(), Error> {
+    fn pack_trees(&self) -> Result<(), Error> {
         for TreeInfo { name, .. } in self.trees()? {
-            let repacked = self.tree(&name).and_then(|tree| tree.repack());
-            match repacked {
-                // It was dropped, or is too large for that, or there is no room for two copies.
+            let packed = self.tree(&name).and_then(|tree| tree.pack());
+            match packed {
+                // It was dropped, or there is no room for what is moved.
                 Err(
-                    Error::NoSuchTree { .. }
-                    | Error::TreeDropped { .. }
-                    | Error::TransactionTooLarge { .. }
-                    | Error::VolumeFull { .. },
+                    Error::NoSuchTree { .. } | Error::TreeDropped { .. } | Error::VolumeFull { .. },
                 )
                 | Ok(()) => {}
                 Err(error) => return Err(error),
@@ -119,27 +118,20 @@ impl Store {
 }
 
 impl Tree {
-    /// Moves all records to as few leaves as a load fills, if that gains much and is soon done.
-    fn repack(&self) -> Result<(), Error> {
+    /// Moves all records to as few leaves as a load fills, if that gains much.
+    fn pack(&self) -> Result<(), Error> {
         let stats = self.stats()?;
         let (leaves, records) = (stats.leaf_pages as f64, stats.records as f64);
         // Of the larger records, few fit into a leaf.
         let of_leaf = btree::FILL_PERCENT as f64 / 100.0 / stats.leaf_fill * records / leaves;
         let gained = leaves - records / of_leaf.floor().max(1.0);
-        let bytes = stats.leaf_pages * PAGE_SIZE as u64;
-        if bytes > MOVED_BYTES || gained < REPACKED_LEAVES.max(REPACKED_SHARE * leaves) {
+        if gained < PACKED_LEAVES.max(PACKED_SHARE * leaves) {
             return Ok(());
         }
         let state = &self.state;
         self.run(|local| {
-            let engine = &local.engine;
-            if !engine.pagestore.has_room_to_repack(bytes) {
-                return Ok(());
-            }
-            let transactions = &engine.transactions;
-            // It may have got overlays since; the new leaves would have none of their records.
-            let _kept_out = engine.merging.leave(transactions, local, state.tree)?;
-            Ok(transactions.repack(local, state.tree, &state.name, &state.status)?)
+            let (merging, transactions) = (&local.engine.merging, &local.engine.transactions);
+            Ok(merging.pack(transactions, local, state.tree, &state.status)?)
         })
     }
 }

@@ -187,7 +187,7 @@ impl Source<'_> {
         }
         // Those that begin from here on see that a backup is under way.
         let copies = &engine.transactions.copies;
-        copies.await_rewriting(&engine.shared, &self.0.worker)?;
+        copies.await_large(&engine.shared, &self.0.worker)?;
         engine.log_tasks.release();
         engine
             .buffer

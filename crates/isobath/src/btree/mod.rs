@@ -39,8 +39,8 @@ pub(crate) use content::{Content, PageRecord, read_content};
 pub(crate) use cursor::{Cursor, Direction, Entry, OwnedBounds};
 pub(crate) use get_many::{Batch, Lookup};
 pub(crate) use load::{
-    Change, Edits, FILL_PERCENT, Loader, NotLoaded, Paused, Rewrite, Rewritten, install_roots,
-    last_key, roots_body,
+    Change, Edits, FILL_PERCENT, Loader, NotLoaded, Paused, Rewrite, Rewritten, install_root,
+    last_key, root_body,
 };
 pub(crate) use ops::Decision;
 pub(crate) use sample::{MaxPages, Sample};

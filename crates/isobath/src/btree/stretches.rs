@@ -65,9 +65,19 @@ impl Stretch {
         (lower, upper.unwrap_or(Bound::Unbounded))
     }
 
-    #[cfg(test)]
     pub(crate) fn covers(&self, key: &[u8]) -> bool {
         *self.start <= *key && is_below(key, &self.end)
+    }
+
+    /// Whether it has one of the keys from `lower` on that are below `upper`, if that is given.
+    pub(crate) fn meets(&self, lower: &[u8], upper: Option<&[u8]>) -> bool {
+        is_below(lower, &self.end) && upper.is_none_or(|upper| &self.start[..] < upper)
+    }
+
+    /// Whether it has all of them.
+    pub(crate) fn covers_range(&self, lower: &[u8], upper: Option<&[u8]>) -> bool {
+        let ends_before = |end: &Vec<u8>| upper.is_none_or(|upper| &end[..] < upper);
+        *self.start <= *lower && !self.end.as_ref().is_some_and(ends_before)
     }
 
     /// Both as one, if nothing lies between them.
@@ -119,16 +129,6 @@ pub(crate) struct Stretches {
 }
 
 impl Stretches {
-    /// One stretch, of all keys.
-    pub(crate) fn of_all_keys() -> Stretches {
-        let mut all = Stretches::default();
-        all.add(Stretch {
-            start: Vec::new(),
-            end: None,
-        });
-        all
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
@@ -141,23 +141,6 @@ impl Stretches {
     pub(crate) fn covers(&self, key: &[u8]) -> bool {
         let last = self.last_from(Bound::Included(key));
         last.is_some_and(|(_, end)| is_below(key, end))
-    }
-
-    /// Whether one of the keys from `lower` on is covered that are below `upper`, if that is
-    /// given.
-    pub(crate) fn meets(&self, lower: &[u8], upper: Option<&[u8]>) -> bool {
-        let last = self.last_from(upper.map_or(Bound::Unbounded, Bound::Excluded));
-        last.is_some_and(|(_, end)| is_below(lower, end))
-    }
-
-    /// Whether one of them has all keys from `lower` on that are below `upper`, if that is given.
-    pub(crate) fn covers_range(&self, lower: &[u8], upper: Option<&[u8]>) -> bool {
-        let last = self.last_from(Bound::Included(lower));
-        last.is_some_and(|(_, end)| match (end, upper) {
-            (None, _) => true,
-            (Some(_), None) => false,
-            (Some(end), Some(upper)) => upper <= &end[..],
-        })
     }
 
     /// Adds the keys of a stretch.
@@ -311,7 +294,8 @@ mod tests {
             let meets = all.iter().any(|one| {
                 is_below(&one.start, &whole.end) && is_below(&whole.start, &one.end)
             });
-            prop_assert_eq!(set.meets(&whole.start, whole.end.as_deref()), meets);
+            let (start, end) = (&whole.start, whole.end.as_deref());
+            prop_assert_eq!(all.iter().any(|one| one.meets(start, end)), meets);
             let direction = match is_reverse {
                 true => Direction::Reverse,
                 false => Direction::Forward,

@@ -105,11 +105,10 @@ impl LogTasks {
     /// # Errors
     ///
     /// [`TransactionError::TransactionTooLarge`]; [`Error::Poisoned`].
-    pub(super) fn wait_for_larger(
-        &self,
-        worker: &Worker,
-        bytes: u64,
-    ) -> Result<(), TransactionError> {
+    pub(crate) fn wait_to_take(&self, worker: &Worker, bytes: u64) -> Result<(), TransactionError> {
+        if !self.log.is_on() || bytes <= self.log.transaction_limit_now() {
+            return Ok(());
+        }
         let limit = self.log.transaction_limit();
         if bytes > limit {
             return Err(TransactionError::TransactionTooLarge { bytes, limit });
@@ -117,14 +116,17 @@ impl LogTasks {
         self.wait_to_hold(worker, bytes)
     }
 
-    /// Waits until the log has grown so far that one record of `bytes` bytes, which it can hold
-    /// once it has grown, fits.
+    /// Waits until the log has grown so far that one record of `bytes` bytes fits.
     ///
     /// # Errors
     ///
-    /// [`TransactionError::TransactionTooLarge`] if the volume has no space for that;
-    /// [`Error::Poisoned`].
+    /// [`TransactionError::TransactionTooLarge`] if it cannot hold it, or the volume has no space
+    /// for that; [`Error::Poisoned`].
     pub(crate) fn wait_to_hold(&self, worker: &Worker, bytes: u64) -> Result<(), TransactionError> {
+        let limit = self.log.record_limit();
+        if bytes > limit {
+            return Err(TransactionError::TransactionTooLarge { bytes, limit });
+        }
         let holds = || bytes <= self.log.record_limit_now();
         match self.wait_for_area(worker, Log::area_for(bytes), holds)? {
             true => Ok(()),

@@ -315,8 +315,8 @@ impl Log {
         self.area_use() < most * 100 || canary::is_on(Canary::MergeInFullLog)
     }
 
-    /// Most bytes of one record, once the log has grown: that of a transaction which was written beside its trees may be larger than
-    /// [`Log::transaction_limit`].
+    /// Most bytes of one record, once the log has grown: that of a large transaction may be larger
+    /// than [`Log::transaction_limit`].
     pub(crate) fn record_limit(&self) -> u64 {
         self.on
             .as_ref()

@@ -14,7 +14,7 @@ use isobath_io::Io;
 
 use super::{Claim, Flush, LogReservation, LogTasks, ReservationClass, ReservationRequest};
 use crate::canary::{self, Canary};
-use crate::error::{StorageError as Error, TransactionError};
+use crate::error::StorageError as Error;
 use crate::page::Lsn;
 use crate::runtime::{TaskId, Worker, clock};
 use crate::shared::{Counters, Durability};
@@ -201,23 +201,20 @@ impl LogTasks {
     ///
     /// # Errors
     ///
-    /// As for [`LogTasks::reserve`], and [`TransactionError::TransactionTooLarge`].
+    /// As for [`LogTasks::reserve`].
     pub(crate) fn reserve_commit(
         &self,
         worker: &Worker,
         bytes: u64,
         splits: u64,
         frees_log: bool,
-    ) -> Result<LogReservation<'_>, TransactionError> {
-        if self.log.is_on() && bytes > self.log.transaction_limit_now() {
-            self.wait_for_larger(worker, bytes)?;
-        }
+    ) -> Result<LogReservation<'_>, Error> {
         let class = match frees_log {
             true => ReservationClass::Structure,
             false => ReservationClass::Commit,
         };
         let request = ReservationRequest::records(bytes, ReservationClass::Commit);
-        Ok(self.reserve_records(worker, request.with_splits(splits).of_class(class))?)
+        self.reserve_records(worker, request.with_splits(splits).of_class(class))
     }
 
     fn reserve_records(

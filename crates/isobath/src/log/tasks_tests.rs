@@ -39,9 +39,9 @@ fn options(workers: usize, tasks: usize) -> Options {
 fn commit(engine: &Engine, body: &[u8], durability: Durability) -> Result<Lsn, Error> {
     WorkerState::with_current(engine, |local| {
         let local = local.expect("in a task");
-        let room = engine
-            .log_tasks
-            .reserve_commit(&local.worker, body.len() as u64, 0, false)?;
+        let (log_tasks, bytes) = (&engine.log_tasks, body.len() as u64);
+        log_tasks.wait_to_take(&local.worker, bytes)?;
+        let room = log_tasks.reserve_commit(&local.worker, bytes, 0, false)?;
         let log = &engine.log;
         let lsn = log.append(local.worker.index, Kind::Commit, &[body], |_| {});
         drop(room);

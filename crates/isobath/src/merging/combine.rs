@@ -21,8 +21,9 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::Work;
+use super::merge::FULL;
 use super::trim::Freed;
-use crate::btree::{Change, Direction, Stretches};
+use crate::btree::{Change, Direction, Edits};
 use crate::canary::{self, Canary};
 use crate::context::TaskContext;
 use crate::error::StorageError as Error;
@@ -196,7 +197,8 @@ impl Work<'_> {
             // This takes space before it frees some: not beyond what user data may take.
             let pages = 2 + bytes.div_ceil(PAGE_SIZE) as u64;
             let ctx = ReservedTask::reserve_from(self.local, pages, false, 0)?;
-            self.rewrite(&ctx, into.tree, changes, &Stretches::default())?;
+            let edits = Edits::Change(&mut changes.into_iter());
+            self.rewrite(&ctx, into.tree, edits, FULL)?;
         }
         into.add(records);
         into.pass(merged);

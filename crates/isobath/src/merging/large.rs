@@ -1,25 +1,29 @@
-//! Large transactions: what they change in a tree with overlays becomes its newest run.
+//! Large transactions: what they change in a tree becomes its newest run, one that all at once
+//! appears.
 //!
 //! 1. Wait for a backup that copies the store: it may have copies of leaves that are older than
 //!    step 4. Trees of the transaction that have no overlays get some. What is in memory is sealed,
 //!    so that little is left for step 2.
 //! 2. Close the trees; wait for the commits in flight; work on these overlays alone; seal the rest.
-//! 3. Validate each change, and build a run of them. Readers see the trees as they were.
+//! 3. Validate each change, and build a run of them: puts, and tombstones of what single removals
+//!    and removed ranges take away. Readers see the trees as they were.
 //! 4. Wait until all that is on the drive, and what earlier commits have changed in leaves before
 //!    the trees had overlays.
 //! 5. One commit lists the runs. It says of each tree, as sealing does, that no record before 4 is
 //!    to be repeated: recovery would put that into memory, above the run.
-//! 6. Once that is durable, and every commit before it, readers find the runs
-//!    ([`Installs::install`]). Open the trees.
+//! 6. Once every commit before it is applied, readers find the runs ([`Installs::install`]), and
+//!    wait for what they find there until it is durable. Then open the trees.
+//! 7. Trees that had no overlays, and are no larger than the pool, leave them soon.
 //!
-//! Older snapshots cannot read these trees, nor older transactions change them, as where a large
-//! transaction rewrites a tree ([`large`](crate::txn::large)).
+//! Older snapshots cannot read these trees, nor older transactions change them.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::leave::Alone;
 use super::{Merging, Work, listing};
-use crate::btree::{Change, Loader, NotLoaded, Tree, TreeId, ValueKind, ValueRef};
+use crate::btree::{Change, Direction, Loader, NotLoaded, Stretch, Tree, TreeId};
+use crate::btree::{ValueKind, ValueRef};
 use crate::context::{TaskContext, TaskWorker};
 use crate::error::{StorageError, TransactionError};
 use crate::extent::{self, Extent};
@@ -95,14 +99,96 @@ impl Installs for Runs<'_> {
     }
 }
 
+/// All changes of a tree, in order: what the transaction has written, and tombstones of the keys
+/// that it removes as ranges.
+struct Changes<'a> {
+    commit: &'a LargeCommit<'a>,
+    tree: &'a LargeTree<'a>,
+    ctx: &'a TaskContext<'a>,
+    next: &'a mut NextOfTree<'a>,
+    /// The next one that was written.
+    written: Option<Change>,
+    stretches: Box<dyn Iterator<Item = Stretch> + 'a>,
+    /// Of the stretch that is being removed.
+    cursor: Option<levels::Cursor>,
+    /// The next key that is removed.
+    removed: Option<Vec<u8>>,
+}
+
+impl<'a> Changes<'a> {
+    fn new(
+        (commit, tree): (&'a LargeCommit<'a>, &'a LargeTree<'a>),
+        ctx: &'a TaskContext<'a>,
+        next: &'a mut NextOfTree<'a>,
+    ) -> Result<Changes<'a>, TransactionError> {
+        let mut changes = Changes {
+            commit,
+            tree,
+            ctx,
+            written: next()?,
+            next,
+            stretches: Box::new(tree.removed.iter()),
+            cursor: None,
+            removed: None,
+        };
+        changes.pass_removed()?;
+        Ok(changes)
+    }
+
+    fn next(&mut self) -> Result<Option<Change>, TransactionError> {
+        let order = match (&self.removed, &self.written) {
+            (Some(removed), Some(written)) => removed.cmp(&written.key),
+            (Some(_), None) => Ordering::Less,
+            (None, _) => Ordering::Greater,
+        };
+        if order == Ordering::Less {
+            let key = self.pass_removed()?;
+            return Ok(key.map(|key| Change { key, value: None }));
+        }
+        if order == Ordering::Equal {
+            // It was written after that.
+            self.pass_removed()?;
+        }
+        let following = (self.next)()?;
+        Ok(std::mem::replace(&mut self.written, following))
+    }
+
+    /// Moves on to the next key that is removed; the one that was the next.
+    fn pass_removed(&mut self) -> Result<Option<Vec<u8>>, StorageError> {
+        let passed = self.removed.take();
+        // Bound: each round passes a record, or a stretch.
+        while self.removed.is_none() {
+            let Some(cursor) = &mut self.cursor else {
+                let Some(stretch) = self.stretches.next() else {
+                    break;
+                };
+                let (lower, upper) = stretch.bounds();
+                let cursor = levels::Cursor::new(self.tree.tree, lower, upper, Direction::Forward);
+                self.cursor = Some(cursor);
+                continue;
+            };
+            match cursor.next(self.ctx)? {
+                None => self.cursor = None,
+                Some(entry) if self.commit.was_there(self.tree, entry.key) => {
+                    self.removed = Some(entry.key.to_vec());
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(passed)
+    }
+}
+
 impl Merging {
-    /// Commits a large transaction, all or nothing, and durably, if one of its trees has overlays;
-    /// `false`, with nothing taken of `next`, if none has, or the leaves have to be rewritten: to
-    /// take whole ranges from them, or since another tree has no overlays and is to get none now.
+    /// Commits a large transaction, all or nothing, and durably. `next` gives its changes.
     ///
     /// # Errors
     ///
-    /// As for [`Transactions::commit_large`].
+    /// [`TransactionError::TransactionTooLarge`] if the record, which has the trees, and 8 bytes
+    /// for each large value that is new and each chunk of those that are replaced, does not fit
+    /// into the log; [`TransactionError::Conflict`], [`TransactionError::SnapshotTooOld`],
+    /// [`TransactionError::TreeDropped`], [`StorageError::VolumeFull`], those of `next` and of
+    /// reading: nothing has changed then. [`StorageError::Poisoned`] or a failed write.
     pub(crate) fn commit_large(
         &self,
         transactions: &Transactions,
@@ -110,62 +196,53 @@ impl Merging {
         trees: &[LargeTree<'_>],
         context: CommitContext<'_>,
         next: &mut NextChange<'_>,
-    ) -> Result<bool, TransactionError> {
-        let overlays = &local.pool.overlays;
-        let takes_ranges = trees.iter().any(|tree| !tree.removed.is_empty());
-        if takes_ranges || !trees.iter().any(|tree| overlays.has(tree.tree.id)) {
-            return Ok(false);
-        }
+    ) -> Result<(), TransactionError> {
         let work = self.work(transactions, local);
-        let commit = LargeCommit::new(transactions, local, trees, context)?;
-        let _rewriting = commit.begin_rewriting()?;
-        // Bound: another task has a tree leave its overlays each time.
-        loop {
-            for tree in trees {
-                if !work.seal_early(tree)? {
-                    return Ok(false);
-                }
-            }
-            let closed = commit.close()?;
-            let overlaid = trees.iter().map(|tree| overlays.of(tree.tree.id));
-            let Some(overlaid) = overlaid.collect::<Option<Vec<_>>>() else {
-                continue;
-            };
-            let busy = overlaid.iter().map(|own| self.wait_to_work(local, own));
-            let Some(_busy) = busy.collect::<Result<Option<Vec<Alone<'_>>>, _>>()? else {
-                continue;
-            };
-            for own in &overlaid {
-                work.seal_all(own)?;
-                // So that the catalog can name one more.
-                work.merge_below(own, MAX_TREE_RUNS)?;
-            }
-            work.commit_runs((&commit, trees), &closed, &overlaid, next)?;
-            return Ok(true);
+        let committed = work.commit_large(trees, context, next);
+        for tree in trees {
+            work.end_temporary(tree.tree);
         }
+        committed
     }
 }
 
 impl Work<'_> {
-    /// Has the tree have overlays, and nothing in memory but what commits put there from now on;
-    /// `false` if it is to have none now.
-    fn seal_early(&self, tree: &LargeTree<'_>) -> Result<bool, StorageError> {
-        let overlays = &self.local.pool.overlays;
-        let Some(overlaid) = overlays.of(tree.tree.id) else {
-            let beginning = match self.local.parts.shared.config.overlays {
-                true => overlays.begin_with(tree.tree.id),
-                false => None,
+    fn commit_large(
+        &self,
+        trees: &[LargeTree<'_>],
+        context: CommitContext<'_>,
+        next: &mut NextChange<'_>,
+    ) -> Result<(), TransactionError> {
+        let (merging, local) = (self.merging, self.local);
+        let commit = LargeCommit::new(self.transactions, local, trees, context)?;
+        let _without_backup = commit.begin_large()?;
+        // Bound: another task has a tree leave its overlays each time.
+        loop {
+            for tree in trees {
+                let overlaid = self.need_overlays(tree.tree, tree.status)?;
+                let overlaid = overlaid.ok_or_else(|| tree.dropped())?;
+                if let Some(_busy) = merging.wait_to_work(local, &overlaid)? {
+                    self.seal_all(&overlaid)?;
+                }
+            }
+            let closed = commit.close()?;
+            let overlaid = trees
+                .iter()
+                .map(|tree| local.pool.overlays.of(tree.tree.id));
+            let Some(overlaid) = overlaid.collect::<Option<Vec<_>>>() else {
+                continue;
             };
-            let Some(_beginning) = beginning else {
-                return Ok(false);
+            let busy = overlaid.iter().map(|own| merging.wait_to_work(local, own));
+            let Some(_busy) = busy.collect::<Result<Option<Vec<Alone<'_>>>, _>>()? else {
+                continue;
             };
-            self.give_overlays(tree.tree)?;
-            return Ok(true);
-        };
-        if let Some(_busy) = self.merging.wait_to_work(self.local, &overlaid)? {
-            self.seal_all(&overlaid)?;
+            for own in &overlaid {
+                self.seal_all(own)?;
+                // So that the catalog can name one more.
+                self.merge_below(own, MAX_TREE_RUNS)?;
+            }
+            return self.commit_runs((&commit, trees), &closed, &overlaid, next);
         }
-        Ok(true)
     }
 
     /// Builds a run for each tree, with which the caller is busy, and lists them.
@@ -210,11 +287,13 @@ impl Work<'_> {
         runs: &mut Runs<'_>,
     ) -> Result<u64, TransactionError> {
         let (local, ctx) = (self.local, TaskContext { local: self.local });
+        commit.validate_removed(tree)?;
+        let mut changes = Changes::new((commit, tree), &ctx, next)?;
         let mut loader = Loader::new(&ctx, run, 100, || Ok::<(), StorageError>(()))?;
         // Of this transaction's own values none goes.
         let has_large = overlaid.has_large();
         let (mut records, mut old) = (0_u64, Vec::new());
-        while let Some(change) = next()? {
+        while let Some(change) = changes.next()? {
             commit.validate_write(tree, &change.key)?;
             if has_large
                 && levels::get(&tree.tree, &ctx, &change.key, &mut old)? == Some(ValueKind::Extent)
@@ -235,6 +314,8 @@ impl Work<'_> {
             records += 1;
             if records.is_multiple_of(RECORDS_PER_TURN) {
                 self.wait()?;
+                // A memory of another tree would hold the log, and its writers. They are told.
+                let _ = self.seal_due();
             }
         }
         loader.complete()?;
@@ -242,8 +323,25 @@ impl Work<'_> {
         Ok(records)
     }
 
-    /// Commits that the trees have these runs.
+    /// Commits that the trees have these runs. Those keep their overlays that are large with them.
     fn list_runs(&self, commit: &LargeCommit<'_>, runs: &Runs<'_>) -> Result<(), TransactionError> {
+        let mut kept = Vec::new();
+        for (own, run) in runs.overlaid.iter().zip(&runs.runs) {
+            let stays = !own.is_temporary() || own.is_to_leave();
+            if !stays && self.is_worth_overlays(&[own.tree, run.tree])? {
+                own.set_temporary(false);
+                kept.push(own);
+            }
+        }
+        let listed = self.list_runs_of(commit, runs);
+        listed.inspect_err(|_| kept.iter().for_each(|own| own.set_temporary(true)))
+    }
+
+    fn list_runs_of(
+        &self,
+        commit: &LargeCommit<'_>,
+        runs: &Runs<'_>,
+    ) -> Result<(), TransactionError> {
         let (local, log) = (self.local, &self.local.parts.log);
         let sealed_before = log.next();
         let are_durable = |own: &Arc<Overlaid>| own.leaves_are_durable(log.start());

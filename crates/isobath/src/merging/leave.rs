@@ -15,7 +15,7 @@ use crate::overlay::{Busy, KeptOut, Overlaid};
 use crate::runtime::Patience;
 use crate::sync::atomic::Ordering;
 use crate::txn::commit::Change;
-use crate::txn::{Transactions, catalog_change};
+use crate::txn::{Transactions, TreeStatus, catalog_change};
 use crate::types::{OVERLAID, UNLISTED_RUN};
 
 /// What work does to the base of a tree with overlays.
@@ -45,8 +45,8 @@ pub(super) struct Alone<'o> {
 
 impl Merging {
     /// Merges all that the overlays of `tree` have into the tree, which then has none until what
-    /// this returns is dropped; `None` if no tree of the store can have any. The caller has no
-    /// slot. Where it closes the tree, too, it does that before.
+    /// this returns is dropped. The caller has no slot. Where it closes the tree, too, it does that
+    /// before.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl Merging {
         transactions: &Transactions,
         local: &TaskWorker,
         tree: Tree,
-    ) -> Result<Option<KeptOut>, Error> {
+    ) -> Result<KeptOut, Error> {
         let overlays = &local.pool.overlays;
         let kept_out = self.keep_out(local, tree)?;
         let work = self.work(transactions, local);
@@ -124,27 +124,38 @@ impl Merging {
         Ok(parts.peek(&TaskContext { local })?.is_none())
     }
 
-    /// Keeps `tree` from getting overlays until what this returns is dropped; `None` if no tree of
-    /// the store can have any.
+    /// Moves the records of `tree` to as few leaves as a load fills, unless it is dropped. Its
+    /// commits go on meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading and writing.
+    pub(crate) fn pack(
+        &self,
+        transactions: &Transactions,
+        local: &TaskWorker,
+        tree: Tree,
+        status: &TreeStatus,
+    ) -> Result<(), Error> {
+        let work = self.work(transactions, local);
+        let packed = work.pack_all(tree, status);
+        work.end_temporary(tree);
+        packed
+    }
+
+    /// Keeps `tree` from getting overlays until what this returns is dropped.
     ///
     /// # Errors
     ///
     /// [`Error::Poisoned`].
-    pub(crate) fn keep_out(
-        &self,
-        local: &TaskWorker,
-        tree: Tree,
-    ) -> Result<Option<KeptOut>, Error> {
+    pub(crate) fn keep_out(&self, local: &TaskWorker, tree: Tree) -> Result<KeptOut, Error> {
         let overlays = &local.pool.overlays;
-        if !overlays.may_ever_have_some() {
-            return Ok(None);
-        }
         let kept_out = overlays.keep_out(tree.id);
         while overlays.is_beginning(tree.id) {
             local.parts.shared.writable()?;
             local.worker.yield_now();
         }
-        Ok(Some(kept_out))
+        Ok(kept_out)
     }
 
     /// Has `end` commit that `tree` is dropped, to which no commit is in flight or begins any more.
@@ -165,7 +176,9 @@ impl Merging {
         let overlays = &local.pool.overlays;
         let _kept_out = self.keep_out(local, tree)?;
         let _left = match overlays.of(tree.id) {
-            Some(overlaid) if overlaid.has_large() => self.leave(transactions, local, tree)?,
+            Some(overlaid) if overlaid.has_large() => {
+                Some(self.leave(transactions, local, tree)?)
+            }
             _ => None,
         };
         let Some(overlaid) = overlays.of(tree.id) else {
@@ -228,8 +241,10 @@ impl Work<'_> {
     pub(super) fn leave_for_space(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
         let overlays = &self.local.pool.overlays;
         let _freeing = overlays.begin_to_free();
-        let segments = self.local.parts.pagestore.segments();
-        self.merging.left_at.store(segments, Ordering::SeqCst);
+        if !overlaid.is_temporary() {
+            let segments = self.local.parts.pagestore.segments();
+            self.merging.left_at.store(segments, Ordering::SeqCst);
+        }
         overlaid.forget_failures();
         let left = self.leave_and_free(overlaid);
         left.inspect_err(|error| {
@@ -265,9 +280,35 @@ impl Work<'_> {
         Ok(())
     }
 
+    /// Between two steps others work on the overlays: they seal, and large transactions commit.
+    fn pack_all(&self, tree: Tree, status: &TreeStatus) -> Result<(), Error> {
+        let mut left = Some(Vec::new());
+        // Bound: each round passes some leaves, or another task has the tree leave its overlays.
+        while let Some(start) = left.take() {
+            let Some(overlaid) = self.need_overlays(tree, status)? else {
+                return Ok(());
+            };
+            left = match self.merging.wait_to_work(self.local, &overlaid)? {
+                Some(_busy) => self.pack(&overlaid, start)?,
+                None => Some(start),
+            };
+        }
+        Ok(())
+    }
+
+    /// Has the system task let `tree` leave its overlays if these were for the caller's work alone.
+    pub(super) fn end_temporary(&self, tree: Tree) {
+        let overlaid = self.local.pool.overlays.of(tree.id);
+        if let Some(overlaid) = overlaid.filter(|overlaid| overlaid.is_temporary()) {
+            overlaid.end_soon();
+        }
+    }
+
     /// Of overlays with which the caller is busy.
     fn merge_and_end(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
         let overlays = &self.local.pool.overlays;
+        // Most of it beside commits, which wait for the rest.
+        self.merge_round(overlaid)?;
         overlaid.is_leaving.store(true, Ordering::SeqCst);
         let leaving = Leaving(overlaid);
         self.transactions.tracker.drain(false, || self.wait())?;

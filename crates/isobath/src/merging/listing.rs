@@ -3,7 +3,7 @@
 //! ```text
 //! key      'o', u32 number of the tree
 //! value    0 u64 root of the tree
-//!          8 u32 1: no record has a large value
+//!          8 u32 flags; 1: no record has a large value, 2: they are temporary
 //!         12 u32 runs
 //!         16 u64 LSN: runs have all changes of the tree before it; a recovery repeats none of them
 //!         24 the runs; each, from the newest to the oldest:
@@ -23,6 +23,10 @@ use crate::overlay::{Initial, MAX_TREE_RUNS, Overlaid, Position, Run};
 use crate::page::{Lsn, PageId, get_u32, get_u64, put_u32, put_u64};
 use crate::types::{CATALOG, OVERLAID, SEALED_BEFORE, UNLISTED_RUN};
 
+/// Flags.
+const NONE_LARGE: u32 = 1;
+const TEMPORARY: u32 = 2;
+
 const HEADER: usize = 24;
 const RUN: usize = 24;
 const _: () = assert!(HEADER + MAX_TREE_RUNS * RUN <= crate::types::MAX_INLINE_VALUE);
@@ -31,6 +35,7 @@ const _: () = assert!(HEADER + MAX_TREE_RUNS * RUN <= crate::types::MAX_INLINE_V
 pub(crate) struct Listed {
     pub(crate) tree: Tree,
     has_none_large: bool,
+    is_temporary: bool,
     sealed_before: Lsn,
     /// From the newest to the oldest; their records.
     pub(crate) runs: Vec<(Tree, u64)>,
@@ -44,18 +49,21 @@ pub(super) fn key(kind: u8, id: TreeId) -> [u8; 5] {
 }
 
 /// The entry of a tree without runs, which may have large values.
-pub(super) fn encode_new(tree: Tree) -> Vec<u8> {
+pub(super) fn encode_new(tree: Tree, is_temporary: bool) -> Vec<u8> {
     let mut bytes = vec![0; HEADER];
     put_u64(&mut bytes, 0, tree.root.0);
+    put_u32(&mut bytes, 8, TEMPORARY * u32::from(is_temporary));
     bytes
 }
 
 /// The entry of a tree with these runs, which have all of its changes before this LSN.
 pub(super) fn encode(overlaid: &Overlaid, runs: &[Arc<Run>], sealed_before: Lsn) -> Vec<u8> {
-    let mut bytes = encode_new(overlaid.tree);
+    let mut bytes = encode_new(overlaid.tree, overlaid.is_temporary());
     put_u64(&mut bytes, SEALED_BEFORE, sealed_before.0);
     bytes.resize(HEADER + RUN * runs.len(), 0);
-    put_u32(&mut bytes, 8, u32::from(!overlaid.has_large()));
+    let none_large = NONE_LARGE * u32::from(!overlaid.has_large());
+    let flags = get_u32(&bytes, 8) | none_large;
+    put_u32(&mut bytes, 8, flags);
     put_u32(&mut bytes, 12, runs.len() as u32);
     for (run, into) in runs.iter().zip(bytes[HEADER..].chunks_exact_mut(RUN)) {
         put_u32(into, 0, run.tree.id.0);
@@ -89,7 +97,8 @@ pub(crate) fn decode(key: &[u8], value: &[u8]) -> Option<Listed> {
             root: PageId(get_u64(value, 0)),
             id: TreeId(get_u32(key, 1)),
         },
-        has_none_large: get_u32(value, 8) == 1,
+        has_none_large: get_u32(value, 8) & NONE_LARGE != 0,
+        is_temporary: get_u32(value, 8) & TEMPORARY != 0,
         sealed_before: Lsn(get_u64(value, SEALED_BEFORE)),
         runs: runs.collect(),
     })
@@ -153,6 +162,7 @@ pub(super) fn initial(listed: &Listed, may_have_large: bool) -> Initial {
     Initial {
         runs: listed.runs.iter().map(run).map(Arc::new).collect(),
         has_large: may_have_large && !listed.has_none_large,
+        is_temporary: listed.is_temporary,
         sealed_before: listed.sealed_before,
         // Recoveries repeat commits in memory.
         from: Lsn(0),

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::trim::Freed;
 use super::{Work, listing, until};
-use crate::btree::{self, Change, Direction, Edits, Rewrite, Stretches, Tree};
+use crate::btree::{self, Change, Direction, Edits, Rewrite, Stretch, Tree};
 use crate::canary::{self, Canary};
 use crate::context::{TaskContext, WriteContext};
 use crate::error::{StorageError as Error, TransactionError};
@@ -36,12 +36,15 @@ const RECORDS_IF_FULL: usize = 512;
 /// beyond that at most: one in this many.
 const MERGED_IF_FULL: u64 = 128;
 const SMALL_RECORDS: usize = 2;
-/// Replaced leaves from which on no more keys are removed, in simulations.
-const SMALL_REPLACED: usize = 1;
+/// Leaves that are packed at a time.
+const PACKED: usize = 4096;
+/// Of these, and of those that a trim passes, in simulations.
+const SMALL_PACKED: usize = 8;
+const SMALL_TRIMMED: usize = 1;
 /// Pages that a merge passes between two looks at other tasks.
 const PAGES_PER_TURN: u32 = 16;
-/// Of a page, what merges fill, in percent: no change comes to a leaf but by the next merge.
-const FILL_PERCENT: usize = 100;
+/// Of a page, what is filled in percent where no change comes to a leaf but by the next merge.
+pub(super) const FULL: usize = 100;
 
 /// Leaves of the base that so many of the records of its runs change, about: in the worst case each
 /// is in a leaf of its own, but a volume is not to grow for that.
@@ -51,6 +54,14 @@ fn leaves_of(overlaid: &Overlaid, levels: &Levels, records: usize) -> usize {
     match leaves {
         0 => records,
         _ => records.min(16 + (evenly * 1.25) as usize),
+    }
+}
+
+/// Of a leaf of the base, what merges fill, in percent.
+fn fill_percent(overlaid: &Overlaid) -> usize {
+    match overlaid.is_temporary() {
+        true => btree::FILL_PERCENT,
+        false => FULL,
     }
 }
 
@@ -90,6 +101,36 @@ impl Work<'_> {
             self.merge_some(overlaid)?;
         }
         Ok(())
+    }
+
+    /// Merges all that the runs of `overlaid`, with which the caller is busy, have now. Meanwhile
+    /// commits go on, and what is in memory is sealed if it has to be.
+    pub(super) fn merge_round(&self, overlaid: &Arc<Overlaid>) -> Result<(), Error> {
+        let mut end = overlaid.levels().position.as_ref().clone();
+        end.round += 1;
+        // Bound: each round passes some records.
+        while !overlaid.levels().runs.is_empty() && *overlaid.levels().position < end {
+            self.merge_some(overlaid)?;
+            if self.merging.is_to_be_sealed(overlaid) {
+                self.seal(overlaid)?;
+            }
+            // A memory of another tree would hold the log, and its writers. They are told.
+            let _ = self.seal_due();
+        }
+        Ok(())
+    }
+
+    /// Moves the next records of the base of `overlaid`, with which the caller is busy, from a key
+    /// on, to as few leaves as a load fills; the key from which on to go on, or `None` at the end.
+    pub(super) fn pack(
+        &self,
+        overlaid: &Arc<Overlaid>,
+        start: Vec<u8>,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let rest = Stretch { start, end: None };
+        let _merging = self.wait_to_merge(overlaid)?;
+        let ctx = ReservedTask::reserve_from(self.local, 0, false, 0)?;
+        self.rewrite(&ctx, overlaid.tree, Edits::Pack(&rest), btree::FILL_PERCENT)
     }
 
     /// Merges the next records of `overlaid`, with which the caller is busy.
@@ -135,7 +176,8 @@ impl Work<'_> {
         let next = parts.peek(&ctx)?.map(<[u8]>::to_vec);
         if !changes.is_empty() {
             let ctx = self.beyond_limit(leaves_of(overlaid, levels, changes.len()))?;
-            self.rewrite(&ctx, overlaid.tree, changes, &Stretches::default())?;
+            let edits = Edits::Change(&mut changes.into_iter());
+            self.rewrite(&ctx, overlaid.tree, edits, fill_percent(overlaid))?;
         }
         parts.pass();
         Ok(next)
@@ -161,34 +203,30 @@ impl Work<'_> {
         (self.local.parts.log.record_limit() / 8) as usize
     }
 
-    /// Gives `tree` these records, and takes the keys of `removed` from it, unless these have too
-    /// many pages for one record: the key from which on they are left then.
+    /// Edits `tree`. What is removed or packed may have too many pages for one record: the key from
+    /// which on it is left then.
     pub(super) fn rewrite(
         &self,
         ctx: &ReservedTask<'_>,
         tree: Tree,
-        changes: Vec<Change>,
-        removed: &Stretches,
+        mut edits: Edits<'_>,
+        fill_percent: usize,
     ) -> Result<Option<Vec<u8>>, Error> {
         let (local, parts) = (self.local, &self.local.parts);
         ctx.admit()?;
         let token = parts.log.stamp(local.worker.index).0;
         let most = self.max_replaced();
-        let mut rewrite = Rewrite::new(ctx, tree, FILL_PERCENT, token, most);
+        let mut rewrite = Rewrite::new(ctx, tree, fill_percent, token, most);
         rewrite.seldom_waits(PAGES_PER_TURN);
         rewrite.begin_early();
-        rewrite.stops_at(match self.local.pool.overlays.is_small() {
-            true => SMALL_REPLACED,
-            false => most / 2,
+        rewrite.stops_at(match (&edits, self.local.pool.overlays.is_small()) {
+            (Edits::Pack(_), true) => SMALL_PACKED,
+            (Edits::Pack(_), false) => PACKED.min(most / 2),
+            (_, true) => SMALL_TRIMMED,
+            (_, false) => most / 2,
         });
-        let mut changes = changes.into_iter();
-        let rewritten = rewrite.run(&mut Edits {
-            next: &mut || Ok(changes.next()),
-            removed,
-            is_removed: None,
-            // The commit that has replaced a large value has freed it, or given it to a version.
-            on_replaced: &mut |_| Ok(()),
-        });
+        // The commit that has replaced a large value has freed it, or given it to a version.
+        let rewritten = rewrite.run(&mut edits);
         let (built, stopped) = (rewrite.built(), rewrite.stopped());
         drop(rewrite);
         let rewritten = rewritten.map_err(TransactionError::of_own_work);
@@ -205,9 +243,8 @@ impl Work<'_> {
         let (local, parts) = (self.local, &self.local.parts);
         let ctx = TaskContext { local };
         let worker = &local.worker;
-        let trees = std::slice::from_ref(&rewritten);
-        let (ended, tokens) = (&rewritten.replaced, [token]);
-        let body = btree::roots_body(trees, ended, &tokens, true);
+        let ended = &rewritten.replaced;
+        let body = btree::root_body(&rewritten, token);
         let bytes = body.len() as u64;
         if parts.log.is_on() {
             let held = parts.log_tasks.wait_to_hold(worker, bytes);
@@ -227,10 +264,10 @@ impl Work<'_> {
             .log
             .append(worker.index, Kind::Structure, &[&body], |lsn| {
                 slot.is_at(lsn);
-                parts.pagestore.confirm_allocations(&tokens, ended);
+                parts.pagestore.confirm_allocations(&[token], ended);
             });
         drop(reservation);
-        if let Err(error) = btree::install_roots(&ctx, trees, lsn) {
+        if let Err(error) = btree::install_root(&ctx, &rewritten, lsn) {
             slot.abandon();
             parts.shared.poison(error.clone());
             return Err(error);

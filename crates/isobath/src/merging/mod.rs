@@ -26,7 +26,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::btree::{Cursor, Direction, MaxPages, Sample, Tree, ValueKind};
+use crate::btree::{Cursor, Direction, MaxPages, Tree, ValueKind};
 use crate::buffer::PagePlace;
 use crate::context::{TaskContext, TaskWorker};
 use crate::error::StorageError as Error;
@@ -37,7 +37,7 @@ use crate::runtime::{Patience, PerWorker, TaskId, Worker};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use crate::trace;
-use crate::txn::{Transactions, catalog_change};
+use crate::txn::{Transactions, TreeStatus, catalog_change};
 use crate::types::{CATALOG, OVERLAID};
 
 /// How often the worker of a task looks for work at least.
@@ -195,7 +195,8 @@ impl Merging {
         Ok(is_any)
     }
 
-    /// Frees the runs that were being built or freed when the store was left.
+    /// Frees the runs that were being built or freed when the store was left, and has trees leave
+    /// their overlays for which these were temporary.
     ///
     /// # Errors
     ///
@@ -207,7 +208,11 @@ impl Merging {
     ) -> Result<(), Error> {
         let work = self.work(transactions, local);
         let left = list_unlisted(local)?;
-        left.into_iter().try_for_each(|run| work.free_run(run))
+        left.into_iter().try_for_each(|run| work.free_run(run))?;
+        let overlaid = local.pool.overlays.all().into_iter();
+        let temporary = overlaid.filter(|overlaid| overlaid.is_temporary());
+        temporary.for_each(|overlaid| overlaid.end_soon());
+        Ok(())
     }
 
     /// The store is open: the tasks may begin.
@@ -534,7 +539,7 @@ impl Work<'_> {
             self.build_filter(overlaid)?;
         } else if self.merging.is_to_be_combined(overlaid) {
             match self.combine(overlaid) {
-                Err(Error::VolumeFull { .. }) => overlaid.leave_for_space(),
+                Err(Error::VolumeFull { .. }) => overlaid.end_soon(),
                 combined => combined?,
             }
         }
@@ -569,48 +574,89 @@ impl Work<'_> {
     /// The catalog says so first: whatever a recovery then repeats in memory the base may have
     /// already. No merge begins before the commits in flight have ended, which may change leaves.
     fn begin(&self, tree: Tree) -> Result<(), Error> {
+        if self.local.pool.overlays.has(tree.id) {
+            return Ok(());
+        }
+        match self.is_worth_overlays(&[tree])? {
+            true => self.give_overlays(tree, false),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether overlays pay for a tree that has the records of these.
+    fn is_worth_overlays(&self, parts: &[Tree]) -> Result<bool, Error> {
         let overlays = &self.local.pool.overlays;
         limit_memory(self.local);
         let has_room = || {
             let pagestore = &self.local.parts.pagestore;
             let runs = pagestore.allocated_bytes() / ROOM_SHARE;
-            let bytes = 2 * overlays.max_in_memory() + runs;
+            let memories = overlays.max_in_memory() + overlays.max_in_one();
+            let bytes = 2 * memories + runs;
             let has_grown = pagestore.segments() > self.merging.left_at.load(Ordering::SeqCst);
             pagestore.has_room_for(bytes) || has_grown && pagestore.may_have_room_for(bytes)
         };
-        if overlays.of(tree.id).is_some() || !overlays.may_begin() || !has_room() {
-            return Ok(());
+        if !overlays.may_begin() || !has_room() {
+            return Ok(false);
         }
-        let sample = tree.sample(&TaskContext { local: self.local }, SAMPLED)?;
-        let frames = f64::from(self.local.pool.frames.count());
+        let (mut levels, mut leaves, mut pages, mut records) = (0, 0.0, 0.0, 0.0);
+        for tree in parts {
+            let sample = tree.sample(&TaskContext { local: self.local }, SAMPLED)?;
+            levels = levels.max(sample.levels);
+            leaves += sample.leaf_pages;
+            pages += sample.leaf_pages + sample.inner_pages;
+            records += sample.records;
+        }
         let is_large = match overlays.is_small() {
-            true => sample.levels > 1,
-            false => {
-                sample.leaf_pages + sample.inner_pages > frames
-                    && sample.records > MIN_RECORDS_PER_LEAF * sample.leaf_pages
-            }
+            true => levels > 1,
+            false => pages > f64::from(self.local.pool.frames.count()),
         };
-        if !is_large {
-            return Ok(());
+        Ok(is_large && (overlays.is_small() || records > MIN_RECORDS_PER_LEAF * leaves))
+    }
+
+    /// The overlays of `tree`, which gets some if it has none; `None` if it is dropped. Where they
+    /// are temporary the caller ends them.
+    fn need_overlays(
+        &self,
+        tree: Tree,
+        status: &TreeStatus,
+    ) -> Result<Option<Arc<Overlaid>>, Error> {
+        let overlays = &self.local.pool.overlays;
+        // Bound: another task has it leave them each time.
+        loop {
+            let beginning = until(self.local, || match overlays.of(tree.id) {
+                // It would be about to leave them when the caller works with them.
+                Some(overlaid) if overlaid.is_to_leave() => None,
+                Some(_) => Some(None),
+                None => overlays.begin_with(tree.id).map(Some),
+            })?;
+            // Another task may have given it some in between.
+            if let Some(overlaid) = overlays.of(tree.id) {
+                return Ok(Some(overlaid));
+            }
+            if beginning.is_none() {
+                continue;
+            }
+            // A drop keeps others from giving it some.
+            if status.is_dropped() {
+                return Ok(None);
+            }
+            let is_temporary = !self.is_worth_overlays(&[tree])?;
+            self.give_overlays(tree, is_temporary)?;
         }
-        self.give_overlays_to(tree, &sample)
     }
 
     /// Gives overlays to `tree`, which has none; the caller keeps others from doing so.
-    fn give_overlays(&self, tree: Tree) -> Result<(), Error> {
-        let sample = tree.sample(&TaskContext { local: self.local }, SAMPLED)?;
-        self.give_overlays_to(tree, &sample)
-    }
-
-    fn give_overlays_to(&self, tree: Tree, sample: &Sample) -> Result<(), Error> {
+    fn give_overlays(&self, tree: Tree, is_temporary: bool) -> Result<(), Error> {
         let overlays = &self.local.pool.overlays;
         limit_memory(self.local);
+        let sample = tree.sample(&TaskContext { local: self.local }, SAMPLED)?;
         let key = listing::key(OVERLAID, tree.id);
-        let entry = listing::encode_new(tree);
+        let entry = listing::encode_new(tree, is_temporary);
         self.commit(&[catalog_change(&key, Some(&entry))], None)?;
         let initial = Initial {
             runs: Vec::new(),
             has_large: true,
+            is_temporary,
             sealed_before: Lsn(0),
             from: Lsn(u64::MAX),
         };

@@ -15,8 +15,9 @@
 
 use std::sync::Arc;
 
+use super::merge::FULL;
 use super::{Merging, Work, until};
-use crate::btree::{Stretch, Stretches, Tree};
+use crate::btree::{Edits, Stretch, Tree};
 use crate::canary::{self, Canary};
 use crate::context::TaskWorker;
 use crate::error::StorageError as Error;
@@ -170,13 +171,12 @@ impl Work<'_> {
         let mut start = trim.start.clone();
         // Bound: each round frees some pages of the run.
         loop {
-            let mut removed = Stretches::default();
-            removed.add(Stretch {
+            let passed = Stretch {
                 start,
                 end: trim.end.clone(),
-            });
+            };
             let ctx = self.beyond_limit(0)?;
-            match self.rewrite(&ctx, run, Vec::new(), &removed)? {
+            match self.rewrite(&ctx, run, Edits::Remove(&passed), FULL)? {
                 Some(next) => start = next,
                 None => return Ok(()),
             }

@@ -74,10 +74,12 @@ impl Overlays {
         self.begins.load(Ordering::Relaxed) == NOW
     }
 
-    /// Whether the memories may take enough that one more pays.
+    /// Whether trees get overlays, and the memories may take enough that one more pays.
     pub(crate) fn may_begin(&self) -> bool {
         let trees = 1 + self.any.load(Ordering::Relaxed);
-        self.is_small() || self.memory_bytes.load(Ordering::Relaxed) / trees >= MIN_TO_BEGIN
+        let pays =
+            self.is_small() || self.memory_bytes.load(Ordering::Relaxed) / trees >= MIN_TO_BEGIN;
+        self.do_begin() && pays
     }
 
     /// Changes of a tree after which it is asked whether it is to have overlays.
@@ -127,8 +129,8 @@ impl Overlays {
         Some((tree, Beginning(self)))
     }
 
-    /// Keeps others from giving `tree` overlays, or from keeping it without some, until what this
-    /// returns is dropped; `None` if someone does that already.
+    /// Keeps others from giving a tree overlays, or `tree` from being kept without some, until what
+    /// this returns is dropped; `None` if someone does that already.
     pub(crate) fn begin_with(&self, tree: TreeId) -> Option<Beginning<'_>> {
         let mut candidates = self.candidates.lock();
         let is_free = candidates.beginning.is_none() && !candidates.kept_out.contains_key(&tree);

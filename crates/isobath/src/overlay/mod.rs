@@ -94,7 +94,10 @@ pub(crate) struct Overlaid {
     puts_large: AtomicBool,
     /// Commits wait, for the tree is about to have no overlays.
     pub(crate) is_leaving: AtomicBool,
-    /// The tree is to have no overlays: the volume has no space for their memory.
+    /// The tree has overlays for one piece of work, and then leaves them.
+    is_temporary: AtomicBool,
+    /// The tree is to have no overlays: the volume has no space for their memory, or they were
+    /// temporary.
     leaves: AtomicBool,
     /// How often it could not, and why the last time.
     not_left: Mutex<(u64, Option<Error>)>,
@@ -130,6 +133,8 @@ pub(crate) struct Initial {
     pub(crate) runs: Vec<Arc<Run>>,
     /// A record of the base or of a run may have a large value.
     pub(crate) has_large: bool,
+    /// The tree has them for one piece of work.
+    pub(crate) is_temporary: bool,
     /// Runs have all changes of the tree before it.
     pub(crate) sealed_before: Lsn,
     /// No commit from this LSN on changes a leaf of the tree: the largest one while some may.
@@ -158,6 +163,7 @@ impl Overlaid {
         let Initial {
             runs,
             has_large,
+            is_temporary,
             sealed_before,
             from,
         } = initial;
@@ -181,6 +187,7 @@ impl Overlaid {
             looked: Mutex::default(),
             puts_large: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
+            is_temporary: AtomicBool::new(is_temporary),
             leaves: AtomicBool::new(false),
             not_left: Mutex::default(),
             busy: AtomicBool::new(false),
@@ -254,8 +261,11 @@ impl Overlaid {
     }
 
     /// Records that may be to be merged before merges go on, and before writers wait. Unknown
-    /// before the base is measured.
+    /// before the base is measured, and where all is merged soon.
     fn max_unmerged(&self, overlays: &Overlays) -> Option<(u64, u64)> {
+        if self.is_temporary() {
+            return None;
+        }
         let base = self.base_records();
         let filtered = overlays.max_filtered();
         let most = |hundredths| base.saturating_mul(hundredths).min(filtered * 100) / 100;
@@ -273,21 +283,33 @@ impl Overlaid {
         self.upkeep_failed.store(false, Ordering::SeqCst);
     }
 
-    /// Has the tree leave its overlays: the volume has no space for their memory.
-    pub(crate) fn leave_for_space(&self) {
+    /// Whether the tree has them for one piece of work, and then leaves them.
+    pub(crate) fn is_temporary(&self) -> bool {
+        self.is_temporary.load(Ordering::SeqCst)
+    }
+
+    /// Says whether it has.
+    pub(crate) fn set_temporary(&self, is_temporary: bool) {
+        self.is_temporary.store(is_temporary, Ordering::SeqCst);
+    }
+
+    /// Has the tree leave its overlays.
+    pub(crate) fn end_soon(&self) {
+        self.upkeep_failed.store(false, Ordering::SeqCst);
         self.leaves.store(true, Ordering::SeqCst);
     }
 
-    /// Whether it is to leave them.
+    /// Whether it is to leave them, and may succeed.
     pub(crate) fn is_to_leave(&self) -> bool {
-        self.leaves.load(Ordering::SeqCst)
+        self.leaves.load(Ordering::SeqCst) && !self.upkeep_failed.load(Ordering::SeqCst)
     }
 
-    /// It could not leave them; it is tried again once someone asks for it again.
+    /// It could not leave them; it is tried again once someone asks for it again, or, if they are
+    /// temporary, once more is sealed.
     pub(crate) fn note_not_left(&self, error: &Error) {
         let mut not_left = self.not_left.lock();
         *not_left = (not_left.0 + 1, Some(error.clone()));
-        self.leaves.store(false, Ordering::SeqCst);
+        self.leaves.store(self.is_temporary(), Ordering::SeqCst);
     }
 
     /// How often it could not leave them, and why the last time.
@@ -513,11 +535,6 @@ impl Overlays {
         self.any.load(Ordering::Acquire) > 0
     }
 
-    /// Whether a tree has overlays, or may get some one day.
-    pub(crate) fn may_ever_have_some(&self) -> bool {
-        self.is_any() || self.begins.load(Ordering::Relaxed) != NEVER
-    }
-
     /// Whether some tree has overlays, or may get some now.
     #[inline]
     pub(crate) fn may_have_some(&self) -> bool {
@@ -578,9 +595,20 @@ impl Overlays {
         drop(trees);
     }
 
-    /// Bytes that all memories may take, with those that are being sealed.
+    /// Bytes that the memories of all trees may take, with those that are being sealed; of those of
+    /// temporary overlays, what they have.
     pub(crate) fn max_in_memory(&self) -> u64 {
-        2 * self.memory_bytes() * self.any.load(Ordering::Relaxed).max(1)
+        let most = self.max_in_one();
+        let of = |overlaid: &Arc<Overlaid>| match overlaid.is_temporary() {
+            false => most,
+            true => overlaid.levels().memory_bytes().min(most),
+        };
+        self.all().iter().map(of).sum()
+    }
+
+    /// Bytes that the memories of one tree may take.
+    pub(crate) fn max_in_one(&self) -> u64 {
+        2 * self.memory_bytes()
     }
 
     /// Whether a tree leaves its overlays for space, or what they took is not free yet.
@@ -595,7 +623,7 @@ impl Overlays {
 
     /// Has all trees leave their overlays: the volume has no space for them.
     pub(crate) fn leave_for_space(&self) {
-        self.all().iter().for_each(|tree| tree.leave_for_space());
+        self.all().iter().for_each(|tree| tree.end_soon());
     }
 
     /// Whether `tree` has overlays.

@@ -30,7 +30,7 @@ pub(crate) use allocator::{
 pub(crate) use growth::{MAX_GROW_BYTES, NotGrown, first_segments};
 pub(crate) use ids::PageIds;
 pub(crate) use page_store::{LowerParts, PageStore, Pins};
-pub(crate) use shrink::{Fence, MAX_IDLE_LOOKS, MOVED_BYTES, POLL};
+pub(crate) use shrink::{Fence, MAX_IDLE_LOOKS, POLL};
 pub(crate) use stall::PERIOD as STALL_PERIOD;
 pub(crate) use summary::Entry;
 pub use trace::PageTrace;

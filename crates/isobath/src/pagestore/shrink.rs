@@ -19,7 +19,7 @@ pub(crate) const MAX_IDLE_LOOKS: u32 = 3_000;
 const MARGIN: u32 = 2;
 
 /// Beside so much data it is not worth the wait to move some when a store is closed.
-pub(crate) const MOVED_BYTES: u64 = 192 << 20;
+const MOVED_BYTES: u64 = 192 << 20;
 
 /// Whether the volume is being shortened.
 #[derive(Default)]
@@ -91,13 +91,6 @@ impl PageStore {
         let began = begun.compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst);
         // Made only if it is the right: one that is dropped ends that of the task that has it.
         began.is_ok().then(|| ShrinkTurn(self))
-    }
-
-    /// Whether pages of so many bytes have room beside what is stored, without cleaning in a volume
-    /// with a limit.
-    pub(crate) fn has_room_to_repack(&self, bytes: u64) -> bool {
-        let room = self.lower.shared.config.fill_factor * self.capacity_bytes() as f64;
-        !self.growth.is_limited() || ((self.allocated_bytes() + bytes) as f64) < room
     }
 
     /// The store was compacted since it was opened.

@@ -91,7 +91,7 @@ fn leave(local: &TaskWorker, trees: Vec<Arc<Overlaid>>) -> Result<(), Error> {
     let mut patience = Patience::default();
     let ask = |tree: Arc<Overlaid>| {
         let (failures, _) = tree.not_left();
-        tree.leave_for_space();
+        tree.end_soon();
         (tree, failures)
     };
     let asked: Vec<_> = trees.into_iter().map(ask).collect();

@@ -66,7 +66,7 @@ impl Change<'_> {
         }
     }
 
-    /// Waits while a bulk load of the tree is being linked, or a large commit rewrites it. The
+    /// Waits while a bulk load of the tree is being linked, or a large commit has closed it. The
     /// caller has no slot.
     pub(super) fn await_load(&self, local: &TaskWorker) -> Result<(), TransactionError> {
         let mut patience = Patience::default();

@@ -314,9 +314,8 @@ impl<'a> Commit<'a, '_> {
     fn has_read_early(&self) -> bool {
         let transactions = self.transactions;
         let unseen = &transactions.unseen;
-        let is_early = |change: &Change<'_>| {
-            unseen.has(change.number()) || unseen.is_rewritten(change.tree.id)
-        };
+        let is_early =
+            |change: &Change<'_>| unseen.has(change.number()) || unseen.has_tree(change.tree.id);
         transactions.is_late && self.changes.iter().any(is_early)
     }
 
@@ -325,7 +324,7 @@ impl<'a> Commit<'a, '_> {
         let reads = self.context.reads.zip(self.context.snapshot);
         let reads = reads.filter(|_| !canary::is_on(Canary::SkipReadValidation));
         let mut validation = reads.map(|(reads, snapshot)| reads.validation(snapshot));
-        // Bound: each round but three has found that a tree was loaded or rewritten since.
+        // Bound: each round but three has found that a tree was loaded since, or got a large commit.
         loop {
             let publish = self.must_publish();
             match self.read_current(publish)? {
@@ -491,6 +490,11 @@ impl<'a> Commit<'a, '_> {
         let bytes = record.body.bytes().len() as u64;
         let log_tasks = &local.parts.log_tasks;
         let splits = self.splits(&peeked, bytes)?;
+        match self.context.installs {
+            None => log_tasks.wait_to_take(&local.worker, bytes)?,
+            // It names large values of which each was written apart.
+            Some(_) => log_tasks.wait_to_hold(&local.worker, bytes)?,
+        }
         let mut reservation =
             log_tasks.reserve_commit(&local.worker, bytes, splits.count, self.context.frees_log)?;
         self.advance(validation.as_deref_mut())?;
@@ -694,9 +698,9 @@ impl<'a> Commit<'a, '_> {
         Ok(())
     }
 
-    /// Once the commit at `lsn` and those before it are durable and applied, gives the trees what
-    /// it installs. Readers outside transactions that come from then on wait until what this
-    /// returns is dropped: they would see this commit, and not all before it.
+    /// Once the commits before the one at `lsn` are applied, gives the trees what it installs.
+    /// Readers outside transactions that come from then on wait until what this returns is dropped:
+    /// they would see this commit, and not all before it.
     fn install(
         &self,
         slot: &Slot<'_>,

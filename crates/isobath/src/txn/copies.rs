@@ -1,5 +1,5 @@
-//! Backups and large transactions keep each other out: if a tree was rewritten the log does not
-//! repeat its changes.
+//! Backups and large transactions keep each other out: the log does not repeat changes of a tree
+//! from before it got a large transaction's run.
 
 use crate::canary::{self, Canary};
 use crate::error::StorageError as Error;
@@ -14,8 +14,8 @@ pub(crate) struct Copies {
     running: AtomicBool,
     /// It has not copied yet all that it is going to have.
     copying: AtomicBool,
-    /// Large transactions that rewrite trees, or ask whether they may.
-    rewriting: AtomicUsize,
+    /// Large transactions that commit, or ask whether they may.
+    large: AtomicUsize,
 }
 
 impl Copies {
@@ -45,17 +45,15 @@ impl Copies {
         self.running.store(false, Ordering::SeqCst);
     }
 
-    /// Waits, in a backup's task, until no large transaction rewrites a tree; those that begin from
+    /// Waits, in a backup's task, until no large transaction commits; those that begin from
     /// here on see the backup.
     ///
     /// # Errors
     ///
     /// [`Error::Poisoned`].
-    pub(crate) fn await_rewriting(&self, shared: &Shared, worker: &Worker) -> Result<(), Error> {
+    pub(crate) fn await_large(&self, shared: &Shared, worker: &Worker) -> Result<(), Error> {
         let mut patience = Patience::default();
-        while self.rewriting.load(Ordering::SeqCst) > 0
-            && !canary::is_on(Canary::RewriteBesideBackups)
-        {
+        while self.large.load(Ordering::SeqCst) > 0 && !canary::is_on(Canary::LargeBesideBackups) {
             shared.writable()?;
             patience.wait(worker);
         }
@@ -64,36 +62,36 @@ impl Copies {
 
     /// Waits until no backup copies the store, and keeps the next one from copying. A backup may
     /// have copies of pages that are older than its log, for the log repeats what has changed in
-    /// them; where a tree was rewritten it does not.
+    /// them; where a tree got a run since it does not.
     ///
     /// # Errors
     ///
     /// [`Error::Poisoned`].
-    pub(crate) fn begin_rewriting(
+    pub(crate) fn begin_large(
         &self,
         shared: &Shared,
         worker: &Worker,
-    ) -> Result<Rewriting<'_>, Error> {
+    ) -> Result<WithoutBackup<'_>, Error> {
         let mut patience = Patience::default();
         loop {
-            self.rewriting.fetch_add(1, Ordering::SeqCst);
-            let rewriting = Rewriting(self);
+            self.large.fetch_add(1, Ordering::SeqCst);
+            let without = WithoutBackup(self);
             let may = !self.copying.load(Ordering::SeqCst);
-            if may || canary::is_on(Canary::RewriteBesideBackups) {
-                return Ok(rewriting);
+            if may || canary::is_on(Canary::LargeBesideBackups) {
+                return Ok(without);
             }
-            drop(rewriting);
+            drop(without);
             shared.writable()?;
             patience.wait(worker);
         }
     }
 }
 
-/// While a large transaction rewrites trees: no backup copies the store during that.
-pub(crate) struct Rewriting<'b>(&'b Copies);
+/// While a large transaction commits: no backup copies the store during that.
+pub(crate) struct WithoutBackup<'b>(&'b Copies);
 
-impl Drop for Rewriting<'_> {
+impl Drop for WithoutBackup<'_> {
     fn drop(&mut self) {
-        self.0.rewriting.fetch_sub(1, Ordering::SeqCst);
+        self.0.large.fetch_sub(1, Ordering::SeqCst);
     }
 }

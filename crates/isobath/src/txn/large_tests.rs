@@ -7,6 +7,7 @@ use isobath_io::{FaultDevice, FaultPlan, Volume};
 use crate::canary::Canary;
 use crate::engine::WorkerState;
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::txn::tree_status::Access;
 use crate::{Error, Isolation, Options, Simulation, TaskHandle, TransactionOptions};
 
 const RECORDS: u32 = 6_000;
@@ -48,18 +49,25 @@ fn commit_large(simulation: &Simulation, isolation: Isolation) -> TaskHandle<()>
     })
 }
 
-/// A task that has `work` done once the large commit writes its pages.
+/// A task that has `work` done once the large commit has closed its tree and writes its run.
 fn beside_its_pages<T: Send + 'static>(
     simulation: &Simulation,
     work: impl FnOnce(&WorkerState) -> T + Send + 'static,
 ) -> TaskHandle<T> {
     let engine = Arc::clone(simulation.engine());
+    let large = simulation.store().tree("large").unwrap();
     simulation.spawn(0, move || {
         WorkerState::with_current(&engine, |local| {
             let local = local.expect("in a task");
-            while engine.pagestore.provisional().is_empty() {
-                local.worker.yield_now();
-            }
+            let yield_while = |condition: &dyn Fn() -> bool| {
+                while condition() {
+                    local.worker.yield_now();
+                }
+            };
+            let allocated = || engine.pagestore.allocated_bytes();
+            yield_while(&|| large.state.status.access() == Access::Granted);
+            let before = allocated();
+            yield_while(&|| allocated() < before + (64 << 10));
             work(local)
         })
     })
@@ -123,7 +131,7 @@ fn seen_before_an_earlier_one(isolation: Isolation) -> usize {
 fn nobody_sees_a_large_commit_before_an_earlier_one() {
     let both = [Isolation::Snapshot, Isolation::Serializable];
     assert_eq!(both.map(seen_before_an_earlier_one), [0, 0]);
-    Canary::ShowRootsEarly.switch_on();
+    Canary::ShowRunsEarly.switch_on();
     assert!(
         both.iter()
             .all(|&isolation| seen_before_an_earlier_one(isolation) > 0)
@@ -131,7 +139,7 @@ fn nobody_sees_a_large_commit_before_an_earlier_one() {
 }
 
 /// What a large commit changes is not shown to a compare-and-swap, either, before it is visible:
-/// one that has looked at the tree's status before that was closed, and at its leaf after the swap.
+/// one that has looked at the tree's status before that was closed, and at its records afterwards.
 #[test]
 fn a_refused_compare_and_swap_waits_for_what_it_has_seen() {
     let simulation = simulation();
@@ -164,10 +172,10 @@ fn a_refused_compare_and_swap_waits_for_what_it_has_seen() {
     simulation.close().unwrap();
 }
 
-/// A write fails between the swap and the moment when the commit would be visible: it never is, by
-/// any way of reading.
+/// A write fails between the moment when the tree gets its run and the one when the commit would be
+/// visible: it never is, by any way of reading.
 #[test]
-fn a_large_commit_that_fails_after_its_swap_is_shown_to_nobody() {
+fn a_large_commit_that_fails_with_its_run_in_place_is_shown_to_nobody() {
     let simulation = simulation();
     let store = simulation.store().clone();
     let has_failed = Arc::new(AtomicBool::new(false));
@@ -190,9 +198,18 @@ fn a_large_commit_that_fails_after_its_swap_is_shown_to_nobody() {
         while !engine.pagestore.provisional().is_empty() {
             local.worker.yield_now();
         }
+        // Until the record is in the log.
+        (0..2_000).for_each(|_| local.worker.yield_now());
         let other = transactions.tracker.register(0, log);
         serializable.is_applied(log.stamp(0));
-        while !transactions.tracker.is_ending() {
+        let overlays = &engine.buffer.pool.overlays;
+        let has_run = || {
+            overlays
+                .all()
+                .iter()
+                .any(|own| !own.levels().runs.is_empty())
+        };
+        while !has_run() {
             local.worker.yield_now();
         }
         engine.shared.poison(Error::LogOverrun);
@@ -223,7 +240,7 @@ fn a_large_commit_that_fails_after_its_swap_is_shown_to_nobody() {
 }
 
 #[test]
-fn snapshots_begin_while_a_large_commit_frees_what_it_has_replaced() {
+fn snapshots_begin_while_a_merge_frees_what_it_has_replaced() {
     let simulation = simulation();
     let committed = commit_large(&simulation, Isolation::Snapshot);
     let store = simulation.store().clone();

@@ -182,7 +182,7 @@ impl Transactions {
     ) -> Option<UnseenTrees<'_>> {
         let all = trees.map(|tree| (tree, UnseenRecords::All));
         let hide = || self.unseen.hide(all.collect());
-        (self.is_late && !canary::is_on(Canary::ShowRootsEarly)).then(hide)
+        (self.is_late && !canary::is_on(Canary::ShowRunsEarly)).then(hide)
     }
 
     /// Waits until no other large commit has a slot. The caller has none, and no log space.

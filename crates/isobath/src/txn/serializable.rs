@@ -130,10 +130,10 @@ impl Validation<'_> {
         &mut self,
         local: &TaskWorker,
         versions: &Versions,
-        rewritten: &[TreeId],
+        own_trees: &[TreeId],
     ) -> Result<(), TransactionError> {
         let mut steps = 0_usize;
-        self.catch_up(&local.parts.log, versions, rewritten, &mut || {
+        self.catch_up(&local.parts.log, versions, own_trees, &mut || {
             steps += 1;
             if steps.is_multiple_of(STEPS_BETWEEN_PAUSES) {
                 local.worker.yield_now();
@@ -145,7 +145,7 @@ impl Validation<'_> {
         &mut self,
         log: &Log,
         versions: &Versions,
-        rewritten: &[TreeId],
+        own_trees: &[TreeId],
         pause: &mut dyn FnMut(),
     ) -> Result<(), TransactionError> {
         for _ in 0..MAX_ADVANCES {
@@ -155,13 +155,13 @@ impl Validation<'_> {
             if end.saturating_sub(self.reached) <= MAX_BEHIND {
                 break;
             }
-            self.pass(versions, None, rewritten, pause)?;
+            self.pass(versions, None, own_trees, pause)?;
             self.reached = end;
         }
         Ok(())
     }
 
-    /// Validates the rest, for a commit that has the trees `rewritten` to itself. The caller has
+    /// Validates the rest, for a commit that has the trees `own_trees` to itself. The caller has
     /// published its own changes, by the number `own`, and no commit that publishes from now on
     /// gets an LSN before it.
     ///
@@ -173,16 +173,16 @@ impl Validation<'_> {
         &self,
         versions: &Versions,
         own: Option<CommitNumber>,
-        rewritten: &[TreeId],
+        own_trees: &[TreeId],
     ) -> Result<(), TransactionError> {
-        self.pass(versions, own, rewritten, &mut || ())
+        self.pass(versions, own, own_trees, &mut || ())
     }
 
     fn pass(
         &self,
         versions: &Versions,
         own: Option<CommitNumber>,
-        rewritten: &[TreeId],
+        own_trees: &[TreeId],
         pause: &mut dyn FnMut(),
     ) -> Result<(), TransactionError> {
         for (reads, ranges) in &self.trees {
@@ -190,7 +190,7 @@ impl Validation<'_> {
                 tree: reads.name.to_string(),
                 key,
             };
-            if reads.status.loaded() > self.snapshot.lsn && !rewritten.contains(&reads.tree) {
+            if reads.status.loaded() > self.snapshot.lsn && !own_trees.contains(&reads.tree) {
                 return Err(conflict(Vec::new()));
             }
             let since = (self.reached, own);

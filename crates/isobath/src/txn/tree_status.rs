@@ -110,11 +110,6 @@ impl Closed<'_> {
         self.0.loaded.swap(u64::MAX, Ordering::SeqCst)
     }
 
-    /// Snapshots below this cannot read the tree.
-    pub(crate) fn loaded(&self) -> u64 {
-        self.0.loaded()
-    }
-
     /// Keeps snapshots below `lsn` from the tree.
     pub(crate) fn set_loaded(&self, lsn: u64) {
         self.0.loaded.store(lsn, Ordering::SeqCst);

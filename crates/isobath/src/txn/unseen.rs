@@ -3,7 +3,7 @@
 //! A commit that leaves versions notes its keys here before it changes a leaf, and takes the note
 //! back once the watermark has passed it. A commit in parts counts itself. A bulk load notes its
 //! tree and the key from which on all records are its own, before it links them. A large commit
-//! notes its trees before they get their new roots. Readers read the leaf first and look here
+//! notes its trees before they get their runs. Readers read the leaf first and look here
 //! afterwards: if nothing is noted of what they have read, it is visible ([`super::visible`]).
 
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -156,7 +156,7 @@ impl Unseen {
     }
 
     /// Whether what was read of `tree` may be of a large commit that is not visible yet.
-    pub(crate) fn is_rewritten(&self, tree: TreeId) -> bool {
+    pub(crate) fn has_tree(&self, tree: TreeId) -> bool {
         self.records(tree, |records| records.from().is_none()) == Some(true)
     }
 
@@ -256,18 +256,18 @@ mod tests {
     #[test]
     fn trees_are_noted_while_a_large_commit_or_a_load_is_not_visible() {
         let (unseen, [a, b, c]) = (Unseen::new(), [TreeId(5), TreeId(6), TreeId(7)]);
-        let rewritten = || [a, b, c].map(|tree| unseen.is_rewritten(tree));
+        let unseen_trees = || [a, b, c].map(|tree| unseen.has_tree(tree));
         let from = |tree| unseen.records(tree, |records| records.from().map(<[u8]>::to_vec));
         let two = unseen.hide(vec![(a, UnseenRecords::All), (b, UnseenRecords::All)]);
         let load = unseen.hide(vec![(c, UnseenRecords::From(b"k"[..].into()))]);
-        assert!(unseen.is_any() && rewritten() == [true, true, false]);
+        assert!(unseen.is_any() && unseen_trees() == [true, true, false]);
         assert_eq!((from(a), from(c)), (Some(None), Some(Some(b"k".to_vec()))));
         drop(two);
-        assert!(unseen.is_any() && rewritten() == [false; 3] && from(a).is_none());
+        assert!(unseen.is_any() && unseen_trees() == [false; 3] && from(a).is_none());
         drop(load);
         assert!(!unseen.is_any() && from(c).is_none());
         unseen.hide(vec![(c, UnseenRecords::All)]).keep();
-        assert!(unseen.is_any() && unseen.is_rewritten(c));
+        assert!(unseen.is_any() && unseen.has_tree(c));
     }
 
     #[test]

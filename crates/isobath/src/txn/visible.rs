@@ -53,7 +53,7 @@ pub(crate) enum Seen {
     /// It is to read the leaf again once the key is unlocked.
     InParts,
     /// It is to read the leaf again once a large commit is visible, whose it may be.
-    Rewritten,
+    InTree,
 }
 
 impl Transactions {
@@ -100,7 +100,7 @@ impl Transactions {
                     locked = Some(self.locks.one(&local.worker, key_hash(tree, key)));
                     reader.check(&local.parts.shared, key)?;
                 }
-                Seen::Rewritten => reader.await_rewritten(local)?,
+                Seen::InTree => reader.await_tree(local)?,
                 // It is this reader that has locked it.
                 Seen::InParts | Seen::Leaf => return Ok(found),
             }
@@ -125,7 +125,7 @@ impl Reader<'_> {
         let (older, in_parts) = match self.snapshot {
             Some(at) => (versions.find(self.tree, key, at), false),
             // First: a later commit may have kept what the large one has written.
-            None if hidden == Some(None) => return Seen::Rewritten,
+            None if hidden == Some(None) => return Seen::InTree,
             None => {
                 let of = KeyRef::new(self.tree, key);
                 let reported = || transactions.tracker.reported();
@@ -157,7 +157,7 @@ impl Reader<'_> {
         match self.judge(key) {
             Seen::Leaf => Some(found),
             Seen::Older(old) => Some(old.take(bytes)),
-            Seen::InParts | Seen::Rewritten => None,
+            Seen::InParts | Seen::InTree => None,
         }
     }
 
@@ -228,7 +228,7 @@ impl Reader<'_> {
         let unseen = &self.transactions.unseen;
         self.snapshot.is_none()
             && unseen.is_any()
-            && (unseen.is_in_parts() || unseen.is_rewritten(self.tree))
+            && (unseen.is_in_parts() || unseen.has_tree(self.tree))
     }
 
     /// Waits for the commits in parts that are in flight, and until a large one of the tree is
@@ -249,11 +249,11 @@ impl Reader<'_> {
                 ended?;
             }
         }
-        self.await_rewritten(local)
+        self.await_tree(local)
     }
 
-    fn await_rewritten(&self, local: &TaskWorker) -> Result<(), Error> {
-        while self.transactions.unseen.is_rewritten(self.tree) {
+    fn await_tree(&self, local: &TaskWorker) -> Result<(), Error> {
+        while self.transactions.unseen.has_tree(self.tree) {
             // Where a write has failed it may stay so.
             local.parts.shared.writable()?;
             local.worker.yield_now();

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::common;
 
@@ -174,7 +175,7 @@ fn random_large_transactions_do_what_a_map_does() {
             assert!(seen.is_ok() || matches!(seen, Err(Error::SnapshotTooOld)));
             drop(snapshot);
             (0..2).for_each(|at| is_same(&trees[at], &models[at]));
-            // Small changes go on in the rewritten trees.
+            // Small changes go on in these trees.
             for _ in 0..200 {
                 let one = key(random.below(keys));
                 if random.below(2) == 0 {
@@ -709,59 +710,54 @@ fn a_full_volume_refuses_a_large_commit_and_nothing_is_left_behind() {
     store.close().unwrap();
 }
 
+/// More than the pool has frames for roots, each with a value of its own pages.
 #[test]
-fn more_roots_than_the_pool_can_hold_are_too_large() {
-    // Without a log only the frames count, and transactions spill from 4 MiB on.
+fn a_transaction_changes_hundreds_of_trees() {
+    // Without a log transactions spill from 4 MiB on.
     let store = Store::in_memory(&options().log_bytes(0)).unwrap();
-    let most = store.stats().pool_frames as usize / 4;
-    // The pool has some frames that the statistics do not count.
-    let beyond = most + most / 8;
-    let trees = (0..beyond).map(|n| store.create_tree(&format!("t{n}")).unwrap());
+    let trees = (0..500).map(|n| store.create_tree(&format!("t{n}")).unwrap());
     let trees: Vec<_> = trees.collect();
-    for count in [beyond, most] {
-        let mut transaction = store.begin().unwrap();
-        for tree in &trees[..count] {
-            (0..3).for_each(|at| transaction.insert(tree, key(at), value(at, 5000)).unwrap());
-            (3..14).for_each(|at| transaction.insert(tree, key(at), value(at, 900)).unwrap());
-        }
-        match transaction.commit().map_err(Error::from) {
-            Ok(()) => assert_eq!(count, most),
-            Err(error) => assert!(
-                count > most && matches!(error, Error::TransactionTooLarge { .. }),
-                "{error}"
-            ),
-        }
-        let filled = trees
-            .iter()
-            .filter(|tree| tree.range(..).count() == 14)
-            .count();
-        assert_eq!(filled, if count > most { 0 } else { most });
-        assert_sound(&store, None);
+    let mut transaction = store.begin().unwrap();
+    for tree in &trees {
+        (0..3).for_each(|at| transaction.insert(tree, key(at), value(at, 5000)).unwrap());
+        (3..14).for_each(|at| transaction.insert(tree, key(at), value(at, 900)).unwrap());
     }
+    transaction.commit().unwrap();
+    assert!(trees.iter().all(|tree| tree.range(..).count() == 14));
+    assert_eq!(store.stats().large_commits, 1);
+    // Those that are smaller than the pool leave their overlays.
+    while store.stats().overlaid_trees > 0 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_sound(&store, Some(14 * 500));
     store.close().unwrap();
 }
 
+/// The record names each large value, and each tree.
 #[test]
 fn what_the_log_cannot_name_is_too_large() {
-    // The roots' new images are in the record.
-    let fixed = options().log_bytes(4 << 20);
     let fill = |store: &Store| {
-        let trees = (0..80).map(|n| store.create_tree(&format!("t{n}")).unwrap());
-        let trees: Vec<_> = trees.collect();
+        let tree = store.create_tree("t").unwrap();
         let mut transaction = store.begin().unwrap();
-        for tree in &trees {
-            (0..10).for_each(|at| transaction.insert(tree, key(at), value(at, 300)).unwrap());
-        }
-        (transaction.commit().map_err(Error::from), trees)
+        (0..20_000).for_each(|at| transaction.insert(&tree, key(at), value(at, 1300)).unwrap());
+        (transaction.commit().map_err(Error::from), tree)
     };
-    let store = Store::in_memory(&fixed).unwrap();
-    let (result, trees) = fill(&store);
+    let store = Store::in_memory(&options().log_bytes(4 << 20)).unwrap();
+    let (result, tree) = fill(&store);
     assert!(matches!(
         result,
-        Err(Error::TransactionTooLarge { bytes, limit: 131_072 }) if bytes > 200_000
+        Err(Error::TransactionTooLarge { bytes, limit: 131_072 }) if bytes > 131_072
     ));
-    assert!(trees.iter().all(|tree| tree.range(..).next().is_none()));
+    assert!(tree.range(..).next().is_none());
     assert_sound(&store, Some(0));
+    // As many as the record can name, but for what it says of the tree.
+    let mut transaction = store.begin().unwrap();
+    (0..131_072 / 8).for_each(|at| transaction.insert(&tree, key(at), value(at, 1300)).unwrap());
+    let refused = transaction.commit();
+    assert!(
+        matches!(refused, Err(TransactionError::TransactionTooLarge { .. })),
+        "{refused:?}"
+    );
     store.close().unwrap();
     // A log whose size was not given grows.
     let growing = Options::new()
@@ -769,9 +765,9 @@ fn what_the_log_cannot_name_is_too_large() {
         .workers(2)
         .transaction_bytes(64 << 10);
     let store = Store::in_memory(&growing).unwrap();
-    let (result, trees) = fill(&store);
+    let (result, tree) = fill(&store);
     result.unwrap();
-    assert!(trees.iter().all(|tree| tree.range(..).count() == 10));
-    assert_sound(&store, Some(800));
+    assert_eq!(tree.range(..).count(), 20_000);
+    assert_sound(&store, Some(20_000));
     store.close().unwrap();
 }

@@ -11,9 +11,9 @@
 //!    why: the log begins behind that place, and the stream has fallen behind; or it is corrupt.
 //!
 //! The log has small changes by key. Two things it does not have: the bytes of a large value that
-//! was replaced since, and the records of trees that a load or a large transaction has rewritten.
+//! was replaced since, and the records of trees that a load or a large transaction has changed.
 //! Then several transactions become one ([`Group`]): up to the one that replaces the value, or up
-//! to a snapshot that is opened now, from which the rewritten trees are read.
+//! to a snapshot that is opened now, from which these trees are read.
 
 mod feed;
 mod group;
@@ -360,7 +360,7 @@ impl Changes {
     /// [`Error::ChangesOverrun`], [`Error::Poisoned`] and [`Error::Closed`] once all before that
     /// was given out, or a failed read. In the writer's process a stream that has fallen behind
     /// answers [`Error::Closed`] before the first transaction that needs more than the closed
-    /// store's log: a large value, or a tree that was loaded or rewritten. A stream of the opened
+    /// store's log: a large value, or a tree that a load or a large transaction has changed. A stream of the opened
     /// store goes on at the position. In one of the store's own tasks a stream that waits answers
     /// [`Error::Closed`] as soon as closing begins, which waits for the task.
     pub fn next_within(&mut self, timeout: Duration) -> Result<Option<Committed>, Error> {
@@ -506,22 +506,16 @@ impl Changes {
                     }
                 }
             }
-            // Loads, and transactions that have rewritten trees.
             Body::Structure {
                 tree,
                 images,
                 loaded: Some(lower),
                 ..
             } if !images.is_empty() => {
-                let is_root = |root| images.iter().any(|image| image.page == root);
-                let is_theirs = |id, root| id == *tree || is_root(root);
-                let names = self.names.iter();
-                let changed: Vec<TreeId> = names
-                    .filter(|&(&id, &(_, root))| is_theirs(id, root))
-                    .map(|(&id, _)| id)
-                    .collect();
-                for id in changed {
-                    self.group.get_or_insert_default().replace(id, lower, lsn);
+                if self.names.contains_key(tree) {
+                    self.group
+                        .get_or_insert_default()
+                        .replace(*tree, lower, lsn);
                 }
             }
             Body::Structure { .. } | Body::Mapping { .. } | Body::Free { .. } => {}

@@ -36,7 +36,6 @@ use crate::shared::Counters;
 use crate::sync::Mutex;
 use crate::txn::Dead;
 use crate::txn::commit::CommitContext;
-use crate::txn::large::LargeTree;
 use crate::txn::serializable::ReadSet;
 use crate::{Durability, Error, Record, WriteBatch, extent, small};
 use not_kept::NotKept;
@@ -621,15 +620,9 @@ impl Transaction {
         let result = changes.and_then(|mut changes| {
             let trees = changes.trees();
             runtime.run(Urgency::Ordinary, |local| {
-                let mut next = |at| changes.next(at);
-                let transactions = &local.engine.transactions;
-                let merging = &local.engine.merging;
-                if merging.commit_large(transactions, local, &trees, context, &mut next)? {
-                    return Ok(());
-                }
-                let leave = |tree: &LargeTree<'_>| merging.leave(transactions, local, tree.tree);
-                let _kept_out = trees.iter().map(leave).collect::<Result<Vec<_>, _>>()?;
-                transactions.commit_large(local, &trees, context, &mut next)
+                let (merging, transactions) = (&local.engine.merging, &local.engine.transactions);
+                let next = &mut |at| changes.next(at);
+                merging.commit_large(transactions, local, &trees, context, next)
             })?;
             Ok((changes.dead, changes.user_bytes))
         });

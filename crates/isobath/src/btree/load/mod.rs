@@ -7,7 +7,7 @@ mod pages;
 mod rewrite;
 mod stage;
 
-pub(crate) use rewrite::{Change, Edits, Rewrite, Rewritten, install_roots, roots_body};
+pub(crate) use rewrite::{Change, Edits, Rewrite, Rewritten, install_root, root_body};
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -159,7 +159,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
 
     /// Starts a load into `tree`, after its last key. Leaves are filled to
     /// `fill_percent` on average, inner nodes at most; from 50 to 100. Pages of a tree without
-    /// records go before, while what `alone` answers keeps others from rewriting the tree.
+    /// records go before, while what `alone` answers keeps others from changing the tree.
     pub(crate) fn new<G, E: From<StorageError>>(
         ctx: &'c C,
         tree: Tree,

@@ -5,12 +5,12 @@
 //! without a change becomes a part of the new tree as it is; where one has some, or keys that are
 //! removed, its records and the changes are merged into new leaves. New pages belong to a token,
 //! and nothing names them: the tree is as it was until the root gets its new content
-//! ([`install_roots`]).
+//! ([`install_root`]).
 
 use std::cmp::Ordering;
 
 use super::super::descend::root;
-use super::super::{AttemptError, Stretches, Tree, ValueKind, ValueRef};
+use super::super::{AttemptError, Stretch, Tree, ValueKind, ValueRef};
 use super::pages::Pages;
 use super::stage::{InnerStage, LeafStage};
 use crate::context::WriteContext;
@@ -31,19 +31,39 @@ pub(crate) struct Change {
 }
 
 /// What becomes of a tree.
-pub(crate) struct Edits<'s> {
-    /// Gives the changes of single keys, by ascending keys, each key once.
-    pub(crate) next: &'s mut dyn FnMut() -> Result<Option<Change>, TransactionError>,
-    /// Of the other keys, those that may be removed, and whether one of them is; without this all
-    /// of them are, unread, and so must not have large values.
-    pub(crate) removed: &'s Stretches,
-    pub(crate) is_removed: Option<&'s mut IsRemoved<'s>>,
-    /// Receives the descriptors of large values that are replaced or removed.
-    pub(crate) on_replaced: &'s mut dyn FnMut(&[u8]) -> Result<(), TransactionError>,
+pub(crate) enum Edits<'s> {
+    /// These changes of single keys, by ascending keys, each key once.
+    Change(&'s mut dyn Iterator<Item = Change>),
+    /// These keys go, unread. The large values that they have are not freed.
+    Remove(&'s Stretch),
+    /// The records of these keys move to full leaves.
+    Pack(&'s Stretch),
 }
 
-/// Whether a key is removed.
-pub(crate) type IsRemoved<'s> = dyn FnMut(&[u8]) -> Result<bool, TransactionError> + 's;
+impl Edits<'_> {
+    fn next(&mut self) -> Option<Change> {
+        match self {
+            Edits::Change(changes) => changes.next(),
+            Edits::Remove(_) | Edits::Pack(_) => None,
+        }
+    }
+
+    /// Whether leaves of keys from `lower` to `upper` are replaced, whatever changes say.
+    fn replaces(&self, lower: &[u8], upper: Option<&[u8]>) -> bool {
+        match self {
+            Edits::Change(_) => false,
+            Edits::Remove(stretch) | Edits::Pack(stretch) => stretch.meets(lower, upper),
+        }
+    }
+
+    fn removes(&self, key: &[u8]) -> bool {
+        matches!(self, Edits::Remove(stretch) if stretch.covers(key))
+    }
+
+    fn removes_all(&self, lower: &[u8], upper: Option<&[u8]>) -> bool {
+        matches!(self, Edits::Remove(stretch) if stretch.covers_range(lower, upper))
+    }
+}
 
 /// A tree that is being rewritten.
 pub(crate) struct Rewrite<'c, C: WriteContext> {
@@ -69,7 +89,8 @@ pub(crate) struct Rewrite<'c, C: WriteContext> {
     most: usize,
     /// Leaves of those.
     replaced_leaves: usize,
-    /// From so many leaves on no key is removed any more, and from which key on that was so.
+    /// From so many leaves on no others are replaced unless a key of theirs changes, and from which
+    /// key on that was so.
     stops_at: usize,
     stopped: Option<Vec<u8>>,
     /// The last leaf was read for its changes.
@@ -182,7 +203,8 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
         self.pages.begin_early();
     }
 
-    /// Once so many leaves are replaced, one at least, the other keys stay that are to be removed.
+    /// Once so many leaves are replaced, one at least, those that are left to be removed or packed
+    /// stay as they are.
     pub(crate) fn stops_at(&mut self, leaves: usize) {
         self.stops_at = leaves.max(1);
     }
@@ -213,7 +235,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
     /// [`TransactionError::TransactionTooLarge`] if too many pages would be replaced; those of
     /// `edits`, of reading and of reserving pages.
     pub(crate) fn run(&mut self, edits: &mut Edits<'_>) -> Result<Rewritten, TransactionError> {
-        self.next = (edits.next)()?;
+        self.next = edits.next();
         let (image, level) = self.read(self.tree.root, None)?;
         let mut steps: Vec<Step> = Vec::new();
         match level {
@@ -242,19 +264,18 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
             let is_hollow = self.is_open && self.leaf.count() == 0;
             let upper = child.upper.as_deref();
             let has_change = self.has_change(upper);
-            let may_be_removed = edits.removed.meets(&child.lower, upper);
-            let stops = may_be_removed && self.replaced_leaves >= self.stops_at;
+            let is_to_go = edits.replaces(&child.lower, upper);
+            let stops = is_to_go && self.replaced_leaves >= self.stops_at;
             if stops && self.stopped.is_none() {
                 self.stopped = Some(child.lower.clone());
             }
-            let is_changed = has_change || may_be_removed && !stops;
+            let is_changed = has_change || is_to_go && !stops;
             if !is_changed && !is_hollow {
                 self.was_touched = false;
                 self.share(level, child.lower, child.id)?;
                 continue;
             }
-            let is_unread = edits.is_removed.is_none() && !has_change && !stops;
-            if level == 0 && is_unread && edits.removed.covers_range(&child.lower, upper) {
+            if level == 0 && !stops && edits.removes_all(&child.lower, upper) {
                 // The open leaf goes on behind it.
                 self.replace(child.id, level)?;
                 self.open_leaf(&child.lower);
@@ -353,7 +374,6 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
         let tree = self.tree.id;
         let node = Node::open(image, tree).map_err(|why| corrupt(self.ctx, id, why))?;
         let has_stopped = self.stopped.is_some();
-        let may_be_removed = !has_stopped && edits.removed.meets(lower, upper);
         let mut key = Vec::new();
         for position in 0..node.count() {
             let record = node
@@ -370,22 +390,10 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
                     order => break order == Some(Ordering::Equal),
                 }
             };
-            let is_removed = !is_changed
-                && may_be_removed
-                && edits.removed.covers(&key)
-                && match &mut edits.is_removed {
-                    Some(is_removed) => is_removed(&key)?,
-                    None => true,
-                };
-            if !is_changed && !is_removed {
-                self.push(&key, old)?;
-                continue;
-            }
-            if old.kind == ValueKind::Extent {
-                (edits.on_replaced)(old.bytes)?;
-            }
             if is_changed {
                 self.take_change(edits)?;
+            } else if has_stopped || !edits.removes(&key) {
+                self.push(&key, old)?;
             }
         }
         self.is_appended = self.has_change(upper);
@@ -397,7 +405,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
 
     /// Adds what the next change leaves of its key.
     fn take_change(&mut self, edits: &mut Edits<'_>) -> Result<(), TransactionError> {
-        let following = (edits.next)()?;
+        let following = edits.next();
         let Some(change) = std::mem::replace(&mut self.next, following) else {
             return Ok(());
         };
@@ -566,40 +574,30 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
     }
 }
 
-/// The body of the record that gives trees their new content: confirms `tokens`, frees `ended`.
-/// Commits before it are not to be repeated in the first tree, unless `repeats`.
-pub(crate) fn roots_body(
-    trees: &[Rewritten],
-    ended: &[PageId],
-    tokens: &[Token],
-    repeats: bool,
-) -> Vec<u8> {
-    let first = trees
-        .first()
-        .map_or(crate::types::CATALOG.id, |first| first.tree.id);
-    let images = trees.iter().map(|tree| (tree.tree.root, &tree.root.0));
-    let loaded = (!repeats).then_some(&[][..]);
-    structure_body(first, images, ended.iter().copied(), tokens, loaded)
+/// The body of the record that gives the tree its new content: confirms `token`, and frees what is
+/// replaced. Commits before it are repeated in the tree: they change its memory.
+pub(crate) fn root_body(rewritten: &Rewritten, token: Token) -> Vec<u8> {
+    let Rewritten {
+        tree,
+        root,
+        replaced,
+        ..
+    } = rewritten;
+    let images = [(tree.root, &root.0)].into_iter();
+    structure_body(tree.id, images, replaced.iter().copied(), &[token], None)
 }
 
-/// Gives all `trees` their new content in one step, as the record at `record` says.
-pub(crate) fn install_roots<C: WriteContext>(
+/// Gives the tree its new content, as the record at `record` says.
+pub(crate) fn install_root<C: WriteContext>(
     ctx: &C,
-    trees: &[Rewritten],
+    rewritten: &Rewritten,
     record: Lsn,
 ) -> Result<(), StorageError> {
     loop {
         let attempt = || {
-            let latched = trees.iter().map(|tree| {
-                let page = root(ctx.pool(), &tree.tree)?.page.exclusive()?;
-                Ok((page, &tree.root))
-            });
-            // All are latched before the first one changes.
-            let latched = latched.collect::<Result<Vec<_>, AttemptError>>()?;
-            for (mut page, image) in latched {
-                page.words().store_all(&image.0);
-                page.changed(record, record);
-            }
+            let mut page = root(ctx.pool(), &rewritten.tree)?.page.exclusive()?;
+            page.words().store_all(&rewritten.root.0);
+            page.changed(record, record);
             Ok(())
         };
         match attempt() {

@@ -1,4 +1,4 @@
-//! Trees rewritten as a whole by large transactions.
+//! Trees rewritten by merges, trims and compaction.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::loads::{Model, check, load};
 use super::{TestContext, next_random};
-use crate::btree::{Change, Edits, Rewrite, Stretch, Stretches, Tree, ValueKind, install_roots};
+use crate::btree::{Change, Edits, Rewrite, Stretch, Tree, ValueKind, install_root};
 use crate::buffer::Restart;
 use crate::context::{ReadContext, WriteContext};
 use crate::error::TransactionError;
@@ -31,44 +31,23 @@ fn free(ctx: &TestContext, pages: &[PageId]) {
     }
 }
 
-/// Whether a key of a stretch that is removed goes: the others are newer than the one who removes
-/// it knows.
-fn goes(key: &[u8]) -> bool {
-    key.iter().map(|byte| u32::from(*byte)).sum::<u32>() % 5 > 0
-}
-
-/// Rewrites the tree with `changes`, of which the one at `fails` cannot be read.
-fn rewrite(
+/// Edits the tree, of which `most` pages may be replaced; how many were, and where it stopped.
+fn edit(
     ctx: &TestContext,
     tree: Tree,
-    (changes, removed): (&Changes, &Stretches),
-    most: usize,
-    fails: Option<usize>,
-) -> Result<usize, TransactionError> {
+    mut edits: Edits<'_>,
+    (most, stops_at): (usize, usize),
+) -> Result<(usize, Option<Vec<u8>>), TransactionError> {
     let mut rewrite = Rewrite::new(ctx, tree, 94, 8, most);
-    let mut left = changes.iter().enumerate();
-    let mut next = || match left.next() {
-        Some((at, _)) if Some(at) == fails => Err(TransactionError::SnapshotTooOld),
-        Some((_, (key, value))) => Ok(Some(Change {
-            key: key.clone(),
-            value: value.clone().map(|value| (ValueKind::Inline, value)),
-        })),
-        None => Ok(None),
-    };
-    let done = rewrite.run(&mut Edits {
-        next: &mut next,
-        removed,
-        is_removed: Some(&mut |key| Ok(goes(key))),
-        on_replaced: &mut |_| Ok(()),
-    });
-    let built = rewrite.built();
+    rewrite.stops_at(stops_at);
+    let done = rewrite.run(&mut edits);
+    let (built, stopped) = (rewrite.built(), rewrite.stopped());
     drop(rewrite);
     match done {
         Ok(rewritten) => {
-            let replaced = rewritten.replaced.clone();
-            install_roots(ctx, &[rewritten], ctx.log().stamp(0)).unwrap();
-            free(ctx, &replaced);
-            Ok(replaced.len())
+            install_root(ctx, &rewritten, ctx.log().stamp(0)).unwrap();
+            free(ctx, &rewritten.replaced);
+            Ok((rewritten.replaced.len(), stopped))
         }
         Err(error) => {
             free(ctx, &built);
@@ -77,30 +56,37 @@ fn rewrite(
     }
 }
 
-/// Removes all keys of a stretch unread, in steps of about `pages` pages; how many steps that took.
-fn trim(ctx: &TestContext, tree: Tree, stretch: &Stretch, pages: usize) -> usize {
+/// Rewrites the tree with `changes`; how many pages were replaced.
+fn rewrite(
+    ctx: &TestContext,
+    tree: Tree,
+    changes: &Changes,
+    most: usize,
+) -> Result<usize, TransactionError> {
+    let changes = changes.iter().map(|(key, value)| Change {
+        key: key.clone(),
+        value: value.clone().map(|value| (ValueKind::Inline, value)),
+    });
+    let edits = Edits::Change(&mut { changes });
+    edit(ctx, tree, edits, (most, usize::MAX)).map(|(replaced, _)| replaced)
+}
+
+/// Removes all keys of a stretch unread, or packs their leaves, in steps of about `pages` pages;
+/// how many steps that took.
+fn in_steps(ctx: &TestContext, tree: Tree, stretch: &Stretch, pages: usize, packs: bool) -> usize {
     let (mut steps, mut start) = (0, Some(stretch.start.clone()));
     while let Some(from) = start {
-        let mut removed = Stretches::default();
-        removed.add(Stretch {
+        let rest = Stretch {
             start: from.clone(),
             end: stretch.end.clone(),
-        });
-        let mut rewrite = Rewrite::new(ctx, tree, 94, 8, usize::MAX);
-        rewrite.stops_at(pages);
-        let rewritten = rewrite.run(&mut Edits {
-            next: &mut || Ok(None),
-            removed: &removed,
-            is_removed: None,
-            on_replaced: &mut |_| Ok(()),
-        });
-        let rewritten = rewritten.unwrap();
-        start = rewrite.stopped();
-        drop(rewrite);
+        };
+        let edits = match packs {
+            true => Edits::Pack(&rest),
+            false => Edits::Remove(&rest),
+        };
+        let edited = edit(ctx, tree, edits, (usize::MAX, pages));
+        start = edited.unwrap().1;
         assert!(start.as_ref().is_none_or(|next| *next > from));
-        let replaced = rewritten.replaced.clone();
-        install_roots(ctx, &[rewritten], ctx.log().stamp(0)).unwrap();
-        free(ctx, &replaced);
         steps += 1;
     }
     steps
@@ -147,10 +133,13 @@ proptest! {
                 // Of the records that are there: how many are removed or replaced in a row, from
                 // where, and how many stay between.
                 prop::collection::vec((any::<prop::sample::Index>(), 0..200usize, 1..4usize, any::<bool>()), 0..4),
-                prop::option::of(0..80usize),
-                prop::collection::vec(any::<(prop::sample::Index, prop::sample::Index)>(), 0..3),
-                // What is removed unread, and in steps of how many pages.
-                prop::option::of((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 6..40usize)),
+                // What is removed unread, or packed, and in steps of how many pages.
+                prop::option::of((
+                    any::<prop::sample::Index>(),
+                    any::<prop::sample::Index>(),
+                    6..40usize,
+                    any::<bool>(),
+                )),
             ),
             1..5,
         ),
@@ -169,7 +158,7 @@ proptest! {
                 let _ = tree.insert(&ctx, key, crate::btree::ValueRef::inline(value)).unwrap();
             }
         }
-        for (number, (drawn, rows, fails, stretches, trimmed)) in rounds.into_iter().enumerate() {
+        for (number, (drawn, rows, stepped)) in rounds.into_iter().enumerate() {
             let mut changes: Changes = drawn
                 .into_iter()
                 .map(|(key, length)| {
@@ -187,33 +176,18 @@ proptest! {
                     }));
                 }
             }
-            let mut removed = Stretches::default();
-            for (from, to) in stretches {
-                if !all.is_empty() {
-                    let (from, to) = (all[from.index(all.len())], all[to.index(all.len())]);
-                    let bounds = (Bound::Excluded(&from[..]), Bound::Included(&to[..]));
-                    Stretch::new(bounds).into_iter().for_each(|stretch| removed.add(stretch));
-                }
-            }
             ctx.evict(evict);
-            let fails = fails.filter(|at| *at < changes.len());
-            if fails.is_some() {
-                let failed = rewrite(&ctx, tree, (&changes, &removed), usize::MAX, fails);
-                prop_assert!(matches!(failed, Err(TransactionError::SnapshotTooOld)));
-                check(&ctx, tree, &model);
-            }
-            let replaced = rewrite(&ctx, tree, (&changes, &removed), usize::MAX, None).unwrap();
-            model.retain(|key, _| !removed.covers(key) || !goes(key));
+            let replaced = rewrite(&ctx, tree, &changes, usize::MAX).unwrap();
             apply(&mut model, &changes);
             check(&ctx, tree, &model);
             let all: Vec<&Vec<u8>> = model.keys().collect();
-            if let Some((from, to, pages)) = trimmed.filter(|_| !all.is_empty()) {
+            if let Some((from, to, pages, packs)) = stepped.filter(|_| !all.is_empty()) {
                 let (from, to) = (all[from.index(all.len())], all[to.index(all.len())]);
                 let bounds = (Bound::Included(&from[..]), Bound::Excluded(&to[..]));
                 if let Some(stretch) = Stretch::new(bounds) {
-                    let steps = trim(&ctx, tree, &stretch, pages);
+                    let steps = in_steps(&ctx, tree, &stretch, pages, packs);
                     prop_assert!(steps >= 1);
-                    model.retain(|key, _| !stretch.covers(key));
+                    model.retain(|key, _| packs || !stretch.covers(key));
                     check(&ctx, tree, &model);
                 }
             }
@@ -249,14 +223,7 @@ fn long_shared_prefixes_come_and_go_with_the_fences() {
     check(&ctx, tree, &model);
     let gone = (0..100).chain(500..600).map(|n| (name(n), None));
     let changes: Changes = gone.collect();
-    rewrite(
-        &ctx,
-        tree,
-        (&changes, &Stretches::default()),
-        usize::MAX,
-        None,
-    )
-    .unwrap();
+    rewrite(&ctx, tree, &changes, usize::MAX).unwrap();
     apply(&mut model, &changes);
     check(&ctx, tree, &model);
     for n in 600..1000 {
@@ -283,7 +250,6 @@ fn subtrees_without_changes_stay_as_they_are() {
     let height = tree.verify(&ctx, &mut ()).unwrap().levels;
     assert!(height >= 3, "{height}");
     let mut state = 9;
-    let none = Stretches::default();
     for round in 0..40 {
         let mut changes = Changes::new();
         let from = next_random(&mut state) % 60_000;
@@ -296,13 +262,13 @@ fn subtrees_without_changes_stay_as_they_are() {
         }
         let pages = ctx.live_pages();
         // A leaf and the inner node above it are two.
-        let refused = rewrite(&ctx, tree, (&changes, &none), 1, None);
+        let refused = rewrite(&ctx, tree, &changes, 1);
         assert!(matches!(
             refused,
             Err(TransactionError::TransactionTooLarge { .. })
         ));
         assert_eq!(ctx.live_pages(), pages);
-        let replaced = rewrite(&ctx, tree, (&changes, &none), usize::MAX, None).unwrap();
+        let replaced = rewrite(&ctx, tree, &changes, usize::MAX).unwrap();
         // Not more than each change's way from the root to its leaf.
         assert!(
             replaced <= count as usize * height as usize + 2,
@@ -317,7 +283,7 @@ fn subtrees_without_changes_stay_as_they_are() {
         .into_keys()
         .map(|key| (key, None))
         .collect();
-    rewrite(&ctx, tree, (&all, &none), usize::MAX, None).unwrap();
+    rewrite(&ctx, tree, &all, usize::MAX).unwrap();
     check(&ctx, tree, &Model::new());
     assert_eq!(ctx.live_pages(), 1);
 }
