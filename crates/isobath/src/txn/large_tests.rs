@@ -257,6 +257,13 @@ fn snapshots_begin_while_a_merge_frees_what_it_has_replaced() {
     });
     assert_eq!(begun.join().unwrap(), (1, true));
     committed.join().unwrap();
+    let store = simulation.store().clone();
+    let has_left = simulation.spawn(0, move || {
+        while store.stats().overlaid_trees > 0 {
+            crate::yield_now();
+        }
+    });
+    has_left.join().unwrap();
     assert!(!simulation.engine().transactions.tracker.is_ending());
     let report = simulation.store().check(&mut |_, _| {}).unwrap();
     assert_eq!(report.problems, Vec::<String>::new());
