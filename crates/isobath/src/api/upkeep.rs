@@ -4,8 +4,8 @@ use crate::btree;
 use crate::runtime::Urgency;
 use crate::{Error, Store, Tree, TreeInfo};
 
-/// The leaves that a tree has too many are worth the work from so many on, and from so large a share
-/// of all.
+/// The leaves that a tree has too many are worth the work from so many on, and from so large a
+/// share of all.
 const PACKED_LEAVES: f64 = 8.0;
 const PACKED_SHARE: f64 = 0.15;
 
@@ -78,12 +78,8 @@ impl Store {
             let engine = &local.engine;
             engine.checkpoints.needs_log("compact")?;
             for overlaid in local.pool.overlays.all() {
-                // It may get some again at once.
-                drop(
-                    engine
-                        .merging
-                        .leave(&engine.transactions, local, overlaid.tree)?,
-                );
+                let tree = overlaid.tree;
+                engine.merging.leave(&engine.transactions, local, tree)?;
             }
             Ok::<_, Error>(())
         })?;

@@ -226,8 +226,8 @@ impl Tracker {
         }
     }
 
-    /// Whether a commit beside `own` keeps the watermark from passing the record at `lsn`, which is
-    /// durable: its own may be older, and it is not applied, or not durable.
+    /// Whether a commit beside `own` keeps the watermark from passing the record at `lsn` once that
+    /// is durable: its own may be older, and it is not applied, or not durable.
     pub(crate) fn waits_for_others(&self, log: &Log, lsn: Lsn, own: &Slot<'_>) -> bool {
         let durable = log.durable().0;
         self.workers.iter().any(|worker| {

@@ -1,5 +1,4 @@
-//! Large transactions: what they change in a tree becomes its newest run, one that all at once
-//! appears.
+//! Large transactions: what they change in a tree becomes its newest run, which appears at once.
 //!
 //! 1. Wait for a backup that copies the store: it may have copies of leaves that are older than
 //!    step 4. Trees of the transaction that have no overlays get some. What is in memory is sealed,
@@ -13,7 +12,7 @@
 //!    to be repeated: recovery would put that into memory, above the run.
 //! 6. Once every commit before it is applied, readers find the runs ([`Installs::install`]), and
 //!    wait for what they find there until it is durable. Then open the trees.
-//! 7. Trees that had no overlays, and are no larger than the pool, leave them soon.
+//! 7. Trees that had no overlays leave them soon, but for those that are larger than the pool.
 //!
 //! Older snapshots cannot read these trees, nor older transactions change them.
 
@@ -22,8 +21,9 @@ use std::sync::Arc;
 
 use super::leave::Alone;
 use super::{Merging, Work, listing};
-use crate::btree::{Change, Direction, Loader, NotLoaded, Stretch, Tree, TreeId};
-use crate::btree::{ValueKind, ValueRef};
+use crate::btree::{
+    Change, Direction, Loader, NotLoaded, Stretch, Tree, TreeId, ValueKind, ValueRef,
+};
 use crate::context::{TaskContext, TaskWorker};
 use crate::error::{StorageError, TransactionError};
 use crate::extent::{self, Extent};
@@ -323,25 +323,8 @@ impl Work<'_> {
         Ok(records)
     }
 
-    /// Commits that the trees have these runs. Those keep their overlays that are large with them.
+    /// Commits that the trees have these runs.
     fn list_runs(&self, commit: &LargeCommit<'_>, runs: &Runs<'_>) -> Result<(), TransactionError> {
-        let mut kept = Vec::new();
-        for (own, run) in runs.overlaid.iter().zip(&runs.runs) {
-            let stays = !own.is_temporary() || own.is_to_leave();
-            if !stays && self.is_worth_overlays(&[own.tree, run.tree])? {
-                own.set_temporary(false);
-                kept.push(own);
-            }
-        }
-        let listed = self.list_runs_of(commit, runs);
-        listed.inspect_err(|_| kept.iter().for_each(|own| own.set_temporary(true)))
-    }
-
-    fn list_runs_of(
-        &self,
-        commit: &LargeCommit<'_>,
-        runs: &Runs<'_>,
-    ) -> Result<(), TransactionError> {
         let (local, log) = (self.local, &self.local.parts.log);
         let sealed_before = log.next();
         let are_durable = |own: &Arc<Overlaid>| own.leaves_are_durable(log.start());

@@ -44,9 +44,8 @@ pub(super) struct Alone<'o> {
 }
 
 impl Merging {
-    /// Merges all that the overlays of `tree` have into the tree, which then has none until what
-    /// this returns is dropped. The caller has no slot. Where it closes the tree, too, it does that
-    /// before.
+    /// Merges all that the overlays of `tree` have into the tree, which then has none, but may get
+    /// some again. The caller has no slot. Where it closes the tree, too, it does that before.
     ///
     /// # Errors
     ///
@@ -56,16 +55,16 @@ impl Merging {
         transactions: &Transactions,
         local: &TaskWorker,
         tree: Tree,
-    ) -> Result<KeptOut, Error> {
+    ) -> Result<(), Error> {
         let overlays = &local.pool.overlays;
-        let kept_out = self.keep_out(local, tree)?;
+        let _kept_out = self.keep_out(local, tree)?;
         let work = self.work(transactions, local);
         while let Some(overlaid) = overlays.of(tree.id) {
             if let Some(_busy) = self.wait_to_work(local, &overlaid)? {
                 work.merge_and_end(&overlaid)?;
             }
         }
-        Ok(kept_out)
+        Ok(())
     }
 
     /// Calls `work`, which changes the base of `tree` `from` a key on, while no merge does and the
@@ -175,12 +174,9 @@ impl Merging {
     ) -> Result<bool, E> {
         let overlays = &local.pool.overlays;
         let _kept_out = self.keep_out(local, tree)?;
-        let _left = match overlays.of(tree.id) {
-            Some(overlaid) if overlaid.has_large() => {
-                Some(self.leave(transactions, local, tree)?)
-            }
-            _ => None,
-        };
+        if (overlays.of(tree.id)).is_some_and(|overlaid| overlaid.has_large()) {
+            self.leave(transactions, local, tree)?;
+        }
         let Some(overlaid) = overlays.of(tree.id) else {
             return end(&[]);
         };
@@ -296,11 +292,22 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Has the system task let `tree` leave its overlays if these were for the caller's work alone.
+    /// The caller's work that `tree` has temporary overlays for is done: it keeps them if they pay,
+    /// with what they have now, or the system task has it leave them.
     pub(super) fn end_temporary(&self, tree: Tree) {
-        let overlaid = self.local.pool.overlays.of(tree.id);
-        if let Some(overlaid) = overlaid.filter(|overlaid| overlaid.is_temporary()) {
-            overlaid.end_soon();
+        let overlays = &self.local.pool.overlays;
+        let overlaid = overlays.of(tree.id);
+        let is_done = |overlaid: &Arc<Overlaid>| overlaid.is_temporary() && !overlaid.is_to_leave();
+        let Some(overlaid) = overlaid.filter(is_done) else {
+            return;
+        };
+        let levels = overlaid.levels();
+        let mut parts = vec![tree];
+        parts.extend(levels.runs.iter().map(|run| run.tree));
+        match self.is_worth_overlays(&parts) {
+            Ok(true) => overlaid.keep(overlays),
+            // What cannot be read now they need not have.
+            Ok(false) | Err(_) => overlaid.end_soon(),
         }
     }
 

@@ -23,9 +23,12 @@ use crate::overlay::{Initial, MAX_TREE_RUNS, Overlaid, Position, Run};
 use crate::page::{Lsn, PageId, get_u32, get_u64, put_u32, put_u64};
 use crate::types::{CATALOG, OVERLAID, SEALED_BEFORE, UNLISTED_RUN};
 
-/// Flags.
 const NONE_LARGE: u32 = 1;
 const TEMPORARY: u32 = 2;
+
+fn flags(has_none_large: bool, is_temporary: bool) -> u32 {
+    NONE_LARGE * u32::from(has_none_large) + TEMPORARY * u32::from(is_temporary)
+}
 
 const HEADER: usize = 24;
 const RUN: usize = 24;
@@ -52,18 +55,17 @@ pub(super) fn key(kind: u8, id: TreeId) -> [u8; 5] {
 pub(super) fn encode_new(tree: Tree, is_temporary: bool) -> Vec<u8> {
     let mut bytes = vec![0; HEADER];
     put_u64(&mut bytes, 0, tree.root.0);
-    put_u32(&mut bytes, 8, TEMPORARY * u32::from(is_temporary));
+    put_u32(&mut bytes, 8, flags(false, is_temporary));
     bytes
 }
 
 /// The entry of a tree with these runs, which have all of its changes before this LSN.
 pub(super) fn encode(overlaid: &Overlaid, runs: &[Arc<Run>], sealed_before: Lsn) -> Vec<u8> {
-    let mut bytes = encode_new(overlaid.tree, overlaid.is_temporary());
+    let is_temporary = overlaid.is_temporary();
+    let mut bytes = encode_new(overlaid.tree, is_temporary);
     put_u64(&mut bytes, SEALED_BEFORE, sealed_before.0);
     bytes.resize(HEADER + RUN * runs.len(), 0);
-    let none_large = NONE_LARGE * u32::from(!overlaid.has_large());
-    let flags = get_u32(&bytes, 8) | none_large;
-    put_u32(&mut bytes, 8, flags);
+    put_u32(&mut bytes, 8, flags(!overlaid.has_large(), is_temporary));
     put_u32(&mut bytes, 12, runs.len() as u32);
     for (run, into) in runs.iter().zip(bytes[HEADER..].chunks_exact_mut(RUN)) {
         put_u32(into, 0, run.tree.id.0);

@@ -606,15 +606,15 @@ impl Work<'_> {
             pages += sample.leaf_pages + sample.inner_pages;
             records += sample.records;
         }
-        let is_large = match overlays.is_small() {
+        let frames = f64::from(self.local.pool.frames.count());
+        Ok(match overlays.is_small() {
             true => levels > 1,
-            false => pages > f64::from(self.local.pool.frames.count()),
-        };
-        Ok(is_large && (overlays.is_small() || records > MIN_RECORDS_PER_LEAF * leaves))
+            false => pages > frames && records > MIN_RECORDS_PER_LEAF * leaves,
+        })
     }
 
-    /// The overlays of `tree`, which gets some if it has none; `None` if it is dropped. Where they
-    /// are temporary the caller ends them.
+    /// The overlays of `tree`, which gets temporary ones if it has none, that the caller ends; `None`
+    /// if it is dropped.
     fn need_overlays(
         &self,
         tree: Tree,
@@ -624,8 +624,9 @@ impl Work<'_> {
         // Bound: another task has it leave them each time.
         loop {
             let beginning = until(self.local, || match overlays.of(tree.id) {
-                // It would be about to leave them when the caller works with them.
-                Some(overlaid) if overlaid.is_to_leave() => None,
+                // It would be about to leave them when the caller works with them. During a check
+                // it is not.
+                Some(overlaid) if overlaid.is_to_leave() && !self.merging.is_paused() => None,
                 Some(_) => Some(None),
                 None => overlays.begin_with(tree.id).map(Some),
             })?;
@@ -640,8 +641,7 @@ impl Work<'_> {
             if status.is_dropped() {
                 return Ok(None);
             }
-            let is_temporary = !self.is_worth_overlays(&[tree])?;
-            self.give_overlays(tree, is_temporary)?;
+            self.give_overlays(tree, true)?;
         }
     }
 

@@ -94,7 +94,7 @@ pub(crate) struct Overlaid {
     puts_large: AtomicBool,
     /// Commits wait, for the tree is about to have no overlays.
     pub(crate) is_leaving: AtomicBool,
-    /// The tree has overlays for one piece of work, and then leaves them.
+    /// The tree has overlays for one piece of work, and then leaves them, unless they pay.
     is_temporary: AtomicBool,
     /// The tree is to have no overlays: the volume has no space for their memory, or they were
     /// temporary.
@@ -288,9 +288,10 @@ impl Overlaid {
         self.is_temporary.load(Ordering::SeqCst)
     }
 
-    /// Says whether it has.
-    pub(crate) fn set_temporary(&self, is_temporary: bool) {
-        self.is_temporary.store(is_temporary, Ordering::SeqCst);
+    /// The tree keeps them. The catalog says so from the next change of its runs on.
+    pub(crate) fn keep(&self, overlays: &Overlays) {
+        self.is_temporary.store(false, Ordering::SeqCst);
+        self.set_pace(overlays);
     }
 
     /// Has the tree leave its overlays.
@@ -539,6 +540,14 @@ impl Overlays {
     #[inline]
     pub(crate) fn may_have_some(&self) -> bool {
         self.is_any() || self.do_begin()
+    }
+
+    /// Whether some tree has a run.
+    #[cfg(test)]
+    pub(crate) fn has_runs(&self) -> bool {
+        let all = self.all();
+        all.iter()
+            .any(|overlaid| !overlaid.levels().runs.is_empty())
     }
 
     /// All trees that have overlays.

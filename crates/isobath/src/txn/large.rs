@@ -11,8 +11,6 @@ use crate::btree::{Change, Direction, Stretches, Tree};
 use crate::canary::{self, Canary};
 use crate::context::{TaskContext, TaskWorker, WriteContext};
 use crate::error::{StorageError, TransactionError};
-use crate::log::Slot;
-use crate::page::Lsn;
 use crate::runtime::Patience;
 
 /// Versions that are looked at together.
@@ -55,27 +53,6 @@ pub(crate) struct LargeCommit<'a> {
     context: CommitContext<'a>,
     /// Entries of 8 bytes that the record may have.
     most: usize,
-}
-
-impl Transactions {
-    /// Waits until the commits before the one at `lsn` are applied, so that it is visible soon after
-    /// its trees have their new content.
-    pub(super) fn await_older(
-        &self,
-        local: &TaskWorker,
-        slot: &Slot<'_>,
-        lsn: Lsn,
-    ) -> Result<(), StorageError> {
-        let (shared, log) = (&local.parts.shared, &local.parts.log);
-        while log.is_on()
-            && self.tracker.waits_for_others(log, lsn, slot)
-            && !canary::is_on(Canary::ShowRunsEarly)
-        {
-            shared.writable()?;
-            local.worker.yield_now();
-        }
-        Ok(())
-    }
 }
 
 impl<'a> LargeCommit<'a> {

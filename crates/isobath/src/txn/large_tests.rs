@@ -202,14 +202,7 @@ fn a_large_commit_that_fails_with_its_run_in_place_is_shown_to_nobody() {
         (0..2_000).for_each(|_| local.worker.yield_now());
         let other = transactions.tracker.register(0, log);
         serializable.is_applied(log.stamp(0));
-        let overlays = &engine.buffer.pool.overlays;
-        let has_run = || {
-            overlays
-                .all()
-                .iter()
-                .any(|own| !own.levels().runs.is_empty())
-        };
-        while !has_run() {
+        while !engine.buffer.pool.overlays.has_runs() {
             local.worker.yield_now();
         }
         engine.shared.poison(Error::LogOverrun);
@@ -267,5 +260,41 @@ fn snapshots_begin_while_a_merge_frees_what_it_has_replaced() {
     assert!(!simulation.engine().transactions.tracker.is_ending());
     let report = simulation.store().check(&mut |_, _| {}).unwrap();
     assert_eq!(report.problems, Vec::<String>::new());
+    simulation.close().unwrap();
+}
+
+/// The system tasks do nothing while a check goes on, so that trees keep temporary overlays
+/// meanwhile: the next large commit does not wait until they have left them.
+#[test]
+fn large_commits_go_on_beside_a_check() {
+    let simulation = simulation();
+    let store = simulation.store().clone();
+    let has_ended = Arc::new(AtomicBool::new(false));
+    let ended = Arc::clone(&has_ended);
+    let engine = Arc::clone(simulation.engine());
+    let checking = simulation.spawn(0, move || {
+        WorkerState::with_current(&engine, |local| {
+            let local = local.expect("in a task");
+            let pause = engine.merging.pause(local).unwrap();
+            while !has_ended.load(Ordering::Relaxed) {
+                local.worker.yield_now();
+            }
+            drop(pause);
+        })
+    });
+    let committing = simulation.spawn(1, move || {
+        let tree = store.tree("large").unwrap();
+        for byte in [1, 2] {
+            let done = store.transact(TransactionOptions::new(), |transaction| {
+                (0..RECORDS).try_for_each(|n| transaction.insert(&tree, key(n), [byte; 900]))
+            });
+            done.unwrap();
+        }
+        ended.store(true, Ordering::Relaxed);
+        assert_eq!(store.stats().large_commits, 2);
+        tree.get(key(7)).unwrap().unwrap()[0]
+    });
+    assert_eq!(committing.join().unwrap(), 2);
+    checking.join().unwrap();
     simulation.close().unwrap();
 }

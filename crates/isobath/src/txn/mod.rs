@@ -173,9 +173,9 @@ impl Transactions {
         (self.is_late && !canary::is_on(Canary::ShowEarly)).then(hide)
     }
 
-    /// For a large commit that is about to give `trees`, which it has closed, their new roots:
-    /// readers wait for what they have read there until this is dropped. `None` if single reads may
-    /// be ahead of snapshots.
+    /// For a large commit that is about to give `trees`, which it has closed, their runs: readers
+    /// wait for what they have read there until this is dropped. `None` if single reads may be ahead
+    /// of snapshots.
     pub(crate) fn begin_swap(
         &self,
         trees: impl Iterator<Item = TreeId>,

@@ -360,9 +360,9 @@ impl Changes {
     /// [`Error::ChangesOverrun`], [`Error::Poisoned`] and [`Error::Closed`] once all before that
     /// was given out, or a failed read. In the writer's process a stream that has fallen behind
     /// answers [`Error::Closed`] before the first transaction that needs more than the closed
-    /// store's log: a large value, or a tree that a load or a large transaction has changed. A stream of the opened
-    /// store goes on at the position. In one of the store's own tasks a stream that waits answers
-    /// [`Error::Closed`] as soon as closing begins, which waits for the task.
+    /// store's log: a large value, or a tree that a load or a large transaction has changed. A
+    /// stream of the opened store goes on at the position. In one of the store's own tasks a stream
+    /// that waits answers [`Error::Closed`] as soon as closing begins, which waits for the task.
     pub fn next_within(&mut self, timeout: Duration) -> Result<Option<Committed>, Error> {
         let next = self.next_or_none(timeout);
         next.inspect_err(|error| self.failed = Some(error.clone()))

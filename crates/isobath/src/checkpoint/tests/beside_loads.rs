@@ -55,8 +55,8 @@ fn a_checkpoint_beside_a_load_loses_none_of_its_pages() {
     assert_ne!(lost_beside_a_load(), 0);
 }
 
-/// A merge, of what a large commit has changed, that cannot free a page which it has replaced before
-/// a checkpoint is written: how many pages a crash after that brings back.
+/// A merge, of what a large commit has changed, that cannot free a page which it has replaced
+/// before a checkpoint is written: how many pages a crash after that brings back.
 fn left_by_a_merge() -> usize {
     Small {
         words_per_page: None,
@@ -102,14 +102,7 @@ fn left_by_a_merge() -> usize {
                 local.worker.yield_now();
             }
         };
-        let overlays = &engine.buffer.pool.overlays;
-        let has_run = || {
-            overlays
-                .all()
-                .iter()
-                .any(|own| !own.levels().runs.is_empty())
-        };
-        yield_while(&|| !has_run());
+        yield_while(&|| !engine.buffer.pool.overlays.has_runs());
         yield_while(&|| engine.pagestore.provisional().is_empty());
         // The first leaf is read, for one in its place is written.
         let latched = old.first().and_then(|&id| {
